@@ -1,0 +1,27 @@
+# Compiler settings that every target of ours shares.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+# Includes read "sluice/engine/engine.h", in the tree as when installed: one link makes it so.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include/sluice SYMBOLIC)
+
+# Warnings are errors for our own code; a project that includes us does not inherit them.
+add_library(sluice_settings INTERFACE)
+target_compile_options(sluice_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+# One rounding per operation unless a kernel says otherwise: bits must not depend on what the compiler contracts.
+target_compile_options(sluice_settings INTERFACE -ffp-contract=off)
+if(SLUICE_SANITIZE)
+  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${SLUICE_SANITIZE})
+  add_compile_definitions(SLUICE_SANITIZED=1)
+  if(SLUICE_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()

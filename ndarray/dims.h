@@ -1,0 +1,71 @@
+// Dims: a short list of sizes or strides, held inline so that closures can carry it without the heap.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace sluice {
+
+inline constexpr int kMaxRank = 8;
+
+/// Up to kMaxRank sizes (or strides, in elements). Trivially copyable. Rank 0 is a scalar, with one element.
+/// Throws std::invalid_argument beyond kMaxRank.
+class Dims {
+ public:
+  constexpr Dims() = default;
+  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const std::int64_t> values) {
+    for (auto v : values) push_back(v);
+  }
+  void push_back(std::int64_t v) {
+    if (rank_ == kMaxRank) throw std::invalid_argument("rank above " + std::to_string(kMaxRank));
+    values_[static_cast<std::size_t>(rank_++)] = v;
+  }
+  constexpr int rank() const { return rank_; }
+  constexpr std::size_t size() const { return static_cast<std::size_t>(rank_); }
+  constexpr bool empty() const { return rank_ == 0; }
+  constexpr std::int64_t operator[](int i) const { return values_[static_cast<std::size_t>(i)]; }
+  constexpr std::int64_t& operator[](int i) { return values_[static_cast<std::size_t>(i)]; }
+  constexpr const std::int64_t* begin() const { return values_.data(); }
+  constexpr const std::int64_t* end() const { return values_.data() + rank_; }
+  constexpr std::int64_t back() const { return (*this)[rank_ - 1]; }
+
+  /// The number of elements of an array of this shape: the product; 1 for a scalar.
+  constexpr std::int64_t count() const {
+    std::int64_t n = 1;
+    for (auto v : *this) n *= v;
+    return n;
+  }
+  friend constexpr bool operator==(const Dims& a, const Dims& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+
+ private:
+  std::array<std::int64_t, kMaxRank> values_{};
+  int rank_ = 0;
+};
+
+/// Strides, in elements, of a row-major array of this shape.
+inline Dims row_major(const Dims& shape) {
+  Dims strides = shape;
+  std::int64_t step = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= std::max<std::int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+/// "(64, 10)", "(3,)", "()", as NumPy prints shapes.
+inline std::string to_string(const Dims& dims) {
+  std::string text = "(";
+  for (int i = 0; i < dims.rank(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
+  return text + (dims.rank() == 1 ? ",)" : ")");
+}
+
+}  // namespace sluice
