@@ -16,7 +16,9 @@ file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/parallel/*.cc)
 add_library(sluice ${SLUICE_SOURCES})
 add_library(sluice::sluice ALIAS sluice)
-target_include_directories(sluice SYSTEM PRIVATE ${SLUICE_CBLAS_DIR})
 target_link_libraries(sluice PUBLIC sluice_engine
-  PRIVATE $<BUILD_INTERFACE:sluice_settings> ZLIB::ZLIB DNNL::dnnl ${SLUICE_OPENBLAS}
+  PRIVATE $<BUILD_INTERFACE:sluice_settings> ZLIB::ZLIB DNNL::dnnl OpenBLAS::OpenBLAS
           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+if(SLUICE_WITH_CUDA)
+  target_compile_definitions(sluice PRIVATE SLUICE_WITH_CUDA=1)
+endif()

@@ -1,0 +1,26 @@
+# The installed package: public headers under include/sluice/ in the folders they have here, both libraries, and
+# find_package(sluice [COMPONENTS engine]) for sluice::sluice and sluice::engine.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
+
+install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
+foreach(folder engine resources ndarray operators autograd nn parallel)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
+    FILES_MATCHING PATTERN "*.h" PATTERN backends EXCLUDE PATTERN detail EXCLUDE)
+endforeach()
+
+# Two export sets, so that one who wants the engine alone needs no BLAS and no oneDNN.
+set_target_properties(sluice_engine sluice PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
+install(TARGETS sluice_engine EXPORT sluiceEngineTargets)
+install(TARGETS sluice EXPORT sluiceTargets)
+install(EXPORT sluiceEngineTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
+install(EXPORT sluiceTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
+
+get_target_property(SLUICE_LIBRARY_TYPE sluice TYPE)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/sluiceConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/sluiceConfig.cmake INSTALL_DESTINATION ${SLUICE_CONFIG_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/sluiceConfig.cmake ${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/FindOpenBLAS.cmake DESTINATION ${SLUICE_CONFIG_DIR})

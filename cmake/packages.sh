@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The one list of Debian packages that Sluice needs, and the one place that installs them.
+#
+#   cmake/packages.sh [--no-install] GROUP...        groups: build data test bench format
+#
+# Installs what is missing, as root or through sudo. With --no-install it only says what is missing.
+# Exit status: 0 all there, 2 something is missing and was not installed, 1 the installation failed.
+set -euo pipefail
+
+# docs/dependencies.md says why each one is here. The OpenCL headers are asked for by oneDNN's CMake package alone.
+build="g++ cmake ninja-build libtbb-dev libconcurrentqueue-dev libopenblas-pthread-dev libdnnl-dev ocl-icd-opencl-dev
+       zlib1g-dev nlohmann-json3-dev libcli11-dev"
+data="dataset-fashion-mnist"
+test="libgtest-dev libgmock-dev"
+bench="libbenchmark-dev"
+format="clang-format git"
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+log=$root/build/packages.log
+
+install=yes
+wanted=()
+for argument in "$@"; do
+  case $argument in
+    --no-install) install=no ;;
+    build | data | test | bench | format) read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
+    *) echo "packages.sh: unknown argument '$argument'" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  if [ "$install" = no ]; then
+    echo "   no dpkg here, so packages are not checked; CMake will name what it does not find"
+    exit 0
+  fi
+  echo "error: this is not a Debian system: install what corresponds to '${wanted[*]}', then use --no-install" >&2
+  exit 2
+fi
+
+missing=()
+present=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null || true)
+for package in "${wanted[@]}"; do
+  grep -qxF "$package installed" <<<"$present" || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "   all ${#wanted[@]} are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then as_root=(sudo); fi
+if [ "$install" = no ] || { [ ${#as_root[@]} -gt 0 ] && ! command -v sudo >/dev/null; }; then
+  reason=
+  if [ "$install" = yes ]; then reason=" (neither root nor sudo here)"; fi
+  echo "error: ${#missing[@]} packages are missing$reason: apt-get install -y --no-install-recommends ${missing[*]}" >&2
+  exit 2
+fi
+
+# Keeps what apt prints in the log, and turns its account of its progress into one line for each fifth of the way.
+progress() {
+  awk -F: -v log_file="$log" '
+    $1 == "dlstatus" { what = "downloading" }
+    $1 == "pmstatus" { what = "installing" }
+    $1 == "dlstatus" || $1 == "pmstatus" {
+      fifth = int($3 / 20)
+      if (what != before) { before = what; last = 0 }
+      if (fifth > last) { last = fifth; printf "   %s: %d %%\n", what, fifth * 20; fflush() }
+      next
+    }
+    { print >>log_file }'
+}
+
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+
+mkdir -p "$(dirname "$log")"
+: >"$log"
+echo "   missing: ${missing[*]}"
+if [ ${#as_root[@]} -gt 0 ]; then sudo -v; fi  # asks for a password before the output goes to the log
+echo "   reading the package lists"
+# A broken foreign source must not stop us where the lists that we need are there.
+apt update >>"$log" 2>&1 || echo "   warning: 'apt-get update' failed; trying with the lists that are here"
+if ! apt install --no-install-recommends -o APT::Status-Fd=1 "${missing[@]}" 2>&1 | progress; then
+  echo "error: apt-get could not install the packages; the end of $log:" >&2
+  tail -n 12 "$log" >&2
+  exit 1
+fi

@@ -1,0 +1,39 @@
+# What quickstart.sh, test.sh and .ci/run share; sourced, with $root set to the repository.
+
+step() { printf '== %s\n' "$1"; }
+
+# build_preset PRESET LOG TARGET [CONFIGURE_ARGUMENT...]: configures and builds, quietly. On a terminal Ninja shows its
+# own line; elsewhere there is one line for each fifth of the way. A failure shows the end of build/LOG.log.
+build_preset() {
+  local preset=$1 log=$root/build/$2.log target=$3
+  shift 3
+  mkdir -p "$root/build"
+  if ! (cd "$root" && cmake --preset "$preset" "$@" </dev/null) >"$log" 2>&1; then
+    failed "configuring" "$log"
+  fi
+  local command=(cmake --build "$root/build/$preset" --target "$target" --parallel "$(nproc)")
+  if [ -t 1 ]; then
+    "${command[@]}" </dev/null || failed "building" ""
+  elif ! "${command[@]}" </dev/null 2>&1 | tee -a "$log" | build_progress; then
+    failed "building" "$log"
+  fi
+}
+
+build_progress() {
+  awk '
+    match($0, /^\[[0-9]+\/[0-9]+\]/) {
+      split(substr($0, 2, RLENGTH - 2), at, "/")
+      fifth = int(5 * at[1] / at[2])
+      if (fifth > last) { last = fifth; printf "   built: %d of %d\n", at[1], at[2]; fflush() }
+    }'
+}
+
+failed() {
+  if [ -n "$2" ]; then
+    tail -n 40 "$2" >&2
+    echo "error: $1 failed; all of its output is in $2" >&2
+  else
+    echo "error: $1 failed" >&2
+  fi
+  exit 1
+}

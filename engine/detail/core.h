@@ -1,0 +1,199 @@
+// Core<P>: the engine for one policy. Declared here; the parts are in core_push.h (pushing, records, caps), core_run.h
+// (lanes, running, finishing), core_wait.h (waits, tickets, stop) and core_errors.h (poison and roots).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "sluice/engine/detail/chain.h"
+#include "sluice/engine/detail/slot.h"
+#include "sluice/engine/engine.h"
+
+namespace sluice::detail {
+
+/// EngineOptions with everything decided.
+struct CoreOptions {
+  bool serial = false;
+  int threads = 1;
+  int logical_cpus = 1;
+  int simulated_gpus = 0;
+  std::chrono::microseconds simulated_delay{0};
+  std::int64_t max_ops = 16384;
+  std::size_t max_bytes = std::size_t{4} << 30;
+  bool log_order = false;
+};
+
+template <class P>
+class Core final : public CoreBase {
+ public:
+  using Op = OpRecord<P>;
+  using Node = VariableNode<P>;
+  using Wait = WaitState<P>;
+  template <class T>
+  using Atomic = typename P::template Atomic<T>;
+
+  explicit Core(const CoreOptions& options);
+  ~Core() override;
+
+  VariableBase* new_variable(const char* name, bool has_value) override;
+  void delete_variable(VariableBase* variable) noexcept override;
+  Operation* begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                        const PushOptions& options, const std::source_location& where) override;
+  void abandon_push(Operation* operation) noexcept override;
+  Ticket commit_push(Operation* operation) noexcept override;
+  bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) override;
+  bool ticket_done(std::uint32_t index, std::uint64_t generation) override;
+  bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) override;
+  bool ticket_cancel(std::uint32_t index, std::uint64_t generation) override;
+  void wait_all() override;
+  void clear_errors() override;
+  ErrorRef error_of(const VariableBase* variable) override;
+  void heal(Operation* operation, const VariableBase* variable) override;
+  bool stopping() const override { return cancel_all_.load(std::memory_order_relaxed); }
+  void push_recover(VariableBase* variable, const std::source_location& where) override;
+  Borrow borrow(Access access, const std::source_location& where) override;
+  void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
+  bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
+  void on_unobserved(std::function<void(const ErrorRoot&)> hook) override;
+  std::size_t in_flight() const override;
+  int threads(Device device) const override;
+  int device_count(DeviceKind kind) const override;
+  void start_trace() override { tracing_.store(true); }
+  std::vector<TraceEvent> stop_trace() override;
+  std::vector<LoggedPush> take_order() override;
+
+ private:
+  static constexpr std::uint32_t kSlabOps = 256;
+  static constexpr std::uint32_t kMaxSlabs = 1u << 14;
+  struct Slab {
+    Op ops[kSlabOps];
+  };
+
+  // core_push.h
+  Slot<P>& my_slot();
+  void release_slot(Slot<P>& slot);
+  Op* new_record(Slot<P>& slot);
+  void recycle(Op* op);
+  void flush(Slot<P>& slot);
+  void return_batch(Slot<P>& slot);
+  void check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
+  [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where, const std::string& what) const;
+  void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
+  bool grab_credits(Slot<P>& slot, std::int64_t floor);
+  void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
+  void return_credits(Slot<P>& slot, std::int64_t count);
+  void wake_cap_waiters();
+  template <class Full>
+  bool park_at_cap(Full&& full);
+  void prepare_stream_uses(Op* op);
+  void set_accesses(Op* op, std::span<const Access> accesses);
+  void reset(Op* op) noexcept;
+  Op* internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where);
+  void link(Op* op, ReadyList<P>& ready);
+  Lane<P>* lane_for(const Place& place) const;
+  Op* record_at(std::uint32_t index) const { return &slabs_[index / kSlabOps].load(std::memory_order_acquire)->ops[index % kSlabOps]; }
+
+  // core_run.h
+  void retire(Token<P>* token);
+  void release(Op* op);
+  void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
+  void enqueue(Op* op);
+  void wake(Lane<P>& lane);
+  void drain(Lane<P>& lane);
+  Op* take_op(Lane<P>& lane, std::uint32_t& turn);
+  Op* execute(Op* op, Lane<P>* here);
+  bool should_run(Op* op);
+  void run_body(Op* op);
+  void issue(Op* op, ReadyList<P>& ready);
+  void device_done(Op* op, std::exception_ptr error);
+  void finish(Op* op, ReadyList<P>& ready);
+  void finish_internal(Op* op, ReadyList<P>& ready);
+  void drain_serial();
+  bool run_one_serial();
+  void record_trace(Op* op, bool failed);
+
+  // core_wait.h
+  enum class Blocked : std::uint8_t { done, timed_out };
+  Blocked block(Wait& wait, std::chrono::nanoseconds limit, const char* what);
+  bool in_op() const { return thread_state().core == this; }
+  bool anything_moves(bool count_pushers);
+  std::uint64_t progress();
+  bool wait_live(std::chrono::nanoseconds limit);
+  [[noreturn]] void deadlock(const std::string& what);
+  std::uint64_t generation_of(std::uint64_t word) const { return word >> kGenerationShift; }
+
+  // core_errors.h
+  struct RootEntry {
+    ErrorRef root;
+    std::int64_t live_variables = 0;
+    bool wrote_nothing = false;
+    bool observed = false;
+  };
+  ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string message);
+  ErrorRef start_error(Op* op);
+  ErrorRef decide_error(Op* op);
+  void apply_poison(Op* op, const ErrorRef& error);
+  void set_poison(Node& node, const ErrorRef& root, bool torn);
+  void clear_poison(Node& node);
+  void remember_failure(Op* op, const ErrorRef& root);
+  ErrorRef failure_of(std::uint32_t index, std::uint64_t generation);
+  void observe(const ErrorRef& root);
+  [[noreturn]] void raise(const ErrorRef& root);
+  void report_unobserved();
+  void prune_roots();
+
+  const CoreOptions options_;
+  const std::uint64_t uid_;  ///< tells engines apart in a thread's cache of slots
+  std::vector<std::unique_ptr<Lane<P>>> lanes_;
+
+  std::unique_ptr<Atomic<Slab*>[]> slabs_;
+  Atomic<std::uint32_t> slab_count_{0};
+  mutable std::mutex slots_mutex_;
+  std::vector<std::unique_ptr<Slot<P>>> slots_;
+
+  std::int64_t credit_batch_;
+  alignas(64) Atomic<std::int64_t> credits_;
+  Atomic<std::size_t> bytes_{0};
+  Atomic<std::int32_t> cap_waiters_{0};
+  typename P::Mutex cap_mutex_;
+  std::vector<std::shared_ptr<Wait>> cap_parked_;
+
+  alignas(64) Atomic<bool> stopped_{false};
+  Atomic<bool> cancel_all_{false};
+  Atomic<bool> tracing_{false};
+  Atomic<std::int64_t> open_{0};       ///< unanswered Completions and unfinished device work
+  Atomic<std::int64_t> on_device_{0};  ///< of those, device work
+
+  typename P::Mutex ticket_mutex_;
+  std::multimap<std::uint64_t, std::shared_ptr<Wait>> ticket_waiters_;  ///< by id
+
+  typename P::Mutex blocked_mutex_;
+  std::vector<Wait*> blocked_waits_;  ///< of ops
+
+  typename P::Mutex serial_mutex_;
+
+  std::mutex log_mutex_;
+  std::vector<LoggedPush> log_;
+
+  mutable std::mutex error_mutex_;
+  std::uint64_t next_root_ = 1;
+  std::map<std::uint64_t, RootEntry> roots_;
+  std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
+  std::deque<std::uint64_t> failure_order_;
+  ErrorRef stop_root_;
+  std::function<void(const ErrorRoot&)> unobserved_;
+};
+
+}  // namespace sluice::detail
+
+#include "sluice/engine/detail/core_errors.h"
+#include "sluice/engine/detail/core_push.h"
+#include "sluice/engine/detail/core_run.h"
+#include "sluice/engine/detail/core_wait.h"

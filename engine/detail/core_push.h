@@ -1,0 +1,470 @@
+// Core<P>, pushing: checks, caps, records, linking.
+#pragma once
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// Which slot the calling thread has in which engine; gives them back when the thread ends.
+class SlotCache {
+ public:
+  struct Entry {
+    std::uint64_t uid;
+    void* slot;
+    std::weak_ptr<CoreBase> core;
+    void (*release)(CoreBase& core, void* slot);
+  };
+  ~SlotCache() {
+    for (Entry& e : entries_)
+      if (auto core = e.core.lock()) e.release(*core, e.slot);
+  }
+  void* find(std::uint64_t uid) {
+    if (last_.uid == uid) return last_.slot;
+    for (Entry& e : entries_)
+      if (e.uid == uid) {
+        last_ = {uid, e.slot};
+        return e.slot;
+      }
+    return nullptr;
+  }
+  void add(Entry entry) {
+    std::erase_if(entries_, [](const Entry& e) { return e.core.expired(); });
+    last_ = {entry.uid, entry.slot};
+    entries_.push_back(std::move(entry));
+  }
+
+ private:
+  struct {
+    std::uint64_t uid = 0;
+    void* slot = nullptr;
+  } last_;
+  std::vector<Entry> entries_;
+};
+SlotCache& slot_cache();
+
+template <class P>
+Slot<P>& Core<P>::my_slot() {
+  if (void* found = slot_cache().find(uid_)) return *static_cast<Slot<P>*>(found);
+  Slot<P>* slot = nullptr;
+  {
+    std::lock_guard lock(slots_mutex_);
+    for (auto& s : slots_)
+      if (!s->taken.load(std::memory_order_relaxed)) {
+        slot = s.get();
+        break;
+      }
+    if (!slot) {
+      slots_.push_back(std::make_unique<Slot<P>>());
+      slot = slots_.back().get();
+      slot->number = static_cast<std::uint32_t>(slots_.size() - 1);
+    }
+    slot->taken.store(true, std::memory_order_relaxed);
+  }
+  slot_cache().add({uid_, slot, weak_from_this(), [](CoreBase& core, void* s) {
+                      static_cast<Core&>(core).release_slot(*static_cast<Slot<P>*>(s));
+                    }});
+  return *slot;
+}
+
+template <class P>
+void Core<P>::release_slot(Slot<P>& slot) {
+  flush(slot);
+  return_credits(slot, slot.credits);
+  slot.credits = 0;
+  std::lock_guard lock(slots_mutex_);
+  slot.taken.store(false, std::memory_order_relaxed);
+}
+
+// ---- records
+
+template <class P>
+auto Core<P>::new_record(Slot<P>& slot) -> Op* {
+  if (!slot.free) slot.free = slot.returned.exchange(nullptr, std::memory_order_acquire);
+  if (!slot.free) {
+    auto slab = std::make_unique<Slab>();
+    std::lock_guard lock(slots_mutex_);
+    const std::uint32_t number = slab_count_.load(std::memory_order_relaxed);
+    if (number == kMaxSlabs) throw CapError("engine: more than " + std::to_string(kMaxSlabs * kSlabOps) + " op records");
+    for (std::uint32_t i = kSlabOps; i-- > 0;) {
+      Op& op = slab->ops[i];
+      op.index = number * kSlabOps + i;
+      op.owner = &slot;
+      op.next = slot.free;
+      slot.free = &op;
+    }
+    slabs_[number].store(slab.release(), std::memory_order_release);
+    slab_count_.store(number + 1, std::memory_order_release);
+  }
+  Op* op = slot.free;
+  slot.free = op->next;
+  return op;
+}
+
+template <class P>
+void Core<P>::reset(Op* op) noexcept {
+  if (op->tokens != op->inline_tokens) delete[] op->tokens;
+  op->tokens = op->inline_tokens;
+  op->token_count = 0;
+  if (op->closure && op->closure != op->storage) ::operator delete(op->closure, std::align_val_t{64});
+  op->closure = nullptr;
+  op->table = nullptr;
+  if (op->attributes) op->attributes.reset();
+  if (op->scope.cancel) op->scope.cancel.reset();
+  if (op->exception) op->exception = nullptr;
+  if (op->waiter) op->waiter.reset();
+  if (op->start_error) op->start_error.reset();
+  if (op->thrown) op->thrown = nullptr;
+  if (op->device_error) op->device_error = nullptr;
+  op->exception_kind = ErrorKind::failed;
+  op->wrote_nothing = op->skipped = op->finishing = op->on_stream = op->async = false;
+  op->pushed_at = op->ready_at = op->started_at = op->ended_at = 0;
+  op->bytes = 0;
+}
+
+/// Back to the slot that it came from: at once to one's own, in batches to another's.
+template <class P>
+void Core<P>::recycle(Op* op) {
+  reset(op);
+  Slot<P>& slot = my_slot();
+  if (op->owner == &slot) {
+    op->next = slot.free;
+    slot.free = op;
+    return;
+  }
+  if (slot.return_owner != op->owner) return_batch(slot);
+  slot.return_owner = op->owner;
+  op->next = slot.return_head;
+  slot.return_head = op;
+  if (!slot.return_tail) slot.return_tail = op;
+  if (++slot.return_count >= 32) return_batch(slot);
+}
+
+template <class P>
+void Core<P>::return_batch(Slot<P>& slot) {
+  if (!slot.return_head) return;
+  auto& list = slot.return_owner->returned;
+  Op* first = list.load(std::memory_order_relaxed);
+  do slot.return_tail->next = first;
+  while (!list.compare_exchange_weak(first, slot.return_head, std::memory_order_release, std::memory_order_relaxed));
+  slot.return_head = slot.return_tail = nullptr;
+  slot.return_owner = nullptr;
+  slot.return_count = 0;
+}
+
+/// What a thread holds back in batches goes home: before it leaves, waits or blocks.
+template <class P>
+void Core<P>::flush(Slot<P>& slot) {
+  return_batch(slot);
+  if (slot.returned_credits) return_credits(slot, std::exchange(slot.returned_credits, 0));
+}
+
+// ---- checks
+
+template <class P>
+void Core<P>::bad_use(const PushOptions& options, const std::source_location& where, const std::string& what) const {
+  const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+  throw UsageError("[" + std::string(name) + "] " + to_string(where) + ": " + what);
+}
+
+template <class P>
+Lane<P>* Core<P>::lane_for(const Place& place) const {
+  if (place.lane == LaneKind::io) return lanes_.front().get();
+  for (auto& lane : lanes_)
+    if (lane->device == place.device && lane->kind == place.lane) return lane.get();
+  return nullptr;
+}
+
+template <class P>
+void Core<P>::check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const {
+  for (const Access& a : accesses) {
+    if (!a.variable) bad_use(options, where, "an access names no variable");
+    if (a.variable->core != this) bad_use(options, where, "variable '" + std::string(a.variable->name ? a.variable->name : "") + "' belongs to another engine");
+  }
+  if (options.priority < 0 || options.priority >= kPriorities)
+    bad_use(options, where, "priority " + std::to_string(options.priority) + " is not in 0..7");
+}
+
+// ---- caps
+
+/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`.
+template <class P>
+bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
+  std::int64_t have = credits_.load(std::memory_order_relaxed);
+  for (;;) {
+    const std::int64_t take = std::min(credit_batch_, have - floor);
+    if (take <= 0) return false;
+    if (credits_.compare_exchange_weak(have, have - take, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      slot.credits += take;
+      return true;
+    }
+  }
+}
+
+template <class P>
+void Core<P>::return_credits(Slot<P>&, std::int64_t count) {
+  if (count == 0) return;
+  credits_.fetch_add(count, std::memory_order_seq_cst);
+  if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+}
+
+template <class P>
+void Core<P>::wake_cap_waiters() {
+  std::vector<std::shared_ptr<Wait>> parked;
+  {
+    std::lock_guard lock(cap_mutex_);
+    parked.swap(cap_parked_);
+  }
+  for (auto& w : parked) w->parker.signal();
+}
+
+/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is.
+template <class P>
+template <class Full>
+bool Core<P>::park_at_cap(Full&& full) {
+  auto parked = std::make_shared<Wait>();
+  {
+    std::lock_guard lock(cap_mutex_);
+    cap_parked_.push_back(parked);
+  }
+  cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  const bool moves = !full() || anything_moves(false);
+  if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
+  cap_waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  std::lock_guard lock(cap_mutex_);
+  std::erase(cap_parked_, parked);
+  return moves;
+}
+
+/// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
+/// for Completions or Borrows), and from ops, it goes on to the hard cap.
+template <class P>
+void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+  const std::int64_t hard_floor = -3 * options_.max_ops;
+  while (slot.credits <= 0) {
+    if (grab_credits(slot, in_op() ? hard_floor : 0)) break;
+    if (slot.returned_credits) {
+      flush(slot);
+      continue;
+    }
+    const auto refuse = [&] {
+      const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(4 * options_.max_ops) +
+                     " ops in flight, the hard cap (max_ops " + std::to_string(options_.max_ops) + ")");
+    };
+    if (in_op()) refuse();
+    if (options_.serial) drain_serial();
+    if (park_at_cap([&] { return credits_.load(std::memory_order_seq_cst) <= 0; })) continue;
+    if (credits_.load() > 0 || anything_moves(false)) continue;
+    if (grab_credits(slot, hard_floor)) break;
+    refuse();
+  }
+  --slot.credits;
+}
+
+template <class P>
+void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location&) {
+  if (options.bytes == 0) return;
+  std::size_t have = bytes_.load(std::memory_order_relaxed);
+  for (;;) {
+    // An op above the cap runs alone.
+    const bool fits = have == 0 || have + options.bytes <= options_.max_bytes;
+    if (!fits && !in_op()) {
+      flush(slot);
+      if (options_.serial) drain_serial();
+      const auto full = [&] {
+        have = bytes_.load(std::memory_order_seq_cst);
+        return have != 0 && have + options.bytes > options_.max_bytes;
+      };
+      if (park_at_cap(full)) continue;
+      have = bytes_.load(std::memory_order_relaxed);
+    }
+    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_acq_rel)) return;
+  }
+}
+
+// ---- push
+
+template <class P>
+void Core<P>::set_accesses(Op* op, std::span<const Access> accesses) {
+  op->tokens = op->inline_tokens;
+  if (accesses.size() > static_cast<std::size_t>(Op::kInlineTokens)) op->tokens = new Token<P>[accesses.size()];
+  int n = 0;
+  for (const Access& a : accesses) {
+    auto* node = static_cast<Node*>(a.variable);
+    int i = n;  // insertion keeps them sorted by address, equal variables joined
+    while (i > 0 && op->tokens[i - 1].variable > node) --i;
+    if (i > 0 && op->tokens[i - 1].variable == node) {
+      Token<P>& t = op->tokens[i - 1];
+      if (t.mode != a.mode) t.mode = AccessMode::update;
+      t.exclusive = t.mode != AccessMode::read;
+      continue;
+    }
+    for (int j = n; j > i; --j) {
+      op->tokens[j].variable = op->tokens[j - 1].variable;
+      op->tokens[j].mode = op->tokens[j - 1].mode;
+      op->tokens[j].exclusive = op->tokens[j - 1].exclusive;
+    }
+    Token<P>& t = op->tokens[i];
+    t.variable = node;
+    t.mode = a.mode;
+    t.exclusive = a.mode != AccessMode::read;
+    ++n;
+  }
+  op->token_count = n;
+  for (int i = 0; i < n; ++i) {
+    Token<P>& t = op->tokens[i];
+    t.state.store(0, std::memory_order_relaxed);
+    t.op = op;
+    t.next = nullptr;
+    t.heal = false;
+    t.variable->refs.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+/// Stream ops keep their events with the variable; most variables never have any.
+template <class P>
+void Core<P>::prepare_stream_uses(Op* op) {
+  std::lock_guard lock(error_mutex_);
+  for (int i = 0; i < op->token_count; ++i)
+    if (auto& uses = op->tokens[i].variable->uses; !uses) uses = std::make_unique<StreamUses>();
+}
+
+template <class P>
+Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                               const PushOptions& options, const std::source_location& where) {
+  check(accesses, options, where);
+  const ScopeState& scope = current_scope();
+  const Place place = options.on.given ? options.on : Place(scope.device);
+  Lane<P>* lane = lane_for(place);
+  if (!lane) bad_use(options, where, "no device " + sluice::to_string(place.device) + " in this engine");
+  if (stopped_.load(std::memory_order_acquire) && !in_op()) {
+    const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+    throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
+  }
+  Slot<P>& slot = my_slot();
+  Op* op = new_record(slot);
+  try {
+    if (closure_size <= Operation::kInlineClosure && closure_align <= alignof(std::max_align_t)) {
+      op->closure = op->storage;
+    } else {
+      op->closure = ::operator new(closure_size, std::align_val_t{64});
+    }
+    // The caps before the accesses: while this thread blocks it must hold no reference.
+    take_credit(slot, options, where);
+    try {
+      take_bytes(slot, options, where);
+      op->bytes = options.bytes;
+      set_accesses(op, accesses);
+      if (lane->stream) prepare_stream_uses(op);
+    } catch (...) {
+      for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);
+      if (op->bytes) bytes_.fetch_sub(op->bytes);
+      ++slot.credits;
+      throw;
+    }
+  } catch (...) {
+    reset(op);
+    op->next = slot.free;
+    slot.free = op;
+    throw;
+  }
+  op->kind = OpKind::body;
+  op->name = options.name ? options.name : options.op ? options.op->name : "op";
+  op->info = options.op;
+  op->attributes = options.attributes;
+  op->where = where;
+  op->scope = scope;
+  op->place = place;
+  op->scope.device = place.lane == LaneKind::io ? scope.device : place.device;
+  op->priority = static_cast<std::uint8_t>(options.priority);
+  op->on_poison = options.on_poison;
+  op->lane = lane;
+  op->on_stream = lane->stream != nullptr;
+  return op;
+}
+
+template <class P>
+void Core<P>::abandon_push(Operation* operation) noexcept {
+  Op* op = static_cast<Op*>(operation);
+  Slot<P>& slot = my_slot();
+  if (op->bytes) bytes_.fetch_sub(op->bytes);
+  ++slot.credits;
+  for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);  // adopts and drops the reference
+  op->table = nullptr;
+  reset(op);
+  op->next = slot.free;
+  slot.free = op;
+}
+
+template <class P>
+Ticket Core<P>::commit_push(Operation* operation) noexcept {
+  Op* op = static_cast<Op*>(operation);
+  op->async = op->table->async;
+  Slot<P>& slot = my_slot();
+  const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::pushing, std::memory_order_seq_cst);
+  slot.pushed.store(slot.pushed.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  op->word.store(generation << kGenerationShift | kLive, std::memory_order_seq_cst);
+  op->pushed_at = tracing_.load(std::memory_order_relaxed) ? P::now() : 0;
+  const std::uint32_t index = op->index;
+  ReadyList<P> ready;
+  link(op, ready);
+  process(ready, nullptr, nullptr);
+  slot.activity.store(before, std::memory_order_release);
+  if (options_.serial && !in_op()) drain_serial();
+  return Ticket(this, index, generation & 0xffffffffu);
+}
+
+/// Links the op at one instant (logged, if wanted) and lets it go: from here on another thread may run and recycle it.
+template <class P>
+void Core<P>::link(Op* op, ReadyList<P>& ready) {
+  const int n = op->token_count;
+  op->start_pending.store(n + 1, std::memory_order_relaxed);
+  // Of a stream op: its rights, its body, its device work. Of an async op: its body, its Completion.
+  op->finish_pending.store(op->on_stream ? n + 2 + op->async : 2, std::memory_order_relaxed);
+  op->refs.store(n + 1, std::memory_order_relaxed);
+  const auto retire_token = [this](Token<P>* t) { retire(t); };
+  if (options_.log_order) {
+    std::lock_guard lock(log_mutex_);
+    const bool logged = op->kind != OpKind::borrow;
+    if (logged)
+      log_.push_back({op->kind == OpKind::body || op->kind == OpKind::recover
+                          ? (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index
+                          : 0,
+                      op->name});
+    if (n) Chain<P>::link(op, ready, retire_token);
+  } else if (n) {
+    Chain<P>::link(op, ready, retire_token);
+  }
+  if (op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.push(op);
+}
+
+/// A record for a wait, a borrow or a recovery: outside the caps, because what blocks at the cap may need it.
+template <class P>
+auto Core<P>::internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where) -> Op* {
+  Slot<P>& slot = my_slot();
+  Op* op = new_record(slot);
+  try {
+    set_accesses(op, accesses);
+  } catch (...) {
+    reset(op);
+    op->next = slot.free;
+    slot.free = op;
+    throw;
+  }
+  static constexpr const char* names[] = {"op", "wait", "borrow", "recover"};
+  op->kind = kind;
+  op->name = names[static_cast<int>(kind)];
+  op->info = nullptr;
+  op->where = where;
+  op->place = Place(cpu(0));
+  op->on_poison = OnPoison::run;
+  op->lane = nullptr;
+  op->on_stream = false;
+  const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
+  op->word.store(generation << kGenerationShift | kLive | kInternal, std::memory_order_seq_cst);
+  return op;
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,415 @@
+// Core<P>, running: lanes and their drainers, bodies, finishing, and what a finished op frees.
+#pragma once
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+// ---- lanes
+
+template <class P>
+void Core<P>::enqueue(Op* op) {
+  Lane<P>& lane = *op->lane;
+  const std::uint32_t bit = 1u << op->priority;
+  if (!(lane.priorities.load(std::memory_order_relaxed) & bit)) lane.priorities.fetch_or(bit, std::memory_order_seq_cst);
+  lane.queues[op->priority].enqueue(op);
+  // Sequentially consistent with a drainer's last look before it leaves (tbb#2136): one of the two sees the other.
+  lane.queued.fetch_add(1, std::memory_order_seq_cst);
+  if (!options_.serial) wake(lane);
+}
+
+/// Starts one more drainer where there is work, room, and nobody already looking.
+template <class P>
+void Core<P>::wake(Lane<P>& lane) {
+  if (lane.spinning.load(std::memory_order_seq_cst) > 0) return;
+  std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+  for (;;) {
+    if (active >= lane.limit()) return;
+    if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
+  }
+  auto self = std::static_pointer_cast<Core>(shared_from_this());
+  auto drainer = [self = std::move(self), &lane] { self->drain(lane); };
+  if (active >= lane.width) {
+    P::start_substitute(std::move(drainer));
+  } else {
+    lane.workers.start(std::move(drainer));
+  }
+}
+
+/// The next op: the highest priority first, and one time in 64 the lowest, so that nothing starves.
+template <class P>
+auto Core<P>::take_op(Lane<P>& lane, std::uint32_t& turn) -> Op* {
+  if (lane.queued.load(std::memory_order_seq_cst) <= 0) return nullptr;
+  const std::uint32_t used = lane.priorities.load(std::memory_order_acquire);
+  Op* op = nullptr;
+  const bool aged = ++turn % 64 == 0;
+  for (int i = 0; i < kPriorities && !op; ++i) {
+    const int priority = aged ? i : kPriorities - 1 - i;
+    if (used & (1u << priority)) lane.queues[static_cast<std::size_t>(priority)].try_dequeue(op);
+  }
+  if (op) lane.queued.fetch_sub(1, std::memory_order_seq_cst);
+  return op;
+}
+
+/// A drainer: takes ops, looks around for a while, leaves. Restores the thread's state: it may be a thread of oneTBB.
+template <class P>
+void Core<P>::drain(Lane<P>& lane) {
+  Slot<P>& slot = my_slot();
+  ThreadState& state = thread_state();
+  const ThreadState saved = state;
+  state = ThreadState{};
+  state.lane = &lane;
+  state.width = lane.width;
+  std::uint32_t turn = 0;
+  for (;;) {
+    Op* op = take_op(lane, turn);
+    if (!op) {
+      flush(slot);
+      lane.spinning.fetch_add(1, std::memory_order_seq_cst);
+      for (int i = 0; i < P::kDrainSpins && !op; ++i) {
+        P::pause();
+        op = take_op(lane, turn);
+      }
+      lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
+      // While this one was looking nobody else was woken: pass it on.
+      if (op && lane.queued.load(std::memory_order_seq_cst) > 0) wake(lane);
+    }
+    for (int handed = 0; op; ++handed) {
+      Op* next = execute(op, &lane);
+      if (next && handed >= 64) {
+        enqueue(next);
+        next = nullptr;
+      }
+      op = next;
+      if (!op && lane.active.load(std::memory_order_relaxed) <= lane.limit()) op = take_op(lane, turn), handed = 0;
+    }
+    const bool surplus = lane.active.load(std::memory_order_seq_cst) > lane.limit();
+    if (!surplus && lane.queued.load(std::memory_order_seq_cst) > 0) continue;
+    flush(slot);
+    lane.active.fetch_sub(1, std::memory_order_seq_cst);
+    if (lane.queued.load(std::memory_order_seq_cst) <= 0) break;
+    // Work came between the last look and leaving: take this drainer's place again, unless others fill the lane.
+    std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+    bool again = false;
+    while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
+    }
+    if (!again) break;
+  }
+  state = saved;
+}
+
+// ---- running
+
+template <class P>
+bool Core<P>::should_run(Op* op) {
+  const std::uint64_t old = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  if (cancel_all_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(error_mutex_);
+    if (!stop_root_) stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
+    op->start_error = stop_root_;
+  } else if (old & kCancelled) {
+    std::lock_guard lock(error_mutex_);
+    op->start_error = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+  } else if (op->scope.cancel && op->scope.cancel->cancelled.load(std::memory_order_acquire)) {
+    CancelState& scope = *op->scope.cancel;
+    std::lock_guard scope_lock(scope.mutex);
+    if (!scope.root) {
+      std::lock_guard lock(error_mutex_);
+      scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
+    }
+    op->start_error = scope.root;
+  } else if (op->on_poison == OnPoison::skip) {
+    op->start_error = start_error(op);
+  }
+  op->skipped = op->start_error != nullptr;
+  return !op->skipped;
+}
+
+template <class P>
+void Core<P>::run_body(Op* op) {
+  ThreadState& state = thread_state();
+  const ThreadState saved = state;
+  ScopeState& scope = current_scope();
+  ScopeState saved_scope = std::exchange(scope, op->scope);
+  state.core = this;
+  state.operation = op;
+  state.borrows = 0;
+  if (op->lane) state.lane = op->lane, state.width = op->lane->width;
+  std::exception_ptr thrown;
+  {
+    Completion completion;
+    if (op->async) {
+      open_.fetch_add(1, std::memory_order_seq_cst);
+      completion = Completion(shared_from_this(), op);
+    }
+    Context context(op, this, op->lane ? op->lane->stream.get() : nullptr);
+    try {
+      op->table->invoke(op->closure, context, &completion);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  op->table->destroy(op->closure);
+  op->table = nullptr;
+  op->thrown = std::move(thrown);
+  state = saved;
+  scope = std::move(saved_scope);
+}
+
+/// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
+template <class P>
+auto Core<P>::execute(Op* op, Lane<P>* here) -> Op* {
+  Slot<P>& slot = my_slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  op->thread = slot.number;
+  if (op->pushed_at) op->started_at = P::now();
+  ReadyList<P> ready;
+  const bool run = should_run(op);
+  if (op->on_stream) {
+    issue(op, ready);
+  } else {
+    const bool async = run && op->async;
+    if (run) {
+      run_body(op);
+    } else if (op->table) {
+      op->table->destroy(op->closure);
+      op->table = nullptr;
+    }
+    if (op->pushed_at) op->ended_at = P::now();
+    if (!async || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+  }
+  Op* next = nullptr;
+  process(ready, here, here && !options_.serial ? &next : nullptr);
+  slot.activity.store(before, std::memory_order_release);
+  return next;
+}
+
+/// Handles a list of ready ops until nothing is left to do on this thread. At most one op of the lane `here` is handed
+/// to the caller instead of the queue.
+template <class P>
+void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
+  while (Op* op = ready.pop()) {
+    if (op->finishing || op->kind != OpKind::body) {
+      if (op->kind == OpKind::body) {
+        finish(op, ready);
+      } else {
+        finish_internal(op, ready);
+      }
+      continue;
+    }
+    if (op->pushed_at) op->ready_at = P::now();
+    if (hand_off && !*hand_off && op->lane == here) {
+      *hand_off = op;
+    } else {
+      enqueue(op);
+    }
+  }
+}
+
+// ---- streams
+
+/// A stream op: waits are put on its stream, the body issues its work, and it counts as issued; the device completes it.
+template <class P>
+void Core<P>::issue(Op* op, ReadyList<P>& ready) {
+  Stream& stream = *op->lane->stream;
+  const bool run = !op->skipped;
+  if (run) {
+    for (int i = 0; i < op->token_count; ++i) {
+      Token<P>& t = op->tokens[i];
+      if (!t.variable->uses) continue;
+      std::lock_guard lock(t.variable->uses->mutex);
+      const StreamUses& uses = *t.variable->uses;
+      if (uses.last_write.stream && uses.last_write.stream != &stream) stream.wait(uses.last_write);
+      if (!t.exclusive) continue;
+      for (const StreamEvent& e : uses.reads)
+        if (e.stream != &stream) stream.wait(e);
+    }
+    run_body(op);
+    const StreamEvent event = stream.record();
+    for (int i = 0; i < op->token_count; ++i) {
+      Token<P>& t = op->tokens[i];
+      std::lock_guard lock(t.variable->uses->mutex);
+      StreamUses& uses = *t.variable->uses;
+      if (t.exclusive) {
+        uses.last_write = event;
+        uses.reads.clear();
+        continue;
+      }
+      bool known = false;
+      for (StreamEvent& e : uses.reads)
+        if (e.stream == event.stream) e = event, known = true;
+      if (!known) uses.reads.push_back(event);
+    }
+  } else if (op->table) {
+    op->table->destroy(op->closure);
+    op->table = nullptr;
+  }
+  // The device's part of finish_pending is still held, so the op stays while its tokens are marked.
+  for (int i = 0; i < op->token_count; ++i)
+    Chain<P>::advance(&op->tokens[i], kIssued, ready, [this](Token<P>* t) { retire(t); });
+  // Not the last count: the device's part is still held.
+  op->finish_pending.fetch_sub(!run && op->async ? 2 : 1, std::memory_order_acq_rel);
+  open_.fetch_add(1, std::memory_order_seq_cst);
+  on_device_.fetch_add(1, std::memory_order_seq_cst);
+  if (run) {
+    auto self = shared_from_this();
+    stream.notify([this, self, op](std::exception_ptr error) { device_done(op, std::move(error)); });
+  } else {
+    device_done(op, nullptr);
+  }
+}
+
+template <class P>
+void Core<P>::device_done(Op* op, std::exception_ptr error) {
+  Slot<P>& slot = my_slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  if (error) op->device_error = std::move(error);
+  if (op->pushed_at) op->ended_at = P::now();
+  ReadyList<P> ready;
+  if (op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+  open_.fetch_sub(1, std::memory_order_seq_cst);
+  on_device_.fetch_sub(1, std::memory_order_seq_cst);
+  process(ready, nullptr, nullptr);
+  flush(slot);
+  slot.activity.store(before, std::memory_order_release);
+}
+
+// ---- completion
+
+template <class P>
+void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept {
+  Op* op = static_cast<Op*>(operation);
+  Slot<P>& slot = my_slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  if (op->kind == OpKind::borrow) --thread_state().borrows;
+  if (error || kind != ErrorKind::failed) {
+    op->exception = error;
+    op->exception_kind = kind;
+  }
+  ReadyList<P> ready;
+  if (op->kind == OpKind::borrow || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+  open_.fetch_sub(1, std::memory_order_seq_cst);
+  process(ready, nullptr, nullptr);
+  if (before != Activity::running) flush(slot);
+  slot.activity.store(before, std::memory_order_release);
+  if (options_.serial && !in_op()) drain_serial();
+}
+
+/// The op is over: its poison is set, its variables pass on, its waiters are told, its record goes home.
+template <class P>
+void Core<P>::finish(Op* op, ReadyList<P>& ready) {
+  const ErrorRef error = decide_error(op);
+  apply_poison(op, error);
+  if (error && op->kind == OpKind::body) remember_failure(op, error);
+  if (op->pushed_at && op->kind == OpKind::body) record_trace(op, error != nullptr);
+  if (op->attributes) op->attributes.reset();
+  const std::size_t bytes = op->bytes;
+  for (int i = 0; i < op->token_count; ++i)
+    Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t) { retire(t); });
+  Slot<P>& slot = my_slot();
+  if (op->kind == OpKind::body) {
+    slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (bytes) {
+      bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
+      if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+    }
+    if (++slot.returned_credits >= credit_batch_ || cap_waiters_.load(std::memory_order_relaxed))
+      return_credits(slot, std::exchange(slot.returned_credits, 0));
+  }
+  const std::uint64_t id = (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
+  const std::uint64_t old = op->word.fetch_and(~std::uint64_t{kStateBits}, std::memory_order_seq_cst);
+  if (old & kWaited) {
+    std::vector<std::shared_ptr<Wait>> told;
+    {
+      std::lock_guard lock(ticket_mutex_);
+      const auto [first, last] = ticket_waiters_.equal_range(id);
+      for (auto it = first; it != last; ++it) told.push_back(it->second);
+      ticket_waiters_.erase(first, last);
+    }
+    for (auto& w : told) {
+      w->state.store(Wait::done, std::memory_order_release);
+      w->parker.signal();
+    }
+  }
+  release(op);
+}
+
+template <class P>
+void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
+  const std::shared_ptr<Wait> waiter = op->waiter;
+  if (waiter) waiter->error = start_error(op);
+  if (op->kind == OpKind::borrow) {
+    open_.fetch_add(1, std::memory_order_seq_cst);
+    std::uint32_t expected = Wait::waiting;
+    if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
+      waiter->parker.signal();
+      return;  // held until its Completion is answered
+    }
+    open_.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
+  }
+  finish(op, ready);
+  if (waiter && op->kind != OpKind::borrow) {
+    std::uint32_t expected = Wait::waiting;
+    waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel);
+    waiter->parker.signal();
+  }
+}
+
+template <class P>
+void Core<P>::retire(Token<P>* token) {
+  Op* op = token->op;
+  Variable drop(token->variable);  // adopts the token's reference
+  release(op);
+}
+
+template <class P>
+void Core<P>::release(Op* op) {
+  if (op->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle(op);
+}
+
+// ---- serial mode
+
+/// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return.
+template <class P>
+void Core<P>::drain_serial() {
+  std::lock_guard lock(serial_mutex_);
+  while (run_one_serial()) {
+  }
+}
+
+template <class P>
+bool Core<P>::run_one_serial() {
+  std::uint32_t turn = 0;
+  for (auto& lane : lanes_)
+    if (Op* op = take_op(*lane, turn)) {
+      execute(op, nullptr);
+      return true;
+    }
+  return false;
+}
+
+template <class P>
+void Core<P>::record_trace(Op* op, bool failed) {
+  Slot<P>& slot = my_slot();
+  const std::int64_t now = P::now();
+  TraceEvent e{op->name,
+               op->place.device,
+               op->place.lane,
+               op->thread,
+               (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index,
+               op->scope.tag,
+               op->where.file_name(),
+               op->where.line(),
+               op->pushed_at,
+               op->ready_at,
+               op->started_at ? op->started_at : now,
+               op->ended_at ? op->ended_at : now,
+               failed};
+  std::lock_guard lock(slot.trace_mutex);
+  slot.trace.push_back(e);
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,85 @@
+// SystemPolicy: where the protocol gets its atomics, parking, clock, queues and threads from in the product. The
+// explorer has another (explore.h); the protocol code is the same lines for both.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <concurrentqueue/concurrentqueue.h>
+
+namespace sluice::detail {
+
+struct SystemPolicy {
+  template <class T>
+  using Atomic = std::atomic<T>;
+  using Mutex = std::mutex;
+  template <class T>
+  using Queue = moodycamel::ConcurrentQueue<T>;
+
+  static constexpr int kWaitSpins = 400;   ///< polls of a waiter before it parks
+  static constexpr int kDrainSpins = 300;  ///< polls of a drainer before it leaves
+  static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
+
+  /// Where one thread waits to be told. A signal is kept until the wait; the wait may return early.
+  class Parker {
+   public:
+    void signal() {
+      {
+        std::lock_guard lock(mutex_);
+        signalled_ = true;
+      }
+      condition_.notify_one();
+    }
+    void wait(std::chrono::nanoseconds limit) {
+      // glibc can lose a wake-up (bug 25847): never wait without an end.
+      if (limit > std::chrono::milliseconds(200)) limit = std::chrono::milliseconds(200);
+      std::unique_lock lock(mutex_);
+      condition_.wait_for(lock, limit, [&] { return signalled_; });
+      signalled_ = false;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable condition_;
+    bool signalled_ = false;
+  };
+
+  /// The threads of one lane: a oneTBB arena. Arenas are kept for the next engine, never destroyed (tbb#1281).
+  class Workers {
+   public:
+    explicit Workers(int width);
+    ~Workers();
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+    void start(std::function<void()> drainer);
+
+   private:
+    int width_;
+    void* arena_;
+  };
+
+  /// A thread beside the lane's own, for the time that one of those is blocked in a wait.
+  static void start_substitute(std::function<void()> drainer) { std::thread(std::move(drainer)).detach(); }
+
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  static void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+  }
+  static void yield() { std::this_thread::yield(); }
+  /// True where nothing but the passing of time could move the engine, known without asking twice (the explorer).
+  static constexpr bool kExploring = false;
+};
+
+}  // namespace sluice::detail

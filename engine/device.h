@@ -1,0 +1,45 @@
+// Devices and the lanes on them: where operations run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice {
+
+enum class DeviceKind : std::uint8_t { cpu, gpu, sim };
+
+/// A logical device. CPU devices are as many as SLUICE_LOGICAL_CPUS (default 1) and share the cores; `sim` devices
+/// are streams simulated on the host (EngineOptions::simulated_gpus), for tests of the issue/complete protocol.
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  std::uint8_t index = 0;
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+constexpr Device cpu(int index = 0) { return {DeviceKind::cpu, static_cast<std::uint8_t>(index)}; }
+constexpr Device gpu(int index = 0) { return {DeviceKind::gpu, static_cast<std::uint8_t>(index)}; }
+constexpr Device sim(int index = 0) { return {DeviceKind::sim, static_cast<std::uint8_t>(index)}; }
+
+/// "cpu(0)".
+inline std::string to_string(Device d) {
+  constexpr const char* names[] = {"cpu", "gpu", "sim"};
+  return std::string(names[static_cast<int>(d.kind)]) + "(" + std::to_string(d.index) + ")";
+}
+
+/// Each device has a compute lane and two copy lanes; the I/O lane is one for the engine. On a `sim` device the
+/// compute and copy lanes are streams of their own.
+enum class LaneKind : std::uint8_t { compute, copy_in, copy_out, io };
+
+/// Where an operation runs. Made from a Device it means that device's compute lane.
+struct Place {
+  Device device;
+  LaneKind lane = LaneKind::compute;
+  bool given = false;  ///< false: the device of the pushing thread's scope
+  constexpr Place() = default;
+  constexpr Place(Device d, LaneKind l = LaneKind::compute) : device(d), lane(l), given(true) {}  // NOLINT: .on = cpu(1)
+};
+
+/// The engine's I/O lane: files, network, foreign deleters.
+constexpr Place io() { return {cpu(0), LaneKind::io}; }
+
+}  // namespace sluice

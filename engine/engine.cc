@@ -1,0 +1,158 @@
+// The face of the engine, and the product's core.
+#include "sluice/engine/engine.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "sluice/engine/detail/core.h"
+#include "sluice/engine/detail/core_setup.h"
+#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/detail/policy.h"
+
+namespace sluice {
+namespace detail {
+
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
+}
+SlotCache& slot_cache() {
+  thread_local SlotCache cache;
+  return cache;
+}
+void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
+
+template class Core<SystemPolicy>;
+
+namespace {
+
+/// A number from the environment; `fallback` where it is unset or empty. Throws UsageError for anything else.
+std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_t low, std::uint64_t high) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return fallback;
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end || value < low || value > high)
+    throw UsageError(std::string(name) + "=" + text + ": a number from " + std::to_string(low) + " to " +
+                     std::to_string(high) + " is wanted");
+  return value;
+}
+
+std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
+  EngineMode mode = given.mode;
+  std::uint64_t seed = given.explore_seed;
+  if (const char* text = std::getenv("SLUICE_ENGINE"); text && *text && !given.mode_given && mode == EngineMode::threaded) {
+    const std::string_view value = text;
+    if (value == "serial") {
+      mode = EngineMode::serial;
+    } else if (value.substr(0, 8) == "explore:") {
+      const auto [end, error] = std::from_chars(text + 8, text + value.size(), seed);
+      if (error != std::errc() || *end) throw UsageError("SLUICE_ENGINE=" + std::string(value) + ": explore:SEED wants a number");
+      mode = EngineMode::explore;
+    } else if (value != "threaded") {
+      throw UsageError("SLUICE_ENGINE=" + std::string(value) + ": threaded, serial or explore:SEED is wanted");
+    }
+  }
+  const auto number = [](const char* what, auto from_options, const char* name, std::uint64_t fallback, std::uint64_t high) {
+    if (from_options < 0 || static_cast<std::uint64_t>(from_options) > high)
+      throw UsageError("EngineOptions: " + std::string(what) + " = " + std::to_string(from_options) + " is out of range");
+    return from_options > 0 ? static_cast<std::uint64_t>(from_options) : environment(name, fallback, 1, high);
+  };
+  CoreOptions options;
+  options.serial = mode == EngineMode::serial;
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  options.threads = static_cast<int>(number("threads", given.threads, "SLUICE_THREADS", cores, 1024));
+  options.logical_cpus = static_cast<int>(number("logical_cpus", given.logical_cpus, "SLUICE_LOGICAL_CPUS", 1, 200));
+  if (given.simulated_gpus < 0 || given.simulated_gpus > 64)
+    throw UsageError("EngineOptions: simulated_gpus = " + std::to_string(given.simulated_gpus) + " is not in 0..64");
+  options.simulated_gpus = given.simulated_gpus;
+  options.simulated_delay = given.simulated_delay;
+  options.max_ops = static_cast<std::int64_t>(
+      number("max_ops", static_cast<std::int64_t>(given.max_ops), "SLUICE_MAX_OPS", 16384, 1'000'000));
+  options.max_bytes = number("max_bytes", static_cast<std::int64_t>(given.max_bytes), "SLUICE_MAX_BYTES",
+                             std::uint64_t{4} << 30, std::uint64_t{1} << 62);
+  options.log_order = given.log_order;
+  if (mode == EngineMode::explore) return make_exploring_core(options, seed);
+  return std::make_shared<Core<SystemPolicy>>(options);
+}
+
+}  // namespace
+}  // namespace detail
+
+bool Ticket::done() const { return !core_ || core_->ticket_done(index_, generation_); }
+void Ticket::wait() const {
+  if (core_) core_->ticket_wait(index_, generation_, std::chrono::nanoseconds::max());
+}
+bool Ticket::wait_for(std::chrono::nanoseconds limit) const {
+  return !core_ || core_->ticket_wait(index_, generation_, limit);
+}
+bool Ticket::cancel() const { return core_ && core_->ticket_cancel(index_, generation_); }
+
+bool Context::cancelled() const {
+  return core_->stopping() || (operation_->scope.cancel && operation_->scope.cancel->cancelled.load());
+}
+ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
+void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
+
+void Completion::abandon() noexcept { answer(nullptr, ErrorKind::abandoned); }
+void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
+  if (detail::Operation* operation = std::exchange(operation_, nullptr)) {
+    const std::shared_ptr<detail::CoreBase> core = std::move(core_);
+    core->complete(operation, std::move(error), kind);
+  }
+}
+
+Engine::Engine(const EngineOptions& options) : core_(detail::make_core(options)) {}
+
+Engine::~Engine() {
+  if (!core_) return;
+  try {
+    if (!stop(StopMode::drain)) stop(StopMode::cancel, std::chrono::seconds(1));
+  } catch (...) {
+  }
+}
+
+Engine& Engine::instance() {
+  // Never destroyed: ops of static objects may still name it at exit. Drained by an exit handler, which runs before
+  // the destructors of whatever was loaded before the first use (oneTBB among them).
+  static Engine* const engine = [] {
+    auto* made = new Engine();
+    const char* path = std::getenv("SLUICE_TRACE");
+    if (path && *path) made->start_trace();
+    std::atexit([] {
+      Engine& e = Engine::instance();
+      try {
+        e.stop(StopMode::drain);
+        if (const char* file = std::getenv("SLUICE_TRACE"); file && *file) write_trace(file, e.stop_trace());
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "sluice: at exit: %s\n", error.what());
+      }
+    });
+    return made;
+  }();
+  return *engine;
+}
+
+Variable Engine::variable(const char* name, bool has_value) { return Variable(core_->new_variable(name, has_value)); }
+bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit) {
+  return core_->wait_variable(variable.get(), limit);
+}
+void Engine::wait_all() { core_->wait_all(); }
+void Engine::clear_errors() { core_->clear_errors(); }
+ErrorRef Engine::error_of(const Variable& variable) const { return core_->error_of(variable.get()); }
+void Engine::push_recover(const Variable& variable, std::source_location where) {
+  core_->push_recover(variable.get(), where);
+}
+Borrow Engine::borrow(Access access, std::source_location where) { return core_->borrow(access, where); }
+bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) { return core_->stop(mode, deadline); }
+void Engine::on_unobserved_error(std::function<void(const ErrorRoot&)> hook) { core_->on_unobserved(std::move(hook)); }
+std::size_t Engine::in_flight() const { return core_->in_flight(); }
+int Engine::threads(Device device) const { return core_->threads(device); }
+int Engine::device_count(DeviceKind kind) const { return core_->device_count(kind); }
+void Engine::start_trace() { core_->start_trace(); }
+std::vector<TraceEvent> Engine::stop_trace() { return core_->stop_trace(); }
+std::vector<LoggedPush> Engine::take_order() { return core_->take_order(); }
+
+}  // namespace sluice

@@ -1,0 +1,234 @@
+// The engine: operations tagged with the variables they read and write, run when those clear.
+//
+//   Engine engine;
+//   Var<Image> frame(engine.variable()), thumb(engine.variable());
+//   engine.push([=] { resize(*frame, *thumb); }, {read(frame), write(thumb)}, {.on = cpu(1), .name = "resize"});
+//   engine.wait(thumb);
+//
+// The result of a program is that of running its pushes one by one (docs/architecture.md says how). Everything here
+// may be called from any thread, ops included, unless it says otherwise.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/engine/device.h"
+#include "sluice/engine/errors.h"
+#include "sluice/engine/operation.h"
+#include "sluice/engine/scope.h"
+#include "sluice/engine/trace.h"
+#include "sluice/engine/variable.h"
+
+namespace sluice {
+
+enum class EngineMode : std::uint8_t {
+  threaded,  ///< worker threads
+  serial,    ///< each push runs on the spot, on the pushing thread: for a debugger
+  explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving
+};
+
+/// Zeroes and empties mean: from the environment, else the default in brackets.
+struct EngineOptions {
+  EngineMode mode = EngineMode::threaded;  ///< SLUICE_ENGINE=serial | explore:SEED
+  std::uint64_t explore_seed = 0;
+  bool mode_given = false;        ///< true: `mode` and the seed count, whatever the environment says
+  int threads = 0;                ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
+  int logical_cpus = 0;           ///< SLUICE_LOGICAL_CPUS [1]
+  int simulated_gpus = 0;         ///< devices sim(i) with simulated streams [0]
+  std::chrono::microseconds simulated_delay{0};  ///< device time of each simulated kernel
+  std::size_t max_ops = 0;        ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
+  std::size_t max_bytes = 0;      ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight
+  bool log_order = false;         ///< keep the order in which pushes took effect (take_order)
+};
+
+/// Names a pushed op. Small, copyable, allocates nothing; stays valid after the op is gone (its engine must live).
+class Ticket {
+ public:
+  Ticket() = default;
+  /// A number that no other op of this engine has.
+  std::uint64_t id() const { return generation_ << 32 | index_; }
+  /// True when the op has completed, failed or been skipped. Does not block.
+  bool done() const;
+  /// Blocks until then. Throws the op's error: the root that it failed with or was skipped for (kept for the latest
+  /// 65,536 failed ops at least). Inside an op: throws Error (deadlock) if the wait can never end.
+  void wait() const;
+  /// As wait(), but returns false when the time is over first.
+  bool wait_for(std::chrono::nanoseconds limit) const;
+  /// True if the op had not begun: it will not run, and completes as cancelled in its turn.
+  bool cancel() const;
+
+ public:  // for the engine
+  Ticket(detail::CoreBase* core, std::uint32_t index, std::uint64_t generation)
+      : core_(core), index_(index), generation_(generation) {}
+
+ private:
+  detail::CoreBase* core_ = nullptr;
+  std::uint32_t index_ = 0;
+  std::uint64_t generation_ = 0;
+};
+
+/// Holds a variable for the host, as an op would, until released or destroyed. Move-only.
+class Borrow {
+ public:
+  Borrow() = default;
+  Borrow(Borrow&&) noexcept = default;
+  Borrow& operator=(Borrow&&) noexcept = default;
+  ~Borrow() { release(); }
+  void release() noexcept { completion_.done(); }
+
+ public:  // for the engine
+  explicit Borrow(Completion completion) : completion_(std::move(completion)) {}
+
+ private:
+  Completion completion_;
+};
+
+struct LoggedPush {
+  std::uint64_t id;  ///< Ticket::id of the op; 0 for a wait
+  const char* name;
+};
+
+enum class StopMode : std::uint8_t { drain, cancel };
+
+class Engine {
+ public:
+  /// Throws UsageError for options out of range. Starts no thread before the first push.
+  explicit Engine(const EngineOptions& options = {});
+  /// stop(drain), with a deadline of 30 s, then stop(cancel).
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// The process's engine, made from the environment at first use, drained at exit and never destroyed.
+  static Engine& instance();
+
+  /// A new variable. `has_value = false`: its value comes with the first write, and until then its poison is torn.
+  /// `name` lives as long as the variable (a literal).
+  Variable variable(const char* name = nullptr, bool has_value = true);
+
+  /// Pushes `body` (f(), f(Context&), f(Completion) or f(Context&, Completion)) to run once the ops pushed before it
+  /// that touch the same variables allow. A variable named twice gets one joined access. Atomic over its variables.
+  /// From outside: blocks at the caps (max_ops, max_bytes) while some op is ready or running. From an op: never blocks.
+  /// Throws UsageError (null closure, unknown device or lane, a variable of another engine or none, priority out of
+  /// range), StoppedError after stop, CapError at the hard cap (four times max_ops); then nothing was pushed.
+  template <detail::Body F>
+  Ticket push(F&& body, std::initializer_list<Access> accesses, const PushOptions& options = {},
+              std::source_location where = std::source_location::current()) {
+    return push(std::forward<F>(body), std::span(accesses.begin(), accesses.size()), options, where);
+  }
+  template <detail::Body F>
+  Ticket push(F&& body, std::span<const Access> accesses, const PushOptions& options = {},
+              std::source_location where = std::source_location::current());
+
+  /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a
+  /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
+  /// thread; a wait that can never end throws Error (deadlock), at the latest when nothing else can move.
+  void wait(const HasVariable auto& x) { wait_until(variable_of(x), std::chrono::nanoseconds::max()); }
+  /// As wait(), but returns false when the time is over first.
+  bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit) { return wait_until(variable_of(x), limit); }
+
+  /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
+  /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op (throws).
+  void wait_all();
+  /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
+  void clear_errors();
+
+  /// The variable's root error as of now, without waiting; null if none.
+  ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
+  /// Pushes a recovery: intact poison (the old value is whole) is cleared, torn poison stays.
+  void recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+    push_recover(variable_of(x), where);
+  }
+
+  /// Waits for its turn and then holds the variable, until the Borrow is released. Throws Error if the variable is
+  /// poisoned. Pass read(x) or update(x).
+  Borrow borrow(Access access, std::source_location where = std::source_location::current());
+
+  /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when all
+  /// has completed, false when the deadline came first (what is open stays open, and stop may be called again).
+  bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
+
+  /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on stderr.
+  void on_unobserved_error(std::function<void(const ErrorRoot&)> hook);
+
+  /// Ops in flight: pushed and not completed.
+  std::size_t in_flight() const;
+  /// Worker threads of a CPU device's compute lane.
+  int threads(Device device = cpu(0)) const;
+  int device_count(DeviceKind kind = DeviceKind::cpu) const;
+
+  /// Records every op that completes from now on.
+  void start_trace();
+  /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for a whole process.
+  std::vector<TraceEvent> stop_trace();
+
+  /// With EngineOptions::log_order: the pushes and waits so far, in the order in which they took effect; empties the log.
+  std::vector<LoggedPush> take_order();
+
+ private:
+  bool wait_until(const Variable& variable, std::chrono::nanoseconds limit);
+  ErrorRef error_of(const Variable& variable) const;
+  void push_recover(const Variable& variable, std::source_location where);
+
+  std::shared_ptr<detail::CoreBase> core_;
+};
+
+namespace detail {
+
+/// The engine behind its face: one implementation for each policy (engine/detail/core.h).
+class CoreBase : public std::enable_shared_from_this<CoreBase> {
+ public:
+  virtual ~CoreBase() = default;
+  virtual VariableBase* new_variable(const char* name, bool has_value) = 0;
+  virtual void delete_variable(VariableBase* variable) noexcept = 0;
+  /// Checks, waits at the caps, reserves: all that can throw. Then the closure is moved in, and commit cannot fail.
+  virtual Operation* begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                                const PushOptions& options, const std::source_location& where) = 0;
+  virtual void abandon_push(Operation* operation) noexcept = 0;
+  virtual Ticket commit_push(Operation* operation) noexcept = 0;
+  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) = 0;
+  virtual bool ticket_done(std::uint32_t index, std::uint64_t generation) = 0;
+  virtual bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) = 0;
+  virtual bool ticket_cancel(std::uint32_t index, std::uint64_t generation) = 0;
+  virtual void wait_all() = 0;
+  virtual void clear_errors() = 0;
+  virtual ErrorRef error_of(const VariableBase* variable) = 0;
+  virtual void heal(Operation* operation, const VariableBase* variable) = 0;
+  virtual bool stopping() const = 0;
+  virtual void push_recover(VariableBase* variable, const std::source_location& where) = 0;
+  virtual Borrow borrow(Access access, const std::source_location& where) = 0;
+  virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
+  virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
+  virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
+  virtual std::size_t in_flight() const = 0;
+  virtual int threads(Device device) const = 0;
+  virtual int device_count(DeviceKind kind) const = 0;
+  virtual void start_trace() = 0;
+  virtual std::vector<TraceEvent> stop_trace() = 0;
+  virtual std::vector<LoggedPush> take_order() = 0;
+};
+
+}  // namespace detail
+
+template <detail::Body F>
+Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options, std::source_location where) {
+  using Closure = std::decay_t<F>;
+  if (detail::is_null(body)) throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + to_string(where) + ": null closure");
+  detail::Operation* operation = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
+  try {
+    new (operation->closure) Closure(std::forward<F>(body));
+  } catch (...) {
+    core_->abandon_push(operation);
+    throw;
+  }
+  operation->table = &detail::closure_table<Closure>;
+  return core_->commit_push(operation);
+}
+
+}  // namespace sluice

@@ -1,0 +1,169 @@
+// Operations as the engine keeps them: the closure in its record, and what bodies are given (Context, Completion).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <source_location>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "sluice/engine/device.h"
+#include "sluice/engine/errors.h"
+#include "sluice/engine/scope.h"
+#include "sluice/engine/variable.h"
+
+namespace sluice {
+
+class Stream;
+class Context;
+class Completion;
+
+/// The operator an op was pushed for, as the floors above know it; the engine passes it on to traces and captures.
+struct OperatorInfo {
+  const char* name = "";
+};
+
+/// What a body sees of a poisoned access: `skip` (the op is skipped and spreads the poison) or `run` (the body is
+/// called and asks Context::error). With `run`, an update leaves the poison as it is unless Context::heal is called.
+enum class OnPoison : std::uint8_t { skip, run };
+
+inline constexpr int kPriorities = 8;
+inline constexpr int kDefaultPriority = 3;
+
+struct PushOptions {
+  Place on{};                               ///< default: the compute lane of the scope's device
+  int priority = kDefaultPriority;          ///< 0 to 7, higher first
+  const char* name = nullptr;               ///< lives as long as the engine (a literal); default: the operator's
+  std::size_t bytes = 0;                    ///< counted against EngineOptions::max_bytes until the op completes
+  OnPoison on_poison = OnPoison::skip;
+  const OperatorInfo* op = nullptr;         ///< the operator's row
+  std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
+};
+
+namespace detail {
+
+struct ClosureTable {
+  void (*invoke)(void* closure, Context& context, Completion* completion);
+  void (*destroy)(void* closure) noexcept;
+  bool async;  ///< takes a Completion
+};
+
+template <class F>
+inline constexpr ClosureTable closure_table{
+    [](void* closure, Context& context, [[maybe_unused]] Completion* completion) {
+      F& f = *static_cast<F*>(closure);
+      if constexpr (std::is_invocable_v<F&, Completion>) {
+        f(std::move(*completion));
+      } else if constexpr (std::is_invocable_v<F&, Context&, Completion>) {
+        f(context, std::move(*completion));
+      } else if constexpr (std::is_invocable_v<F&, Context&>) {
+        f(context);
+      } else {
+        f();
+      }
+    },
+    [](void* closure) noexcept { static_cast<F*>(closure)->~F(); },
+    std::is_invocable_v<F&, Completion> || std::is_invocable_v<F&, Context&, Completion>};
+
+template <class F>
+concept Body = std::is_invocable_v<F&> || std::is_invocable_v<F&, Context&> || std::is_invocable_v<F&, Completion> ||
+               std::is_invocable_v<F&, Context&, Completion>;
+
+template <class F>
+bool is_null(const F& f) {
+  if constexpr (std::is_constructible_v<bool, const F&> && requires { f == nullptr; }) return f == nullptr;
+  return false;
+}
+
+/// The part of an op record that does not belong to the protocol.
+struct Operation {
+  static constexpr std::size_t kInlineClosure = 48;
+
+  const ClosureTable* table = nullptr;
+  void* closure = nullptr;  ///< in `storage`, or on the heap when it does not fit
+  const char* name = nullptr;
+  const OperatorInfo* info = nullptr;
+  std::source_location where;
+  std::shared_ptr<const void> attributes;
+  ScopeState scope;
+  std::size_t bytes = 0;
+  Place place;
+  std::uint8_t priority = kDefaultPriority;
+  OnPoison on_poison = OnPoison::skip;
+  bool wrote_nothing = false;
+  std::exception_ptr exception;  ///< what the body threw or its Completion failed with
+  ErrorKind exception_kind = ErrorKind::failed;
+  alignas(std::max_align_t) std::byte storage[kInlineClosure];
+};
+
+}  // namespace detail
+
+/// What a body may ask while it runs. Not to be kept.
+class Context {
+ public:
+  Device device() const { return operation_->place.device; }
+  /// The stream that the op issues to, on a stream lane; else null.
+  Stream* stream() const { return stream_; }
+  /// True when the op's scope or the engine was cancelled meanwhile: a long body may then return or throw early.
+  bool cancelled() const;
+  /// The body throws, but it had written nothing: the poison it leaves is intact, and `recover` can clear it.
+  void wrote_nothing() { operation_->wrote_nothing = true; }
+  /// With OnPoison::run: the error that this variable carried when the op began; null if none.
+  ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }
+  /// With OnPoison::run, for an `update` access: clears the variable's poison when the body returns normally.
+  void heal(const HasVariable auto& x) { heal_variable(variable_of(x).get()); }
+
+ private:
+  template <class P>
+  friend class CoreAccess;
+  ErrorRef error_of(const detail::VariableBase* variable) const;
+  void heal_variable(const detail::VariableBase* variable);
+
+ public:  // for the engine
+  Context(detail::Operation* operation, detail::CoreBase* core, Stream* stream)
+      : operation_(operation), core_(core), stream_(stream) {}
+
+ private:
+  detail::Operation* operation_;
+  detail::CoreBase* core_;
+  Stream* stream_;
+};
+
+/// The answer of an op that completes later than it returns. Move-only, one-shot: the first answer counts, any thread
+/// may give it, and dropping it without one fails the op as abandoned.
+class Completion {
+ public:
+  Completion() = default;
+  Completion(Completion&& other) noexcept : core_(std::move(other.core_)), operation_(std::exchange(other.operation_, nullptr)) {}
+  Completion& operator=(Completion&& other) noexcept {
+    if (this != &other) {
+      abandon();
+      core_ = std::move(other.core_);
+      operation_ = std::exchange(other.operation_, nullptr);
+    }
+    return *this;
+  }
+  ~Completion() { abandon(); }
+  /// The op is done: what it wrote is there. Nothing happens on an empty or answered Completion.
+  void done() noexcept { answer(nullptr, ErrorKind::failed); }
+  /// The op failed with this exception.
+  void fail(std::exception_ptr error) noexcept { answer(std::move(error), ErrorKind::failed); }
+  explicit operator bool() const { return operation_ != nullptr; }
+
+ public:  // for the engine
+  Completion(std::shared_ptr<detail::CoreBase> core, detail::Operation* operation)
+      : core_(std::move(core)), operation_(operation) {}
+
+ private:
+  void abandon() noexcept;
+  void answer(std::exception_ptr error, ErrorKind kind) noexcept;
+  std::shared_ptr<detail::CoreBase> core_;
+  detail::Operation* operation_ = nullptr;
+};
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+// Streams: in-order queues of a device. An op on a stream lane is issued when its body returns and complete when the
+// device says so; between streams the device waits, never the host.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace sluice {
+
+class Stream;
+
+/// A point in a stream: everything issued before it. Empty: reached since ever.
+struct StreamEvent {
+  Stream* stream = nullptr;
+  std::uint64_t sequence = 0;
+};
+
+/// A device's in-order queue, as the engine uses it. Implementations are thread-safe.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// The point after everything issued so far. Does not block.
+  virtual StreamEvent record() = 0;
+  /// What is issued later waits, on the device, for that point of another stream. Does not block.
+  virtual void wait(const StreamEvent& event) = 0;
+  /// Calls back once everything issued so far is complete, with the first error of a kernel since the last notify, or
+  /// null. The callback runs on a thread of the stream's and must only hand over.
+  virtual void notify(std::function<void(std::exception_ptr)> callback) = 0;
+  /// The backend's handle (a cudaStream_t); null for a simulated stream.
+  virtual void* native() const { return nullptr; }
+};
+
+/// A stream simulated on the host: a FIFO that a thread of its own works off, each kernel after a delay. For the
+/// protocol's logic; it proves nothing about a real device.
+class SimulatedStream final : public Stream {
+ public:
+  explicit SimulatedStream(std::chrono::microseconds delay) : delay_(delay) {}
+  ~SimulatedStream() override;
+  /// Issues a kernel: runs later, in order. An exception is this stream's error, told at the next notify.
+  void launch(std::function<void()> kernel);
+  StreamEvent record() override;
+  void wait(const StreamEvent& event) override;
+  void notify(std::function<void(std::exception_ptr)> callback) override;
+
+ private:
+  void issue(std::function<void()> command);
+  void run();
+  std::uint64_t issued() const { return issued_; }
+
+  const std::chrono::microseconds delay_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  std::uint64_t issued_ = 0, completed_ = 0;
+  std::exception_ptr error_;  ///< touched by the stream's thread alone
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice

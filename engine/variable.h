@@ -1,0 +1,101 @@
+// Variables: the names under which the engine orders operations, and the four ways to access them.
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace sluice {
+
+class Engine;
+
+namespace detail {
+class CoreBase;
+
+/// What a handle needs to know; the protocol's part is behind it (engine/detail/).
+struct VariableBase {
+  std::atomic<std::uint32_t> refs{1};
+  CoreBase* core = nullptr;
+  const char* name = nullptr;
+};
+void destroy_variable(VariableBase* variable) noexcept;
+}  // namespace detail
+
+/// A handle to a variable of one engine; copies name the same variable, which lives until the last handle and the
+/// last op that names it are gone. Thread-safe like a shared_ptr.
+class Variable {
+ public:
+  Variable() = default;
+  explicit Variable(detail::VariableBase* adopted) : base_(adopted) {}
+  Variable(const Variable& other) : base_(other.base_) {
+    if (base_) base_->refs.fetch_add(1, std::memory_order_relaxed);
+  }
+  Variable(Variable&& other) noexcept : base_(std::exchange(other.base_, nullptr)) {}
+  Variable& operator=(Variable other) noexcept {
+    std::swap(base_, other.base_);
+    return *this;
+  }
+  ~Variable() {
+    if (base_ && base_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) detail::destroy_variable(base_);
+  }
+  explicit operator bool() const { return base_ != nullptr; }
+  const char* name() const { return base_ && base_->name ? base_->name : ""; }
+  detail::VariableBase* get() const { return base_; }
+  friend bool operator==(const Variable& a, const Variable& b) { return a.base_ == b.base_; }
+
+ private:
+  detail::VariableBase* base_ = nullptr;
+};
+
+/// read: shared; sees the value. update: alone; sees and changes the value. write: alone; overwrites all of it, so that
+/// a poisoned variable heals. order: alone and in push order, but no value and no poison (handles, lanes, communicators).
+enum class AccessMode : std::uint8_t { read, update, write, order };
+
+/// One access of a push. Refers to the variable without owning it: made in the push's argument list.
+struct Access {
+  detail::VariableBase* variable = nullptr;
+  AccessMode mode = AccessMode::read;
+};
+
+inline const Variable& variable_of(const Variable& v) { return v; }
+
+/// Something with a variable: a Variable, a Var<T>, or whatever `variable_of(x)` finds by argument-dependent lookup.
+template <class T>
+concept HasVariable = requires(const T& x) {
+  { variable_of(x) } -> std::convertible_to<const Variable&>;
+};
+
+Access read(const HasVariable auto& x) { return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::read}; }
+Access update(const HasVariable auto& x) {
+  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::update};
+}
+Access write(const HasVariable auto& x) {
+  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::write};
+}
+Access order(const HasVariable auto& x) {
+  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::order};
+}
+
+/// A value with its variable, shared by all handles: `Var<Image> frame(engine, ...)`. Bodies that name it in their push
+/// reach the value with `*frame`; others must not.
+template <class T>
+class Var {
+ public:
+  template <class... Args>
+  explicit Var(Variable variable, Args&&... args)
+      : box_(std::make_shared<Box>(Box{std::move(variable), T(std::forward<Args>(args)...)})) {}
+  T& operator*() const { return box_->value; }
+  T* operator->() const { return &box_->value; }
+  friend const Variable& variable_of(const Var& v) { return v.box_->variable; }
+
+ private:
+  struct Box {
+    Variable variable;
+    T value;
+  };
+  std::shared_ptr<Box> box_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,291 @@
+#include "sluice/parallel/render.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+
+namespace sluice::parallel {
+namespace {
+
+// Shades follow the microbatch, so that boxes beside each other differ; blue against orange is told apart by everyone.
+struct Shade {
+  const char* fill;
+  const char* text;
+};
+constexpr int kShades = 4;
+constexpr std::array<Shade, kShades> kForward{
+    {{"#1f5a9d", "#fff"}, {"#3b7fc4", "#fff"}, {"#68a3dc", "#0b2440"}, {"#9cc6ee", "#0b2440"}}};
+constexpr std::array<Shade, kShades> kBackward{
+    {{"#b35208", "#fff"}, {"#d56a12", "#fff"}, {"#f2a04e", "#3d1f02"}, {"#f9c68c", "#3d1f02"}}};
+constexpr const char* kIdle = "#eef1f5";
+
+constexpr double kMargin = 24, kRow = 44, kRowGap = 10, kBusyColumn = 64;
+
+Shade shade_of(ActionKind kind, int microbatch) {
+  const auto i = static_cast<std::size_t>(((microbatch % kShades) + kShades) % kShades);
+  return kind == ActionKind::forward ? kForward[i] : kBackward[i];
+}
+
+// The same digits whatever the locale is.
+std::string fixed(double value, int decimals) {
+  std::array<char, 400> buffer{};
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed, decimals);
+  return {buffer.data(), end.ptr};
+}
+
+std::string px(double value) {
+  std::string text = fixed(value, 2);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
+}
+
+std::string escape_xml(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      // XML has no way to write most control characters.
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
+// An estimate that suits any sans-serif font, since the viewer's is not known.
+double text_width(std::string_view text, double size) {
+  return 0.56 * size * static_cast<double>(std::ranges::count_if(text, starts_character));
+}
+
+std::string shorten(const std::string& text, double size, double width) {
+  if (text_width(text, size) <= width) return text;
+  auto left = static_cast<std::ptrdiff_t>(width / (0.56 * size)) - 1;
+  std::size_t end = 0;
+  for (; end < text.size(); ++end) {
+    if (starts_character(text[end]) && left-- <= 0) break;
+  }
+  return text.substr(0, end) + "…";
+}
+
+std::string svg_text(double x, double y, double size, std::string_view fill, std::string_view text,
+                     std::string_view more = {}) {
+  return "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" font-size=\"" + px(size) + "\" fill=\"" + std::string(fill) +
+         "\"" + std::string(more) + ">" + escape_xml(text) + "</text>\n";
+}
+
+std::string svg_rect(double x, double y, double width, double height, std::string_view fill, double radius) {
+  std::string text = "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(width) + "\" height=\"" + px(height);
+  if (radius > 0) text += "\" rx=\"" + px(radius);
+  return text + "\" fill=\"" + std::string(fill) + "\"";
+}
+
+std::string label_of(std::span<const std::string> labels, std::size_t row) {
+  return row < labels.size() && !labels[row].empty() ? labels[row] : "stage " + std::to_string(row);
+}
+
+// 1, 2 or 5 times a power of ten, so that at most max_ticks steps cover the span.
+double nice_step(double span, double max_ticks) {
+  const double rough = span / max_ticks, power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= rough * (1 - 1e-9)) return factor * power;
+  }
+  return 10 * power;
+}
+
+struct Row {
+  std::vector<std::pair<TimelineBox, std::size_t>> boxes;  // by start, each with the track that it is drawn on
+  std::size_t tracks = 1;
+  double busy = 0;  // seconds in which at least one box runs
+};
+
+std::vector<Row> rows_of(std::span<const TimelineBox> boxes, std::size_t count, double span) {
+  std::vector<Row> rows(count);
+  for (const TimelineBox& box : boxes) rows[static_cast<std::size_t>(box.stage)].boxes.push_back({box, 0});
+  // Two clocks may disagree a little about where one box ends and the next begins; that is no overlap.
+  const double slack = 1e-4 * span;
+  for (Row& row : rows) {
+    std::ranges::stable_sort(row.boxes, {}, [](const auto& entry) { return entry.first.start; });
+    std::vector<double> track_end;
+    double covered_to = -HUGE_VAL;
+    for (auto& [box, track] : row.boxes) {
+      const auto free = std::ranges::find_if(track_end, [&](double end) { return end <= box.start + slack; });
+      track = static_cast<std::size_t>(free - track_end.begin());
+      if (free == track_end.end()) track_end.push_back(0);
+      track_end[track] = box.end;
+      row.busy += std::max(0.0, box.end - std::max(box.start, covered_to));
+      covered_to = std::max(covered_to, box.end);
+    }
+    row.tracks = std::max<std::size_t>(1, track_end.size());
+  }
+  return rows;
+}
+
+std::size_t row_count(std::span<const TimelineBox> boxes, std::size_t labels) {
+  std::size_t rows = std::max<std::size_t>(1, labels);
+  for (const TimelineBox& box : boxes) rows = std::max(rows, static_cast<std::size_t>(std::max(box.stage, 0)) + 1);
+  return rows;
+}
+
+class Picture {
+ public:
+  Picture(std::span<const TimelineBox> boxes, const RenderOptions& options)
+      : options_(options), rows_(row_count(boxes, options.labels.size())) {
+    span_ = measure(boxes, static_cast<int>(rows_)).span;
+    for (const TimelineBox& box : boxes) begin_ = std::min(begin_, box.start);
+    double widest = 0;
+    for (std::size_t r = 0; r < rows_; ++r) widest = std::max(widest, text_width(label_of(options.labels, r), 14));
+    label_width_ = std::min(widest, 0.25 * options.width);
+    left_ = kMargin + label_width_ + 14;
+    plot_width_ = options.width - left_ - kBusyColumn - kMargin;
+    top_ = kMargin + (options.title.empty() ? 0 : 26) + (options.subtitle.empty() ? 0 : 22);
+    bottom_ = top_ + static_cast<double>(rows_) * (kRow + kRowGap) - kRowGap;
+    rows_data_ = rows_of(boxes, rows_, span_);
+  }
+
+  std::string draw() && {
+    const double height = bottom_ + 76;
+    const std::string size = "width=\"" + px(options_.width) + "\" height=\"" + px(height) + "\"";
+    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" " + size + " viewBox=\"0 0 " + px(options_.width) + " " +
+           px(height) +
+           "\" role=\"img\" font-family=\"'Inter', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', "
+           "sans-serif\">\n<title>" +
+           escape_xml(options_.title.empty() ? "Pipeline timeline" : options_.title) + "</title>\n";
+    out_ += svg_rect(0.5, 0.5, options_.width - 1, height - 1, "#ffffff", 8) + " stroke=\"#d9dee5\"/>\n";
+    header();
+    axis();
+    for (std::size_t r = 0; r < rows_; ++r) row(r);
+    legend(bottom_ + 54);
+    return std::move(out_) + "</svg>\n";
+  }
+
+ private:
+  double x_of(double seconds) const { return left_ + (span_ > 0 ? (seconds - begin_) / span_ * plot_width_ : 0); }
+  double y_of(std::size_t row) const { return top_ + static_cast<double>(row) * (kRow + kRowGap); }
+
+  void header() {
+    const double width = options_.width - 2 * kMargin;
+    double y = kMargin;
+    if (!options_.title.empty()) {
+      out_ += svg_text(kMargin, y + 12, 18, "#1b2430", shorten(options_.title, 18, width), " font-weight=\"600\"");
+      y += 26;
+    }
+    if (!options_.subtitle.empty()) {
+      out_ += svg_text(kMargin, y + 8, 13, "#5a6675", shorten(options_.subtitle, 13, width - kBusyColumn));
+    }
+  }
+
+  // The idle tracks lie below the grid, so that its lines show in the bubbles.
+  void axis() {
+    for (std::size_t r = 0; r < rows_; ++r) {
+      out_ += svg_rect(left_, y_of(r), plot_width_, kRow, kIdle, 3) + "/>\n";
+    }
+    const double span_ms = span_ * 1e3;
+    const double step = span_ms > 0 ? nice_step(span_ms, plot_width_ / 90) : 1;
+    const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
+    std::string lines, texts;
+    for (int i = 0; i * step <= span_ms * (1 + 1e-9); ++i) {
+      const double x = x_of(begin_ + i * step / 1e3);
+      lines += "<path d=\"M" + px(x) + " " + px(top_ - 5) + "V" + px(bottom_ + 6) + "\"/>\n";
+      texts += svg_text(x, bottom_ + 22, 12, "#5a6675", fixed(i * step, decimals) + " ms");
+    }
+    out_ += "<g stroke=\"#cfd6df\" stroke-width=\"1\">\n" + lines + "</g>\n";
+    out_ += "<g text-anchor=\"middle\">\n" + texts + "</g>\n";
+    out_ += svg_text(options_.width - kMargin, top_ - 8, 12, "#5a6675", "busy", " text-anchor=\"end\"");
+  }
+
+  void row(std::size_t r) {
+    const Row& data = rows_data_[r];
+    const double y = y_of(r), middle = y + kRow / 2 + 5;
+    const std::string label = label_of(options_.labels, r);
+    out_ += svg_text(left_ - 14, middle, 14, "#1b2430", shorten(label, 14, label_width_), " text-anchor=\"end\"");
+    const double busy = span_ > 0 ? 100 * data.busy / span_ : 0;
+    out_ += svg_text(options_.width - kMargin, middle, 13, "#5a6675", fixed(busy, 0) + " %", " text-anchor=\"end\"");
+    const double height = kRow / static_cast<double>(data.tracks);
+    std::string numbers;
+    out_ += "<g stroke=\"#ffffff\" stroke-width=\"0.8\">\n";
+    for (const auto& [box, track] : data.boxes) {
+      const double x = x_of(box.start), top = y + static_cast<double>(track) * height;
+      const double width = std::max(x_of(box.end) - x, 0.4);
+      const Shade shade = shade_of(box.kind, box.microbatch);
+      // Around a very thin box the white line would leave nothing of it.
+      out_ += svg_rect(x, top, width, height, shade.fill, width < 6 ? 0 : 2.5) +
+              (width < 3 ? " stroke=\"none\">" : ">") + tooltip(box, label) + "</rect>\n";
+      const std::string number = std::to_string(box.microbatch);
+      for (const double size : {12.0, 9.0}) {
+        if (text_width(number, size) + 2 > width || size > height) continue;
+        numbers += svg_text(x + width / 2, top + height / 2 + 0.36 * size, size, shade.text, number);
+        break;
+      }
+    }
+    out_ += "</g>\n";
+    if (!numbers.empty()) out_ += "<g text-anchor=\"middle\" pointer-events=\"none\">\n" + numbers + "</g>\n";
+  }
+
+  std::string tooltip(const TimelineBox& box, const std::string& label) const {
+    const auto ms = [](double seconds) { return fixed(seconds * 1e3, 3); };
+    return "<title>" + std::string(box.kind == ActionKind::forward ? "F" : "B") + std::to_string(box.microbatch) +
+           " on " + escape_xml(label) + ": " + ms(box.start - begin_) + " to " + ms(box.end - begin_) + " ms, " +
+           ms(box.end - box.start) + " ms long</title>";
+  }
+
+  void legend(double y) {
+    double x = left_;
+    const auto words = [&](const std::string& text) {
+      out_ += svg_text(x, y + 4, 12, "#3b4654", text);
+      x += text_width(text, 12) + 22;
+    };
+    const auto swatches = [&](ActionKind kind, const std::string& text) {
+      for (int i = 0; i < kShades; ++i, x += 14) {
+        out_ += svg_rect(x, y - 7, 13, 13, shade_of(kind, i).fill, 2) + "/>\n";
+      }
+      x += 6;
+      words(text);
+    };
+    swatches(ActionKind::forward, "F forward");
+    swatches(ActionKind::backward, "B backward");
+    out_ += svg_rect(x, y - 7, 26, 13, kIdle, 2) + " stroke=\"#cfd6df\"/>\n";
+    x += 33;
+    words("idle");
+    if (x + text_width("number = microbatch", 12) < options_.width - kMargin) words("number = microbatch");
+  }
+
+  const RenderOptions& options_;
+  std::size_t rows_;
+  std::vector<Row> rows_data_;
+  double begin_ = HUGE_VAL, span_ = 0;
+  double label_width_ = 0, left_ = 0, plot_width_ = 0, top_ = 0, bottom_ = 0;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string render_svg(std::span<const TimelineBox> boxes, const RenderOptions& options) {
+  if (options.width < 480) {
+    throw std::invalid_argument("a timeline picture is at least 480 pixels wide, not " + std::to_string(options.width));
+  }
+  return Picture(boxes, options).draw();
+}
+
+}  // namespace sluice::parallel
