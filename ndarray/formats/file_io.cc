@@ -1,0 +1,186 @@
+#include "sluice/ndarray/formats/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+}  // namespace
+
+FormatError::FormatError(const std::filesystem::path& path, std::string_view message)
+    : std::runtime_error(one_line(path.string() + ": " + std::string(message))) {}
+
+namespace formats {
+
+static_assert(std::endian::native == std::endian::little, "tensors are read and written as they lie in memory");
+
+namespace {
+
+// One call moves at most this much, so that a count fits the system's signed sizes everywhere.
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  // Without O_NONBLOCK, opening a pipe that nobody writes would wait for ever.
+  do {
+    descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  } while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ < 0) throw FormatError(path_, "cannot open: " + reason(errno));
+  struct stat status {};
+  const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw FormatError(path_, error != 0                ? "cannot read: " + reason(error)
+                             : S_ISDIR(status.st_mode) ? "is a directory, wanted a regular file"
+                                                       : "is not a regular file");
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+std::size_t InputFile::read_some(std::span<std::byte> into) {
+  std::size_t done = 0;
+  const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), left()));
+  while (done < wanted) {
+    const auto got = ::read(descriptor_, into.data() + done, std::min(wanted - done, kMaxTransfer));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      throw FormatError(path_, "cannot read: " + reason(errno));
+    }
+    if (got == 0) break;  // the file has shrunk since it was opened
+    done += static_cast<std::size_t>(got);
+  }
+  position_ += done;
+  return done;
+}
+
+void InputFile::read(std::span<std::byte> into, std::string_view what) {
+  const std::size_t got = read_some(into);
+  if (got < into.size()) {
+    throw FormatError(path_, "truncated: " + std::string(what) + " needs " + std::to_string(into.size()) + " bytes, " +
+                                 std::to_string(got) + " are left");
+  }
+}
+
+OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(path_, error))) {
+    path_ = std::filesystem::canonical(path, error);
+    if (error) throw FormatError(path, "cannot write: the link's target is missing");
+  }
+  const auto status = std::filesystem::status(path_, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw FormatError(path, "cannot write: it exists and is not a regular file");
+  }
+  static std::atomic<unsigned> serial{0};
+  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+    temporary_ = path_;
+    temporary_ += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial.fetch_add(1));
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    // A process of the same number may have died here before: take the next name.
+    const bool again = errno == EINTR || (errno == EEXIST && attempt < 1000);
+    if (descriptor_ < 0 && !again) fail("cannot write", errno);
+  }
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void OutputFile::fail(std::string_view what, int error) const {
+  throw FormatError(path_, std::string(what) + ": " + reason(error));
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto done = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxTransfer));
+    if (done < 0) {
+      if (errno == EINTR) continue;
+      fail("cannot write", errno);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void OutputFile::commit() {
+  if (::fsync(descriptor_) != 0) fail("cannot sync", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename into place", errno);
+  ::close(std::exchange(descriptor_, -1));
+  // The new name lives in the folder: sync that too. A file system that cannot sync folders loses nothing but that.
+  const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+  const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) {
+    ::fsync(directory);
+    ::close(directory);
+  }
+}
+
+std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape) {
+  constexpr auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  std::uint64_t room = size_of(dtype);
+  bool empty = false;
+  for (auto size : shape) {
+    if (size < 0) return std::nullopt;
+    const auto factor = static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
+    if (room > limit / factor) return std::nullopt;
+    room *= factor;
+    empty = empty || size == 0;
+  }
+  return empty ? 0 : room;
+}
+
+void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size_t bytes) {
+  const auto wanted = checked_bytes(dtype, shape);
+  if (wanted && *wanted == bytes) return;
+  throw std::invalid_argument(
+      "[" + std::string(who) + "] shape " + to_string(shape) + " of " + std::string(name_of(dtype)) + " needs " +
+      (wanted ? std::to_string(*wanted) : std::string("too many")) + " bytes, given " + std::to_string(bytes));
+}
+
+void check_bools(const std::filesystem::path& path, std::string_view what, const HostTensor& tensor) {
+  if (tensor.dtype != DType::boolean) return;
+  const auto bad = std::find_if(tensor.bytes.begin(), tensor.bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad == tensor.bytes.end()) return;
+  throw FormatError(path, std::string(what) + ": element " + std::to_string(bad - tensor.bytes.begin()) +
+                              " of a bool array is " + std::to_string(std::to_integer<int>(*bad)) + ", wanted 0 or 1");
+}
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t longest = 80;
+  std::string result = one_line(std::string(text.substr(0, longest)));
+  return "'" + result + (text.size() > longest ? "...'" : "'");
+}
+
+void swap_elements(std::span<std::byte> bytes, std::size_t element_size) {
+  if (element_size < 2) return;
+  for (std::size_t at = 0; at + element_size <= bytes.size(); at += element_size) {
+    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(at + element_size));
+  }
+}
+
+}  // namespace formats
+}  // namespace sluice

@@ -1,0 +1,86 @@
+// Files for the formats: a reader that trusts nothing, and a writer that never leaves half a file under the final name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sluice/ndarray/formats/host_tensor.h"
+
+namespace sluice::formats {
+
+/// A regular file, open for reading from its start. Blocks while it reads. For one thread at a time.
+class InputFile {
+ public:
+  /// Throws FormatError where the file is missing, is not a regular file (a folder, a pipe, a device), or cannot be
+  /// opened. Opening a pipe does not wait for its writer.
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Bytes, as the file system said when it was opened.
+  std::uint64_t size() const { return size_; }
+  /// Bytes not read yet, by the same word.
+  std::uint64_t left() const { return size_ - position_; }
+
+  /// Reads up to `into.size()` bytes, never beyond size(); fewer only at the end. Throws FormatError on a read error.
+  std::size_t read_some(std::span<std::byte> into);
+  /// Fills `into`, or throws FormatError: "truncated: WHAT needs N bytes, M are left".
+  void read(std::span<std::byte> into, std::string_view what);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+  std::uint64_t position_ = 0;
+};
+
+/// A file that appears under its name whole, or not at all: it is written beside its place, synced, and renamed by
+/// commit(). An interrupted program leaves the old file as it was. For one thread at a time.
+class OutputFile {
+ public:
+  /// Throws FormatError where the folder is missing or not writable, or `path` exists and is not a regular file.
+  /// A symbolic link is followed: its target is replaced.
+  explicit OutputFile(const std::filesystem::path& path);
+  /// Removes what was written, where commit() was not reached.
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// Throws FormatError (a full disk, for one).
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+  /// Syncs and renames; afterwards the file is there, also after a power cut. Throws FormatError.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(std::string_view what, int error) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+};
+
+/// Bytes of an array of this dtype and these sizes; nothing where a size is negative, or where the product, counting
+/// sizes of 0 as 1 so that strides fit too, passes 2^63 - 1.
+std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape);
+
+/// Throws std::invalid_argument where `bytes` is not what this dtype and shape need: a caller's error, not a file's.
+void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size_t bytes);
+
+/// Throws FormatError where an element of a bool tensor is neither 0 nor 1: as a C++ bool it would have no meaning.
+void check_bools(const std::filesystem::path& path, std::string_view what, const HostTensor& tensor);
+
+/// 'TEXT' for a message, with control characters replaced, and cut where it is long.
+std::string in_quotes(std::string_view text);
+
+/// Reverses the bytes of each element in place.
+void swap_elements(std::span<std::byte> bytes, std::size_t element_size);
+
+}  // namespace sluice::formats

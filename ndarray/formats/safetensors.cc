@@ -1,0 +1,112 @@
+#include "sluice/ndarray/formats/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "sluice/ndarray/formats/file_io.h"
+#include "sluice/ndarray/formats/safetensors_header.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Indices of the tensors by falling element size: every tensor then starts at a multiple of its element's size.
+std::vector<std::size_t> file_order(std::span<const NamedTensor> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return size_of(tensors[a].dtype) > size_of(tensors[b].dtype); });
+  return order;
+}
+
+std::string json_header(std::span<const NamedTensor> tensors, std::span<const std::size_t> order,
+                        const std::map<std::string, std::string>& metadata) {
+  // The pairs go through `push_back`, not by key: an ordered object looks through all its keys for each new one.
+  ordered_json::object_t header;
+  if (!metadata.empty()) header.push_back({"__metadata__", ordered_json(metadata)});
+  std::uint64_t offset = 0;
+  for (const std::size_t i : order) {
+    const NamedTensor& tensor = tensors[i];
+    ordered_json shape = ordered_json::array();
+    for (auto size : tensor.shape) shape.push_back(size);
+    ordered_json entry;
+    entry["dtype"] = std::string(formats::safetensors_name(tensor.dtype));
+    entry["shape"] = std::move(shape);
+    entry["data_offsets"] = {offset, offset + tensor.bytes.size()};
+    offset += tensor.bytes.size();
+    header.push_back({tensor.name, std::move(entry)});
+  }
+  try {
+    std::string text = ordered_json(std::move(header)).dump();
+    text.append((8 - text.size() % 8) % 8, ' ');  // the data starts at a multiple of 8
+    return text;
+  } catch (const ordered_json::exception&) {
+    throw std::invalid_argument("[save_safetensors] a name or the metadata is not UTF-8");
+  }
+}
+
+}  // namespace
+
+const HostTensor* Safetensors::find(std::string_view name) const {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == name; });
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::unordered_set<std::string_view> names;
+  for (const NamedTensor& tensor : tensors) {
+    formats::check_bytes("save_safetensors", tensor.dtype, tensor.shape, tensor.bytes.size());
+    if (tensor.name == "__metadata__" || !names.insert(tensor.name).second) {
+      throw std::invalid_argument("[save_safetensors] " + formats::in_quotes(tensor.name) +
+                                  (tensor.name == "__metadata__" ? " is not free as a name" : " is named twice"));
+    }
+  }
+  const auto order = file_order(tensors);
+  const std::string header = json_header(tensors, order, metadata);
+  if (header.size() > formats::kMaxSafetensorsHeader) {
+    throw FormatError(path, "header of " + std::to_string(header.size()) + " bytes, the format takes at most " +
+                                std::to_string(formats::kMaxSafetensorsHeader));
+  }
+  std::array<std::byte, 8> length{};
+  for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<std::byte>(header.size() >> (8 * i) & 0xff);
+  formats::OutputFile file(path);
+  file.write(length);
+  file.write(header);
+  for (const std::size_t i : order) file.write(tensors[i].bytes);
+  file.commit();
+}
+
+Safetensors load_safetensors(const std::filesystem::path& path) {
+  formats::InputFile file(path);
+  std::array<std::byte, 8> length_bytes{};
+  file.read(length_bytes, "the header's length");
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(length_bytes[i]) << (8 * i);
+  if (length > formats::kMaxSafetensorsHeader || length > file.left()) {
+    throw FormatError(path, "header of " + std::to_string(length) + " bytes, wanted at most " +
+                                std::to_string(std::min(formats::kMaxSafetensorsHeader, file.left())));
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file.read(std::as_writable_bytes(std::span(text)), "the header");
+  auto header = formats::parse_safetensors_header(path, text, file.left());
+  Safetensors result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (auto& entry : header.entries) {
+    HostTensor tensor{entry.dtype, entry.shape,
+                      std::vector<std::byte>(static_cast<std::size_t>(entry.end - entry.begin))};
+    const std::string what = "tensor " + formats::in_quotes(entry.name);
+    file.read(tensor.bytes, what);
+    formats::check_bools(path, what, tensor);
+    result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
+  }
+  return result;
+}
+
+}  // namespace sluice

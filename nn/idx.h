@@ -1,0 +1,33 @@
+// IDX files (the format of MNIST), gzipped or plain, and the Fashion-MNIST data set made of four of them.
+#pragma once
+
+#include <filesystem>
+
+#include "sluice/ndarray/formats/host_tensor.h"
+
+namespace sluice {
+
+/// Reads an IDX file of u8, i8, i32, f32 or f64, rank 1 to kMaxRank, gzipped or plain (its first bytes tell which).
+/// The result is row-major in the host's byte order. Blocks on the file; any number of threads may load at once.
+/// Throws FormatError where the file is missing, is not a regular file, is truncated, has bytes to spare, is no IDX
+/// file, or is corrupt gzip. A header that promises more than 4 GiB, or more than gzip can hold in a file of this
+/// size, is refused before anything is unpacked; memory grows with what was unpacked, not with the promise.
+HostTensor load_idx(const std::filesystem::path& path);
+
+/// Where Debian's package dataset-fashion-mnist puts its files.
+inline constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
+
+/// Grey images of 28 x 28 pixels (u8, 0 to 255) in ten classes: (n, 28, 28) and (n,), n = 60,000 and 10,000.
+struct FashionMnist {
+  HostTensor train_images;
+  HostTensor train_labels;
+  HostTensor test_images;
+  HostTensor test_labels;
+};
+
+/// Reads {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] from a directory. Any number of images is taken, at least
+/// one, so that a part of the data set can stand for all of it. Blocks. Throws FormatError as load_idx does, and where
+/// a file's element type, rank or image size is another, labels and images differ in number, or a label is above 9.
+FashionMnist load_fashion_mnist(const std::filesystem::path& directory = kFashionMnistDirectory);
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+#include "sluice/resources/random.h"
+
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+const void* this_thread() {
+  thread_local const char address = 0;
+  return &address;
+}
+
+}  // namespace
+
+RandomStream::Hold::Hold(const RandomStream& stream) : stream_(stream), outermost_(true) {
+  const void* holder = nullptr;
+  if (stream_.holder_.compare_exchange_strong(holder, this_thread(), std::memory_order_acquire)) return;
+  if (holder != this_thread()) {
+    throw std::logic_error(
+        "[RandomStream] one stream is used by two threads at once; give each thread a stream of its own (derive)");
+  }
+  outermost_ = false;
+}
+
+RandomStream::Hold::~Hold() {
+  if (outermost_) stream_.holder_.store(nullptr, std::memory_order_release);
+}
+
+RandomKey RandomStream::next() {
+  const Hold hold(*this);
+  RandomKey key = state_;
+  ++state_.draw;
+  return key;
+}
+
+RandomStream RandomStream::derive(std::uint64_t a, std::uint64_t b) const {
+  const Uint32x4 w = philox(state().stream, a, b);
+  return RandomStream(state().seed, std::uint64_t{w.word[1]} << 32 | w.word[0]);
+}
+
+RandomStream::State RandomStream::state() const {
+  const Hold hold(*this);
+  return state_;
+}
+
+void RandomStream::restore(const State& state) {
+  const Hold hold(*this);
+  state_ = state;
+}
+
+std::vector<std::int64_t> permutation(const RandomKey& key, std::int64_t n) {
+  if (n < 0) throw std::invalid_argument("[permutation] of " + std::to_string(n) + " numbers");
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  const ElementKey elements(key);
+  for (std::int64_t i = n - 1; i > 0; --i) {
+    const std::int64_t j = uniform_int(elements, static_cast<std::uint64_t>(i), 0, i + 1);
+    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(j)]);
+  }
+  return order;
+}
+
+}  // namespace sluice
