@@ -1,0 +1,63 @@
+// images/s of the quickstart's network on one device: our side of bench/train.sh. A step is: clear the gradients,
+// forward, cross-entropy, backward, SGD with momentum; random inputs, made before timing.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "sluice/sluice.h"
+
+using namespace sluice;
+
+int main(int argc, char** argv) {
+  int threads = 2, steps = 100, batch = 64;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    int* const value = !std::strcmp(argv[i], "--threads") ? &threads
+                       : !std::strcmp(argv[i], "--steps") ? &steps
+                       : !std::strcmp(argv[i], "--batch") ? &batch
+                                                          : nullptr;
+    if (!value || (*value = std::atoi(argv[i + 1])) < 1) {
+      std::fprintf(stderr, "usage: bench_train [--threads N] [--steps N] [--batch N]\n");
+      return 2;
+    }
+  }
+  Engine engine({.threads = threads, .logical_cpus = 1});
+  set_default_engine(&engine);
+  {
+    RandomStream random(1);
+    const Conv2dLayerOptions with_relu{.relu = true};
+    Sequential net{Conv2d(1, 32, 3, random, with_relu),
+                   MaxPool2d(2),
+                   Conv2d(32, 64, 3, random, with_relu),
+                   MaxPool2d(2),
+                   Flatten(),
+                   Linear(1600, 128, random, true, true),
+                   Linear(128, 10, random)};
+    Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
+    const NDArray x = normal({batch, 1, 28, 28}, random);
+    std::vector<std::int64_t> labels;
+    for (int i = 0; i < batch; ++i) labels.push_back(i % 10);
+    const NDArray y = from(labels, {batch});
+
+    const auto run = [&](int n) {
+      NDArray before;
+      for (int i = 0; i < n; ++i) {
+        const NDArray loss = cross_entropy(net.forward(x), y);
+        loss.backward();
+        sgd.step();
+        if (before) before.wait();  // one step ahead, no more
+        before = loss;
+      }
+      engine.wait_all();
+    };
+    run(10);
+    const auto start = std::chrono::steady_clock::now();
+    run(steps);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    std::printf("images/s %.1f\n", steps * batch / elapsed.count());
+  }
+  set_default_engine(nullptr);
+  return 0;
+}
