@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   set_default_engine(&engine);
   {
     RandomStream random(1);
-    const Conv2dLayerOptions with_relu{.relu = true};
+    const ConvOptions with_relu{.relu = true};
     Sequential net{Conv2d(1, 32, 3, random, with_relu),
                    MaxPool2d(2),
                    Conv2d(32, 64, 3, random, with_relu),

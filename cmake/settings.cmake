@@ -21,6 +21,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 # One rounding per operation unless a kernel says otherwise: bits must not depend on what the compiler contracts.
 target_compile_options(sluice_settings INTERFACE -ffp-contract=off)
+# Nothing here reads errno after a maths function, and a call that may set it keeps loops with sqrt from vectorising.
+target_compile_options(sluice_settings INTERFACE -fno-math-errno)
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})

@@ -36,7 +36,8 @@ struct Place {
   LaneKind lane = LaneKind::compute;
   bool given = false;  ///< false: the device of the pushing thread's scope
   constexpr Place() = default;
-  constexpr Place(Device d, LaneKind l = LaneKind::compute) : device(d), lane(l), given(true) {}  // NOLINT: .on = cpu(1)
+  constexpr Place(Device d, LaneKind l = LaneKind::compute)
+      : device(d), lane(l), given(true) {}  // NOLINT: .on = cpu(1)
 };
 
 /// The engine's I/O lane: files, network, foreign deleters.

@@ -10,6 +10,7 @@
 #include "sluice/engine/detail/core_setup.h"
 #include "sluice/engine/detail/explore.h"
 #include "sluice/engine/detail/policy.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice {
 namespace detail {
@@ -18,10 +19,7 @@ ThreadState& thread_state() {
   thread_local ThreadState state;
   return state;
 }
-SlotCache& slot_cache() {
-  thread_local SlotCache cache;
-  return cache;
-}
+SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 
 template class Core<SystemPolicy>;
@@ -43,21 +41,25 @@ std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_
 std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
   EngineMode mode = given.mode;
   std::uint64_t seed = given.explore_seed;
-  if (const char* text = std::getenv("SLUICE_ENGINE"); text && *text && !given.mode_given && mode == EngineMode::threaded) {
+  if (const char* text = std::getenv("SLUICE_ENGINE");
+      text && *text && !given.mode_given && mode == EngineMode::threaded) {
     const std::string_view value = text;
     if (value == "serial") {
       mode = EngineMode::serial;
     } else if (value.substr(0, 8) == "explore:") {
       const auto [end, error] = std::from_chars(text + 8, text + value.size(), seed);
-      if (error != std::errc() || *end) throw UsageError("SLUICE_ENGINE=" + std::string(value) + ": explore:SEED wants a number");
+      if (error != std::errc() || *end)
+        throw UsageError("SLUICE_ENGINE=" + std::string(value) + ": explore:SEED wants a number");
       mode = EngineMode::explore;
     } else if (value != "threaded") {
       throw UsageError("SLUICE_ENGINE=" + std::string(value) + ": threaded, serial or explore:SEED is wanted");
     }
   }
-  const auto number = [](const char* what, auto from_options, const char* name, std::uint64_t fallback, std::uint64_t high) {
+  const auto number = [](const char* what, auto from_options, const char* name, std::uint64_t fallback,
+                         std::uint64_t high) {
     if (from_options < 0 || static_cast<std::uint64_t>(from_options) > high)
-      throw UsageError("EngineOptions: " + std::string(what) + " = " + std::to_string(from_options) + " is out of range");
+      throw UsageError("EngineOptions: " + std::string(what) + " = " + std::to_string(from_options) +
+                       " is out of range");
     return from_options > 0 ? static_cast<std::uint64_t>(from_options) : environment(name, fallback, 1, high);
   };
   CoreOptions options;
@@ -96,6 +98,10 @@ bool Context::cancelled() const {
 ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
 void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
 
+void Completion::fail(std::exception_ptr error) noexcept {
+  if (!error) error = std::make_exception_ptr(std::runtime_error("its Completion failed without an exception"));
+  answer(std::move(error), ErrorKind::failed);
+}
 void Completion::abandon() noexcept { answer(nullptr, ErrorKind::abandoned); }
 void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
   if (detail::Operation* operation = std::exchange(operation_, nullptr)) {
@@ -142,8 +148,8 @@ bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit
 void Engine::wait_all() { core_->wait_all(); }
 void Engine::clear_errors() { core_->clear_errors(); }
 ErrorRef Engine::error_of(const Variable& variable) const { return core_->error_of(variable.get()); }
-void Engine::push_recover(const Variable& variable, std::source_location where) {
-  core_->push_recover(variable.get(), where);
+Ticket Engine::push_recover(const Variable& variable, std::source_location where) {
+  return core_->push_recover(variable.get(), where);
 }
 Borrow Engine::borrow(Access access, std::source_location where) { return core_->borrow(access, where); }
 bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) { return core_->stop(mode, deadline); }

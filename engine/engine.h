@@ -37,14 +37,14 @@ enum class EngineMode : std::uint8_t {
 struct EngineOptions {
   EngineMode mode = EngineMode::threaded;  ///< SLUICE_ENGINE=serial | explore:SEED
   std::uint64_t explore_seed = 0;
-  bool mode_given = false;        ///< true: `mode` and the seed count, whatever the environment says
-  int threads = 0;                ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
-  int logical_cpus = 0;           ///< SLUICE_LOGICAL_CPUS [1]
-  int simulated_gpus = 0;         ///< devices sim(i) with simulated streams [0]
+  bool mode_given = false;  ///< true: `mode` and the seed count, whatever the environment says
+  int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
+  int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
+  int simulated_gpus = 0;                        ///< devices sim(i) with simulated streams [0]
   std::chrono::microseconds simulated_delay{0};  ///< device time of each simulated kernel
-  std::size_t max_ops = 0;        ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;      ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight
-  bool log_order = false;         ///< keep the order in which pushes took effect (take_order)
+  std::size_t max_ops = 0;                       ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
+  std::size_t max_bytes = 0;                     ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight
+  bool log_order = false;                        ///< keep the order in which pushes took effect (take_order)
 };
 
 /// Names a pushed op. Small, copyable, allocates nothing; stays valid after the op is gone (its engine must live).
@@ -73,7 +73,8 @@ class Ticket {
   std::uint64_t generation_ = 0;
 };
 
-/// Holds a variable for the host, as an op would, until released or destroyed. Move-only.
+/// Holds a variable for the host, as an op would, until released or destroyed (on any thread). Move-only. While the
+/// thread that took it blocks in a wait it counts as held: a wait that only its release could end throws.
 class Borrow {
  public:
   Borrow() = default;
@@ -92,6 +93,8 @@ class Borrow {
 struct LoggedPush {
   std::uint64_t id;  ///< Ticket::id of the op; 0 for a wait
   const char* name;
+  std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed or waited; 0 from outside
+  const void* variable = nullptr;  ///< of a wait or a recovery: Variable::get()
 };
 
 enum class StopMode : std::uint8_t { drain, cancel };
@@ -116,7 +119,8 @@ class Engine {
   /// that touch the same variables allow. A variable named twice gets one joined access. Atomic over its variables.
   /// From outside: blocks at the caps (max_ops, max_bytes) while some op is ready or running. From an op: never blocks.
   /// Throws UsageError (null closure, unknown device or lane, a variable of another engine or none, priority out of
-  /// range), StoppedError after stop, CapError at the hard cap (four times max_ops); then nothing was pushed.
+  /// range), StoppedError after stop, CapError at the hard cap (four times max_ops or max_bytes); then nothing was
+  /// pushed.
   template <detail::Body F>
   Ticket push(F&& body, std::initializer_list<Access> accesses, const PushOptions& options = {},
               std::source_location where = std::source_location::current()) {
@@ -134,27 +138,30 @@ class Engine {
   bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit) { return wait_until(variable_of(x), limit); }
 
   /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
-  /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op (throws).
+  /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op
+  /// (throws).
   void wait_all();
   /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
   void clear_errors();
 
   /// The variable's root error as of now, without waiting; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
-  /// Pushes a recovery: intact poison (the old value is whole) is cleared, torn poison stays.
-  void recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
-    push_recover(variable_of(x), where);
+  /// Pushes a recovery: intact poison (the old value is whole) is cleared, torn poison stays. Outside of the caps,
+  /// never blocks. Throws UsageError, StoppedError.
+  Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+    return push_recover(variable_of(x), where);
   }
 
   /// Waits for its turn and then holds the variable, until the Borrow is released. Throws Error if the variable is
   /// poisoned. Pass read(x) or update(x).
   Borrow borrow(Access access, std::source_location where = std::source_location::current());
 
-  /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when all
-  /// has completed, false when the deadline came first (what is open stays open, and stop may be called again).
+  /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when
+  /// all has completed, false when the deadline came first (what is open stays open, and stop may be called again).
   bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
 
-  /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on stderr.
+  /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on
+  /// stderr.
   void on_unobserved_error(std::function<void(const ErrorRoot&)> hook);
 
   /// Ops in flight: pushed and not completed.
@@ -168,13 +175,14 @@ class Engine {
   /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for a whole process.
   std::vector<TraceEvent> stop_trace();
 
-  /// With EngineOptions::log_order: the pushes and waits so far, in the order in which they took effect; empties the log.
+  /// With EngineOptions::log_order: the pushes and waits so far, in the order in which they took effect; empties the
+  /// log.
   std::vector<LoggedPush> take_order();
 
  private:
   bool wait_until(const Variable& variable, std::chrono::nanoseconds limit);
   ErrorRef error_of(const Variable& variable) const;
-  void push_recover(const Variable& variable, std::source_location where);
+  Ticket push_recover(const Variable& variable, std::source_location where);
 
   std::shared_ptr<detail::CoreBase> core_;
 };
@@ -201,7 +209,7 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual ErrorRef error_of(const VariableBase* variable) = 0;
   virtual void heal(Operation* operation, const VariableBase* variable) = 0;
   virtual bool stopping() const = 0;
-  virtual void push_recover(VariableBase* variable, const std::source_location& where) = 0;
+  virtual Ticket push_recover(VariableBase* variable, const std::source_location& where) = 0;
   virtual Borrow borrow(Access access, const std::source_location& where) = 0;
   virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
@@ -217,9 +225,12 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
 }  // namespace detail
 
 template <detail::Body F>
-Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options, std::source_location where) {
+Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options,
+                    std::source_location where) {
   using Closure = std::decay_t<F>;
-  if (detail::is_null(body)) throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + to_string(where) + ": null closure");
+  if (detail::is_null(body))
+    throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + to_string(where) +
+                     ": null closure");
   detail::Operation* operation = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
   try {
     new (operation->closure) Closure(std::forward<F>(body));

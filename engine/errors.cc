@@ -3,14 +3,12 @@
 
 #include <cstring>
 
+#include "sluice/engine/detail/thread_object.h"
 #include "sluice/engine/scope.h"
 
 namespace sluice {
 
-ScopeState& current_scope() {
-  thread_local ScopeState scope;
-  return scope;
-}
+ScopeState& current_scope() { return detail::ThreadObject<ScopeState>::get(); }
 
 namespace {
 const char* base_name(const char* path) {

@@ -22,12 +22,12 @@ enum class ErrorKind : std::uint8_t {
 /// The root of an error: the one operation that failed, whatever later ops it poisoned. Immutable and shared.
 struct ErrorRoot {
   ErrorKind kind = ErrorKind::failed;
-  std::uint64_t sequence = 0;    ///< order in which roots came to be, in one engine
-  std::string operation;         ///< the op's name
-  std::string file;              ///< push site
+  std::uint64_t sequence = 0;  ///< order in which roots came to be, in one engine
+  std::string operation;       ///< the op's name
+  std::string file;            ///< push site
   std::uint32_t line = 0;
-  std::string message;           ///< what() of the exception, or what is known
-  std::exception_ptr cause;      ///< the exception itself, where there was one
+  std::string message;       ///< what() of the exception, or what is known
+  std::exception_ptr cause;  ///< the exception itself, where there was one
 
   /// "[resize] main.cc:41: no such file": one line.
   std::string to_string() const;

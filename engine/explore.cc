@@ -5,6 +5,7 @@
 
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/core_setup.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice::detail {
 
@@ -14,7 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{50};
 }
 
-thread_local std::weak_ptr<Explorer::Thread> Explorer::current_;
+/// The calling thread's place among the controlled ones; kept to the thread's very end.
+std::weak_ptr<Explorer::Thread>& Explorer::current() { return ThreadObject<Guest>::get().thread; }
 
 Explorer& Explorer::get() {
   static Explorer* const explorer = new Explorer;  // controlled threads may outlive static objects
@@ -40,22 +42,20 @@ std::uint64_t Explorer::draw() {  // splitmix64
 }
 
 Explorer::Guest::~Guest() {
-  if (auto t = thread.lock()) {
+  if (auto t = thread.lock(); t && t->guest) {
     std::unique_lock lock(Explorer::get().mutex_);
     Explorer::get().end(lock, t.get());
   }
 }
 
 std::shared_ptr<Explorer::Thread> Explorer::self(bool join) {
-  if (auto t = current_.lock(); t && t->state != Thread::ended) return t;
+  if (auto t = current().lock(); t && t->state != Thread::ended) return t;
   const bool others = std::any_of(threads_.begin(), threads_.end(), [](auto& t) { return t->state != Thread::ended; });
   if (!join || !others) return nullptr;
   auto t = std::make_shared<Thread>();
   t->guest = true;
   threads_.push_back(t);
-  current_ = t;
-  thread_local Guest guest;
-  guest.thread = t;
+  current() = t;
   return t;
 }
 
@@ -174,7 +174,7 @@ void Explorer::start(std::function<void()> body) {
     if (!holder_) last_step_ = std::chrono::steady_clock::now();
   }
   std::thread([this, thread, body = std::move(body)] {
-    current_ = thread;
+    current() = thread;
     {
       std::unique_lock lock(mutex_);
       wait_turn(lock, thread.get());
@@ -197,7 +197,7 @@ bool Explorer::run(std::vector<std::function<void()>> bodies, std::uint64_t max_
       auto thread = std::make_shared<Thread>();
       threads_.push_back(thread);
       std::thread([this, thread, body = std::move(body)] {
-        current_ = thread;
+        current() = thread;
         {
           std::unique_lock turn(mutex_);
           wait_turn(turn, thread.get());

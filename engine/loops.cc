@@ -6,14 +6,59 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/engine/detail/slot.h"
+#include "sluice/engine/detail/tsan.h"
+#include "sluice/engine/scope.h"
 
 namespace sluice {
 
+namespace {
+
+/// A thread that helps with a loop is inside the op too: its scope and its place travel with it.
+class Helper {
+ public:
+  Helper(const detail::ThreadState& state, const ScopeState& scope) : helps_(&detail::thread_state() != &state) {
+    if (!helps_) return;
+    state_ = std::exchange(detail::thread_state(), state);
+    scope_ = std::exchange(current_scope(), scope);
+  }
+  ~Helper() {
+    if (!helps_) return;
+    detail::thread_state() = state_;
+    current_scope() = std::move(scope_);
+  }
+  Helper(const Helper&) = delete;
+  Helper& operator=(const Helper&) = delete;
+
+ private:
+  const bool helps_;
+  detail::ThreadState state_;
+  ScopeState scope_;
+};
+
+struct Loop {
+  const std::int64_t n, grain;
+  const FunctionRef<void(std::int64_t, std::int64_t)> body;
+  const detail::ThreadState& state;  ///< of the op
+  const ScopeState& scope;
+};
+
+void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
+  SLUICE_TAKES_OVER(loop);
+  {
+    const Helper helper(loop->state, loop->scope);
+    for (std::int64_t i = first; i < last; ++i) loop->body(i * loop->grain, std::min(loop->n, (i + 1) * loop->grain));
+  }
+  SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n));
+}
+
+}  // namespace
+
 int parallel_width() {
   const detail::ThreadState& state = detail::thread_state();
-  return state.core ? std::max(1, state.width) : tbb::this_task_arena::max_concurrency();
+  return state.operation ? std::max(1, state.width) : 1;
 }
 
 void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int64_t, std::int64_t)> body) {
@@ -25,12 +70,17 @@ void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int6
     return;
   }
   // Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
+  Loop loop{n, grain, body, detail::thread_state(), current_scope()};
+  SLUICE_HANDS_OVER(&loop);
+  struct Finish {
+    [[maybe_unused]] Loop& loop;
+    ~Finish() { SLUICE_TAKES_OVER(const_cast<std::int64_t*>(&loop.n)); }
+  } const finish{loop};
   tbb::this_task_arena::isolate([&] {
     tbb::parallel_for(
         tbb::blocked_range<std::int64_t>(0, chunks, 1),
-        [&](const tbb::blocked_range<std::int64_t>& range) {
-          for (std::int64_t i = range.begin(); i < range.end(); ++i) body(i * grain, std::min(n, (i + 1) * grain));
-        },
+        [at = &loop](const tbb::blocked_range<std::int64_t>& range)
+            SLUICE_UNSEEN { run_chunks(at, range.begin(), range.end()); },
         tbb::simple_partitioner());
   });
 }

@@ -14,8 +14,8 @@ template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)  // NOLINT(google-explicit-constructor): made to be passed as an argument
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
+      FunctionRef(F&& f)  // NOLINT(google-explicit-constructor): made to be passed as an argument
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(static_cast<Args>(args)...);
@@ -31,8 +31,8 @@ class FunctionRef<R(Args...)> {
 /// and returns when all are done. The chunks depend on n and grain alone, never on the number of threads, so that a
 /// reduction over chunks that is summed in chunk order has the same bits everywhere.
 /// Runs on the threads of the lane whose op calls it (one thread budget, SLUICE_THREADS); outside of any op, on the
-/// calling thread alone. While it waits the caller runs no other op. Blocking. The first exception of a body is rethrown.
-/// n <= 0 calls nothing; grain < 1 counts as 1.
+/// calling thread alone. While it waits the caller runs no other op. Blocking. The first exception of a body is
+/// rethrown. n <= 0 calls nothing; grain < 1 counts as 1.
 void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int64_t, std::int64_t)> body);
 
 /// How many threads parallel_for may use here. For sizing chunks never: bits would depend on it. For scheduling alone.

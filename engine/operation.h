@@ -36,12 +36,12 @@ inline constexpr int kPriorities = 8;
 inline constexpr int kDefaultPriority = 3;
 
 struct PushOptions {
-  Place on{};                               ///< default: the compute lane of the scope's device
-  int priority = kDefaultPriority;          ///< 0 to 7, higher first
-  const char* name = nullptr;               ///< lives as long as the engine (a literal); default: the operator's
-  std::size_t bytes = 0;                    ///< counted against EngineOptions::max_bytes until the op completes
+  Place on{};                       ///< default: the compute lane of the scope's device
+  int priority = kDefaultPriority;  ///< 0 to 7, higher first
+  const char* name = nullptr;       ///< lives as long as the engine (a literal); default: the operator's
+  std::size_t bytes = 0;            ///< counted against EngineOptions::max_bytes until the op completes
   OnPoison on_poison = OnPoison::skip;
-  const OperatorInfo* op = nullptr;         ///< the operator's row
+  const OperatorInfo* op = nullptr;          ///< the operator's row
   std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
 };
 
@@ -72,7 +72,7 @@ inline constexpr ClosureTable closure_table{
 
 template <class F>
 concept Body = std::is_invocable_v<F&> || std::is_invocable_v<F&, Context&> || std::is_invocable_v<F&, Completion> ||
-               std::is_invocable_v<F&, Context&, Completion>;
+    std::is_invocable_v<F&, Context&, Completion>;
 
 template <class F>
 bool is_null(const F& f) {
@@ -139,7 +139,8 @@ class Context {
 class Completion {
  public:
   Completion() = default;
-  Completion(Completion&& other) noexcept : core_(std::move(other.core_)), operation_(std::exchange(other.operation_, nullptr)) {}
+  Completion(Completion&& other) noexcept
+      : core_(std::move(other.core_)), operation_(std::exchange(other.operation_, nullptr)) {}
   Completion& operator=(Completion&& other) noexcept {
     if (this != &other) {
       abandon();
@@ -151,8 +152,8 @@ class Completion {
   ~Completion() { abandon(); }
   /// The op is done: what it wrote is there. Nothing happens on an empty or answered Completion.
   void done() noexcept { answer(nullptr, ErrorKind::failed); }
-  /// The op failed with this exception.
-  void fail(std::exception_ptr error) noexcept { answer(std::move(error), ErrorKind::failed); }
+  /// The op failed with this exception; with null, for a reason that is not told.
+  void fail(std::exception_ptr error) noexcept;
   explicit operator bool() const { return operation_ != nullptr; }
 
  public:  // for the engine

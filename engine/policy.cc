@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "sluice/engine/detail/tsan.h"
+
 namespace sluice::detail {
 namespace {
 
@@ -26,25 +28,128 @@ Arenas& arenas() {
 
 }  // namespace
 
-SystemPolicy::Workers::Workers(int width) : width_(width), arena_(nullptr) {
+/// A lane's arena. Another takes its place when it has lost a task.
+struct SystemPolicy::Workers::Pool {
+  std::mutex mutex;
+  int width = 1;
+  std::unique_ptr<tbb::task_arena> arena;
+};
+
+/// A drainer on its way: the arena's thread or the watch runs it, whoever is first.
+struct SystemPolicy::Workers::Start {
+  std::atomic<bool> taken{false};
+  std::function<void()> drainer;
+  std::shared_ptr<Pool> pool;
+  std::chrono::steady_clock::time_point at;
+  bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
+};
+
+/// oneTBB 2021.8 loses a task now and then: enqueued into an arena whose last thread is about to leave, it stays there
+/// with every thread asleep (measured here: about one in 25,000; of the kind of tbb#2136). So somebody looks whether
+/// each drainer arrived, runs it where it did not, and leaves that arena alone from then on.
+class SystemPolicy::Workers::Watch {
+ public:
+  static Watch& get() {
+    static Watch* const watch = new Watch;
+    return *watch;
+  }
+  void add(std::shared_ptr<Start> start) {
+    std::lock_guard lock(mutex_);
+    if (!running_) std::thread([this] { run(); }).detach();
+    running_ = true;
+    starts_.push_back(std::move(start));
+    if (std::exchange(asleep_, false)) changed_.notify_one();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPatience{20};
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      asleep_ = starts_.empty();
+      if (asleep_) {
+        changed_.wait(lock, [&] { return !asleep_; });
+      }
+      changed_.wait_for(lock, kPatience / 2, [] { return false; });
+      std::vector<std::shared_ptr<Start>> lost;
+      const auto late = std::chrono::steady_clock::now() - kPatience;
+      std::erase_if(starts_, [&](const std::shared_ptr<Start>& s) {
+        if (s->taken.load(std::memory_order_acquire)) return true;
+        if (s->at > late || !s->take()) return false;
+        lost.push_back(s);
+        return true;
+      });
+      lock.unlock();
+      for (auto& s : lost) rescue(*s);
+      lost.clear();
+      lock.lock();
+    }
+  }
+
+  static void rescue(Start& start) {
+    {
+      std::lock_guard lock(start.pool->mutex);
+      [[maybe_unused]] auto* abandoned = start.pool->arena.release();
+      start.pool->arena = std::make_unique<tbb::task_arena>(start.pool->width, 0);
+    }
+    std::thread(std::move(start.drainer)).detach();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Start>> starts_;
+  bool running_ = false, asleep_ = false;
+};
+
+SystemPolicy::Workers::Workers(int width) : pool_(std::make_shared<Pool>()) {
+  pool_->width = width;
   Arenas& all = arenas();
   std::lock_guard lock(all.mutex);
   if (auto it = all.idle.find(width); it != all.idle.end()) {
-    arena_ = it->second.release();
+    pool_->arena = std::move(it->second);
     all.idle.erase(it);
   } else {
-    arena_ = new tbb::task_arena(width, 0);
+    pool_->arena = std::make_unique<tbb::task_arena>(width, 0);
   }
 }
 
 SystemPolicy::Workers::~Workers() {
+  std::unique_ptr<tbb::task_arena> arena;
+  {
+    std::lock_guard lock(pool_->mutex);
+    arena = std::move(pool_->arena);
+  }
   Arenas& all = arenas();
   std::lock_guard lock(all.mutex);
-  all.idle.emplace(width_, std::unique_ptr<tbb::task_arena>(static_cast<tbb::task_arena*>(arena_)));
+  all.idle.emplace(pool_->width, std::move(arena));
 }
 
 void SystemPolicy::Workers::start(std::function<void()> drainer) {
-  static_cast<tbb::task_arena*>(arena_)->enqueue(std::move(drainer));
+  auto start = std::make_shared<Start>();
+  start->drainer = std::move(drainer);
+  start->pool = pool_;
+  start->at = std::chrono::steady_clock::now();
+  start->taken.store(false, std::memory_order_release);
+  Watch::get().add(start);
+  auto* const task = new std::shared_ptr<Start>(start);
+  SLUICE_HANDS_OVER(task);
+  try {
+    std::lock_guard lock(pool_->mutex);
+    pool_->arena->enqueue([task]() SLUICE_UNSEEN { arrive(task); });
+  } catch (...) {
+    delete task;
+    if (start->take()) throw;
+  }
+}
+
+/// On a thread of the arena.
+void SystemPolicy::Workers::arrive(std::shared_ptr<Start>* task) {
+  SLUICE_TAKES_OVER(task);
+  const std::unique_ptr<std::shared_ptr<Start>> mine(task);
+  if (!(*mine)->take()) return;
+  const std::function<void()> run = std::move((*mine)->drainer);
+  run();
 }
 
 }  // namespace sluice::detail

@@ -9,6 +9,7 @@
 
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
+#include "sluice/engine/variable.h"
 
 namespace sluice {
 
@@ -26,6 +27,7 @@ struct ScopeState {
   std::uint32_t flags = 0;  ///< bits that higher floors own (autograd: bit 0, "no gradients")
   std::uint64_t tag = 0;    ///< free for the pusher; a trace carries it (parallel/: the action)
   std::shared_ptr<detail::CancelState> cancel;
+  Variable sequence;  ///< named with `order` by every push of the scope; not passed on to pushes from the bodies
 };
 
 /// The calling thread's scope. Inside a body: the scope of the op's push.
@@ -53,6 +55,13 @@ class DeviceScope : ScopeGuard {
 class TagScope : ScopeGuard {
  public:
   explicit TagScope(std::uint64_t tag) { current_scope().tag = tag; }
+};
+
+/// Pushes run one after another in push order while the guard lives, together with all others under the same variable:
+/// on a device's own variable, push order *is* the schedule.
+class SequenceScope : ScopeGuard {
+ public:
+  explicit SequenceScope(Variable sequence) { current_scope().sequence = std::move(sequence); }
 };
 
 /// A group of pushes that can be cancelled together. Handles share it; thread-safe.

@@ -7,69 +7,74 @@ namespace sluice {
 
 SimulatedStream::~SimulatedStream() {
   {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
+    std::lock_guard lock(state_->mutex);
+    state_->closing = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  state_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();  // its own last callback let go of the engine; it ends after it, on its own share of the state
+  } else {
+    thread_.join();
+  }
 }
 
 void SimulatedStream::issue(std::function<void()> command) {
   {
-    std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(command));
-    ++issued_;
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    std::lock_guard lock(state_->mutex);
+    state_->queue.push_back(std::move(command));
+    ++state_->issued;
+    if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(*state); });
   }
-  changed_.notify_all();
+  state_->changed.notify_all();
 }
 
 void SimulatedStream::launch(std::function<void()> kernel) {
-  issue([this, kernel = std::move(kernel)] {
-    if (delay_.count() > 0) std::this_thread::sleep_for(delay_);  // the device's time, not a wait for something
+  issue([state = state_.get(), kernel = std::move(kernel)] {
+    if (state->delay.count() > 0) std::this_thread::sleep_for(state->delay);  // the device's time
     try {
       kernel();
     } catch (...) {
-      if (!error_) error_ = std::current_exception();
+      if (!state->error) state->error = std::current_exception();
     }
   });
 }
 
 StreamEvent SimulatedStream::record() {
-  std::lock_guard lock(mutex_);
-  return {this, issued_};
+  std::lock_guard lock(state_->mutex);
+  return {this, state_->issued};
 }
 
 void SimulatedStream::wait(const StreamEvent& event) {
   auto* other = static_cast<SimulatedStream*>(event.stream);
   if (!other || other == this) return;
-  issue([other, sequence = event.sequence] {
-    std::unique_lock lock(other->mutex_);
-    other->changed_.wait(lock, [&] { return other->completed_ >= sequence; });
+  issue([other = other->state_, sequence = event.sequence] {
+    std::unique_lock lock(other->mutex);
+    other->changed.wait(lock, [&] { return other->completed >= sequence; });
   });
 }
 
 void SimulatedStream::notify(std::function<void(std::exception_ptr)> callback) {
-  issue([this, callback = std::move(callback)] { callback(std::exchange(error_, nullptr)); });
+  issue([state = state_.get(), callback = std::move(callback)] { callback(std::exchange(state->error, nullptr)); });
 }
 
-void SimulatedStream::run() {
+void SimulatedStream::run(State& state) {
   for (;;) {
     std::function<void()> command;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      command = std::move(queue_.front());
-      queue_.pop_front();
+      std::unique_lock lock(state.mutex);
+      state.changed.wait(lock, [&] { return state.closing || !state.queue.empty(); });
+      if (state.queue.empty()) return;
+      command = std::move(state.queue.front());
+      state.queue.pop_front();
     }
     command();
     command = nullptr;
     {
-      std::lock_guard lock(mutex_);
-      ++completed_;
+      std::lock_guard lock(state.mutex);
+      ++state.completed;
     }
-    changed_.notify_all();
+    state.changed.notify_all();
   }
 }
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -40,7 +41,7 @@ class Stream {
 /// protocol's logic; it proves nothing about a real device.
 class SimulatedStream final : public Stream {
  public:
-  explicit SimulatedStream(std::chrono::microseconds delay) : delay_(delay) {}
+  explicit SimulatedStream(std::chrono::microseconds delay) : state_(std::make_shared<State>(delay)) {}
   ~SimulatedStream() override;
   /// Issues a kernel: runs later, in order. An exception is this stream's error, told at the next notify.
   void launch(std::function<void()> kernel);
@@ -49,18 +50,23 @@ class SimulatedStream final : public Stream {
   void notify(std::function<void(std::exception_ptr)> callback) override;
 
  private:
+  /// Shared with the stream's thread and with streams that wait for it, because the last callback may destroy the
+  /// stream.
+  struct State {
+    explicit State(std::chrono::microseconds d) : delay(d) {}
+    const std::chrono::microseconds delay;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> queue;
+    std::uint64_t issued = 0, completed = 0;
+    std::exception_ptr error;  ///< touched by the stream's thread alone
+    bool closing = false;
+  };
   void issue(std::function<void()> command);
-  void run();
-  std::uint64_t issued() const { return issued_; }
+  static void run(State& state);
 
-  const std::chrono::microseconds delay_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  std::uint64_t issued_ = 0, completed_ = 0;
-  std::exception_ptr error_;  ///< touched by the stream's thread alone
-  bool closing_ = false;
-  std::thread thread_;
+  std::shared_ptr<State> state_;
+  std::thread thread_;  ///< started with the first command, under the state's mutex
 };
 
 }  // namespace sluice

@@ -62,7 +62,8 @@ std::string to_perfetto(std::span<const TraceEvent> events) {
     out += "{\"ph\": \"X\", \"name\": \"";
     append_escaped(out, e.name);
     out += "\", \"pid\": 1, \"tid\": ";
-    out += std::to_string(rows.at({static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), e.thread}));
+    out +=
+        std::to_string(rows.at({static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), e.thread}));
     out += ", \"ts\": ";
     out += micros(e.start - zero);
     out += ", \"dur\": ";

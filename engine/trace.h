@@ -15,13 +15,13 @@ struct TraceEvent {
   const char* name;
   Device device;
   LaneKind lane;
-  std::uint32_t thread;   ///< number of the engine's thread that ran the body
-  std::uint64_t id;       ///< Ticket::id
-  std::uint64_t tag;      ///< ScopeState::tag of the push
-  const char* file;       ///< push site
+  std::uint32_t thread;  ///< number of the engine's thread that ran the body
+  std::uint64_t id;      ///< Ticket::id
+  std::uint64_t tag;     ///< ScopeState::tag of the push
+  const char* file;      ///< push site
   std::uint32_t line;
   std::int64_t pushed, ready, start, end;
-  bool failed;            ///< failed, skipped or cancelled
+  bool failed;  ///< failed, skipped or cancelled
 };
 
 /// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread.

@@ -50,7 +50,8 @@ class Variable {
 };
 
 /// read: shared; sees the value. update: alone; sees and changes the value. write: alone; overwrites all of it, so that
-/// a poisoned variable heals. order: alone and in push order, but no value and no poison (handles, lanes, communicators).
+/// a poisoned variable heals. order: alone and in push order, but no value and no poison (handles, lanes,
+/// communicators).
 enum class AccessMode : std::uint8_t { read, update, write, order };
 
 /// One access of a push. Refers to the variable without owning it: made in the push's argument list.
@@ -67,7 +68,9 @@ concept HasVariable = requires(const T& x) {
   { variable_of(x) } -> std::convertible_to<const Variable&>;
 };
 
-Access read(const HasVariable auto& x) { return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::read}; }
+Access read(const HasVariable auto& x) {
+  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::read};
+}
 Access update(const HasVariable auto& x) {
   return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::update};
 }

@@ -22,15 +22,23 @@ class Chain {
   using Op = OpRecord<P>;
 
   /// Sets `bits` on a token and does all that follows: the op's own counts, what its successor gains, and so on down
-  /// the chain. `retire(token)` is called once for each token that nobody will touch again.
+  /// the chain. `retire(token)` is called once for each token that nobody will touch again: one that is done and has
+  /// *all* its rights, so that a thread that still has rights to bring may rely on finding it.
   template <class Retire>
   static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Retire&& retire) {
     while (token) {
+      // Once the state has changed another thread may finish and retire the token, so all is read before. The op lives
+      // as long as a count of it is due here.
+      Op* const op = token->op;
+      const bool exclusive = token->exclusive, on_stream = op->on_stream;
+      Tok* next = nullptr;
       std::uint32_t old = token->state.load(std::memory_order_acquire), now;
       bool detached = false;
       for (;;) {
         now = old | bits;
-        if ((now & kRetired) == kFinished) {
+        if (now & kNext) {
+          next = token->next;
+        } else if ((now & kRetired) == kFinished) {
           // Last in its chain and finished: leave the variable idle. Before the state says so, or a pusher that linked
           // itself meanwhile could close this record under the compare-exchange.
           Tok* expected = token;
@@ -41,11 +49,9 @@ class Chain {
         }
         if (token->state.compare_exchange_weak(old, now, std::memory_order_acq_rel, std::memory_order_acquire)) break;
       }
-      // Read before the counts go down: from then on another thread may finish the op and retire the token.
-      Tok* const next = !detached && (now & kNext) ? token->next : nullptr;
-      const std::uint32_t passed = next ? token->passes(now) & ~token->passes(old) : 0;
+      const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
       const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
-      count_down(token, now & ~old, ready);
+      count_down(op, exclusive, on_stream, now & ~old, ready);
       if (last) retire(token);
       token = passed ? next : nullptr;
       bits = passed;
@@ -116,19 +122,19 @@ class Chain {
 
   template <class Retire>
   static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Retire&& retire) {
+    const bool exclusive = before->exclusive;
     before->next = token;
     const std::uint32_t old = before->state.fetch_or(kNext, std::memory_order_acq_rel);
-    const std::uint32_t passed = before->passes(old | kNext);
+    const std::uint32_t passed = rights_passed(old | kNext, exclusive);
     const bool last = (old & kFinished) == kFinished;
     if (passed) advance(token, passed, ready, retire);
     if (last) retire(before);
   }
 
-  static void count_down(Tok* token, std::uint32_t gained, ReadyList<P>& ready) {
-    Op* op = token->op;
-    const bool exclusive = token->exclusive;
+  /// Takes the rights gained off the op's counts. Touches the op only where a count is due.
+  static void count_down(Op* op, bool exclusive, bool on_stream, std::uint32_t gained, ReadyList<P>& ready) {
     const std::uint32_t complete = exclusive ? kWriteComplete : kReadComplete;
-    if (!op->on_stream) {
+    if (!on_stream) {
       if ((gained & complete) && op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.push(op);
       return;
     }

@@ -57,7 +57,7 @@ class Core final : public CoreBase {
   ErrorRef error_of(const VariableBase* variable) override;
   void heal(Operation* operation, const VariableBase* variable) override;
   bool stopping() const override { return cancel_all_.load(std::memory_order_relaxed); }
-  void push_recover(VariableBase* variable, const std::source_location& where) override;
+  Ticket push_recover(VariableBase* variable, const std::source_location& where) override;
   Borrow borrow(Access access, const std::source_location& where) override;
   void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
   bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
@@ -84,7 +84,9 @@ class Core final : public CoreBase {
   void flush(Slot<P>& slot);
   void return_batch(Slot<P>& slot);
   void check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
-  [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where, const std::string& what) const;
+  [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where,
+                            const std::string& what) const;
+  [[noreturn]] void refuse_stopped(const PushOptions& options, const std::source_location& where) const;
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
   void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
@@ -93,12 +95,17 @@ class Core final : public CoreBase {
   template <class Full>
   bool park_at_cap(Full&& full);
   void prepare_stream_uses(Op* op);
-  void set_accesses(Op* op, std::span<const Access> accesses);
+  void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
   void reset(Op* op) noexcept;
   Op* internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where);
   void link(Op* op, ReadyList<P>& ready);
+  void push_internal(Op* op);
+  void begin_link(Slot<P>& slot);
+  void end_link(Slot<P>& slot);
   Lane<P>* lane_for(const Place& place) const;
-  Op* record_at(std::uint32_t index) const { return &slabs_[index / kSlabOps].load(std::memory_order_acquire)->ops[index % kSlabOps]; }
+  Op* record_at(std::uint32_t index) const {
+    return &slabs_[index / kSlabOps].load(std::memory_order_acquire)->ops[index % kSlabOps];
+  }
 
   // core_run.h
   void retire(Token<P>* token);
@@ -106,9 +113,9 @@ class Core final : public CoreBase {
   void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
   void enqueue(Op* op);
   void wake(Lane<P>& lane);
-  void drain(Lane<P>& lane);
-  Op* take_op(Lane<P>& lane, std::uint32_t& turn);
-  Op* execute(Op* op, Lane<P>* here);
+  void drain(Lane<P>& lane, int width);
+  Op* take_op(Lane<P>& lane, Slot<P>& slot, std::uint32_t& turn);
+  Op* execute(Op* op, Slot<P>& slot, Lane<P>* here);
   bool should_run(Op* op);
   void run_body(Op* op);
   void issue(Op* op, ReadyList<P>& ready);
@@ -117,17 +124,23 @@ class Core final : public CoreBase {
   void finish_internal(Op* op, ReadyList<P>& ready);
   void drain_serial();
   bool run_one_serial();
+  bool anything_queued() const;
   void record_trace(Op* op, bool failed);
 
   // core_wait.h
   enum class Blocked : std::uint8_t { done, timed_out };
   Blocked block(Wait& wait, std::chrono::nanoseconds limit, const char* what);
   bool in_op() const { return thread_state().core == this; }
-  bool anything_moves(bool count_pushers);
+  bool anything_moves(bool for_deadlock);
   std::uint64_t progress();
   bool wait_live(std::chrono::nanoseconds limit);
+  bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit);
+  static std::int64_t deadline_of(std::chrono::nanoseconds limit);
   [[noreturn]] void deadlock(const std::string& what);
-  std::uint64_t generation_of(std::uint64_t word) const { return word >> kGenerationShift; }
+  static std::uint64_t generation_of(std::uint64_t word) { return word >> kGenerationShift; }
+  static std::uint64_t id_of(const Op* op) {
+    return (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
+  }
 
   // core_errors.h
   struct RootEntry {
@@ -155,7 +168,7 @@ class Core final : public CoreBase {
 
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
-  mutable std::mutex slots_mutex_;
+  mutable typename P::Mutex slots_mutex_;
   std::vector<std::unique_ptr<Slot<P>>> slots_;
 
   std::int64_t credit_batch_;
@@ -175,15 +188,15 @@ class Core final : public CoreBase {
   std::multimap<std::uint64_t, std::shared_ptr<Wait>> ticket_waiters_;  ///< by id
 
   typename P::Mutex blocked_mutex_;
-  std::vector<Wait*> blocked_waits_;  ///< of ops
+  std::vector<Wait*> blocked_waits_;  ///< of threads whose slots say `blocked`
+  typename P::Mutex deadlock_mutex_;  ///< one gives up at a time, and the others look again
 
   typename P::Mutex serial_mutex_;
 
-  std::mutex log_mutex_;
+  typename P::Mutex log_mutex_;
   std::vector<LoggedPush> log_;
 
-  mutable std::mutex error_mutex_;
-  std::uint64_t next_root_ = 1;
+  mutable typename P::Mutex error_mutex_;
   std::map<std::uint64_t, RootEntry> roots_;
   std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
   std::deque<std::uint64_t> failure_order_;

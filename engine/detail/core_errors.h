@@ -27,7 +27,9 @@ template <class P>
 ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string message) {
   auto root = std::make_shared<ErrorRoot>();
   root->kind = kind;
-  root->sequence = next_root_++;
+  // One count for all engines: an op may fail with another engine's root, and keeps it.
+  static std::atomic<std::uint64_t> next{1};
+  root->sequence = next.fetch_add(1, std::memory_order_relaxed);
   root->operation = op ? op->name : "engine";
   root->file = op ? op->where.file_name() : "";
   root->line = op ? op->where.line() : 0;
@@ -38,17 +40,19 @@ ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_p
   return root;
 }
 
-/// The error that an op meets in what it reads, in the order of its accesses' variables; null if none.
+/// The error that an op meets in what it reads: of several, that of the access named first; null if none.
 template <class P>
 ErrorRef Core<P>::start_error(Op* op) {
+  const Token<P>* first = nullptr;
   for (int i = 0; i < op->token_count; ++i) {
     const Token<P>& t = op->tokens[i];
     if (t.mode != AccessMode::read && t.mode != AccessMode::update) continue;
     if (t.variable->poison.load(std::memory_order_acquire) == Poison::none) continue;
-    std::lock_guard lock(error_mutex_);
-    if (t.variable->error) return t.variable->error;
+    if (!first || t.position < first->position) first = &t;
   }
-  return nullptr;
+  if (!first) return nullptr;
+  std::lock_guard lock(error_mutex_);
+  return first->variable->error;
 }
 
 /// What becomes of a finished op: null for success, else its own new root, or the one that it was skipped for.
@@ -63,9 +67,9 @@ ErrorRef Core<P>::decide_error(Op* op) {
     try {
       if (cause) std::rethrow_exception(cause);
     } catch (const Error& e) {
-      if (e.root().kind == ErrorKind::deadlock) kind = ErrorKind::deadlock;
-      // A wait inside the body threw another op's root: it stays the root.
-      if (e.root().kind != ErrorKind::deadlock) return e.root_ref();
+      // A wait inside the body threw another op's root: it stays the root. (0: not an op's, a deadlock found.)
+      if (e.root().sequence != 0) return e.root_ref();
+      kind = e.root().kind;
     } catch (...) {
     }
     std::lock_guard lock(error_mutex_);
@@ -127,7 +131,7 @@ void Core<P>::clear_poison(Node& node) {
 
 template <class P>
 void Core<P>::remember_failure(Op* op, const ErrorRef& root) {
-  const std::uint64_t id = (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
+  const std::uint64_t id = id_of(op);
   std::lock_guard lock(error_mutex_);
   failures_[id] = root;
   failure_order_.push_back(id);

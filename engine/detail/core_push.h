@@ -60,9 +60,8 @@ Slot<P>& Core<P>::my_slot() {
     }
     slot->taken.store(true, std::memory_order_relaxed);
   }
-  slot_cache().add({uid_, slot, weak_from_this(), [](CoreBase& core, void* s) {
-                      static_cast<Core&>(core).release_slot(*static_cast<Slot<P>*>(s));
-                    }});
+  slot_cache().add({uid_, slot, weak_from_this(),
+                    [](CoreBase& core, void* s) { static_cast<Core&>(core).release_slot(*static_cast<Slot<P>*>(s)); }});
   return *slot;
 }
 
@@ -71,6 +70,8 @@ void Core<P>::release_slot(Slot<P>& slot) {
   flush(slot);
   return_credits(slot, slot.credits);
   slot.credits = 0;
+  // A Borrow that outlives its thread must not count as another thread's.
+  if (slot.borrows.load(std::memory_order_seq_cst) != 0) return;
   std::lock_guard lock(slots_mutex_);
   slot.taken.store(false, std::memory_order_relaxed);
 }
@@ -84,7 +85,8 @@ auto Core<P>::new_record(Slot<P>& slot) -> Op* {
     auto slab = std::make_unique<Slab>();
     std::lock_guard lock(slots_mutex_);
     const std::uint32_t number = slab_count_.load(std::memory_order_relaxed);
-    if (number == kMaxSlabs) throw CapError("engine: more than " + std::to_string(kMaxSlabs * kSlabOps) + " op records");
+    if (number == kMaxSlabs)
+      throw CapError("engine: more than " + std::to_string(kMaxSlabs * kSlabOps) + " op records");
     for (std::uint32_t i = kSlabOps; i-- > 0;) {
       Op& op = slab->ops[i];
       op.index = number * kSlabOps + i;
@@ -105,7 +107,7 @@ void Core<P>::reset(Op* op) noexcept {
   if (op->tokens != op->inline_tokens) delete[] op->tokens;
   op->tokens = op->inline_tokens;
   op->token_count = 0;
-  if (op->closure && op->closure != op->storage) ::operator delete(op->closure, std::align_val_t{64});
+  if (op->closure && op->closure != op->storage) ::operator delete (op->closure, std::align_val_t{64});
   op->closure = nullptr;
   op->table = nullptr;
   if (op->attributes) op->attributes.reset();
@@ -167,6 +169,12 @@ void Core<P>::bad_use(const PushOptions& options, const std::source_location& wh
 }
 
 template <class P>
+void Core<P>::refuse_stopped(const PushOptions& options, const std::source_location& where) const {
+  const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+  throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
+}
+
+template <class P>
 Lane<P>* Core<P>::lane_for(const Place& place) const {
   if (place.lane == LaneKind::io) return lanes_.front().get();
   for (auto& lane : lanes_)
@@ -175,10 +183,13 @@ Lane<P>* Core<P>::lane_for(const Place& place) const {
 }
 
 template <class P>
-void Core<P>::check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const {
+void Core<P>::check(std::span<const Access> accesses, const PushOptions& options,
+                    const std::source_location& where) const {
   for (const Access& a : accesses) {
     if (!a.variable) bad_use(options, where, "an access names no variable");
-    if (a.variable->core != this) bad_use(options, where, "variable '" + std::string(a.variable->name ? a.variable->name : "") + "' belongs to another engine");
+    if (a.variable->core != this)
+      bad_use(options, where,
+              "variable '" + std::string(a.variable->name ? a.variable->name : "") + "' belongs to another engine");
   }
   if (options.priority < 0 || options.priority >= kPriorities)
     bad_use(options, where, "priority " + std::to_string(options.priority) + " is not in 0..7");
@@ -186,13 +197,14 @@ void Core<P>::check(std::span<const Access> accesses, const PushOptions& options
 
 // ---- caps
 
-/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`.
+/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`; a small one where few are
+/// left, so that idle threads do not sit on many.
 template <class P>
 bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
   std::int64_t have = credits_.load(std::memory_order_relaxed);
   for (;;) {
-    const std::int64_t take = std::min(credit_batch_, have - floor);
-    if (take <= 0) return false;
+    if (have <= floor) return false;
+    const std::int64_t take = std::clamp<std::int64_t>((have - floor) / 8, 1, credit_batch_);
     if (credits_.compare_exchange_weak(have, have - take, std::memory_order_acq_rel, std::memory_order_relaxed)) {
       slot.credits += take;
       return true;
@@ -262,7 +274,7 @@ void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options, const std::
 }
 
 template <class P>
-void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location&) {
+void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   if (options.bytes == 0) return;
   std::size_t have = bytes_.load(std::memory_order_relaxed);
   for (;;) {
@@ -278,6 +290,11 @@ void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::s
       if (park_at_cap(full)) continue;
       have = bytes_.load(std::memory_order_relaxed);
     }
+    if (!fits && have / 4 >= options_.max_bytes) {
+      const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(have) +
+                     " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
+    }
     if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_acq_rel)) return;
   }
 }
@@ -285,11 +302,13 @@ void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::s
 // ---- push
 
 template <class P>
-void Core<P>::set_accesses(Op* op, std::span<const Access> accesses) {
+void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence) {
   op->tokens = op->inline_tokens;
-  if (accesses.size() > static_cast<std::size_t>(Op::kInlineTokens)) op->tokens = new Token<P>[accesses.size()];
+  const std::size_t count = accesses.size() + (sequence ? 1 : 0);
+  if (count > static_cast<std::size_t>(Op::kInlineTokens)) op->tokens = new Token<P>[count];
   int n = 0;
-  for (const Access& a : accesses) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const Access a = k < accesses.size() ? accesses[k] : Access{sequence, AccessMode::order};
     auto* node = static_cast<Node*>(a.variable);
     int i = n;  // insertion keeps them sorted by address, equal variables joined
     while (i > 0 && op->tokens[i - 1].variable > node) --i;
@@ -303,11 +322,13 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses) {
       op->tokens[j].variable = op->tokens[j - 1].variable;
       op->tokens[j].mode = op->tokens[j - 1].mode;
       op->tokens[j].exclusive = op->tokens[j - 1].exclusive;
+      op->tokens[j].position = op->tokens[j - 1].position;
     }
     Token<P>& t = op->tokens[i];
     t.variable = node;
     t.mode = a.mode;
     t.exclusive = a.mode != AccessMode::read;
+    t.position = static_cast<std::uint16_t>(std::min<std::size_t>(k, 0xffff));
     ++n;
   }
   op->token_count = n;
@@ -335,26 +356,25 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
   check(accesses, options, where);
   const ScopeState& scope = current_scope();
   const Place place = options.on.given ? options.on : Place(scope.device);
+  if (scope.sequence && scope.sequence.get()->core != this)
+    bad_use(options, where, "the scope's sequence variable belongs to another engine");
   Lane<P>* lane = lane_for(place);
   if (!lane) bad_use(options, where, "no device " + sluice::to_string(place.device) + " in this engine");
-  if (stopped_.load(std::memory_order_acquire) && !in_op()) {
-    const char* name = options.name ? options.name : options.op ? options.op->name : "push";
-    throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
-  }
+  if (stopped_.load(std::memory_order_acquire) && !in_op()) refuse_stopped(options, where);
   Slot<P>& slot = my_slot();
   Op* op = new_record(slot);
   try {
     if (closure_size <= Operation::kInlineClosure && closure_align <= alignof(std::max_align_t)) {
       op->closure = op->storage;
     } else {
-      op->closure = ::operator new(closure_size, std::align_val_t{64});
+      op->closure = ::operator new (closure_size, std::align_val_t{64});
     }
     // The caps before the accesses: while this thread blocks it must hold no reference.
     take_credit(slot, options, where);
     try {
       take_bytes(slot, options, where);
       op->bytes = options.bytes;
-      set_accesses(op, accesses);
+      set_accesses(op, accesses, scope.sequence.get());
       if (lane->stream) prepare_stream_uses(op);
     } catch (...) {
       for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);
@@ -374,19 +394,40 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
   op->attributes = options.attributes;
   op->where = where;
   op->scope = scope;
+  op->scope.sequence = {};
   op->place = place;
   op->scope.device = place.lane == LaneKind::io ? scope.device : place.device;
   op->priority = static_cast<std::uint8_t>(options.priority);
   op->on_poison = options.on_poison;
   op->lane = lane;
   op->on_stream = lane->stream != nullptr;
+  begin_link(slot);
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
+  // Either a stop() sees this push in flight, or the push sees the stop.
+  if (stopped_.load(std::memory_order_seq_cst) && !in_op()) {
+    abandon_push(op);
+    refuse_stopped(options, where);
+  }
   return op;
+}
+
+/// A thread that looks for a deadlock sees the calling thread move from here to end_link.
+template <class P>
+void Core<P>::begin_link(Slot<P>& slot) {
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
+}
+
+template <class P>
+void Core<P>::end_link(Slot<P>& slot) {
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) & ~std::uint64_t{1}, std::memory_order_release);
 }
 
 template <class P>
 void Core<P>::abandon_push(Operation* operation) noexcept {
   Op* op = static_cast<Op*>(operation);
   Slot<P>& slot = my_slot();
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
+  end_link(slot);
   if (op->bytes) bytes_.fetch_sub(op->bytes);
   ++slot.credits;
   for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);  // adopts and drops the reference
@@ -402,16 +443,15 @@ Ticket Core<P>::commit_push(Operation* operation) noexcept {
   op->async = op->table->async;
   Slot<P>& slot = my_slot();
   const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::pushing, std::memory_order_seq_cst);
-  slot.pushed.store(slot.pushed.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // Set by begin_push already, unless making the closure pushed something itself.
+  if (!(slot.pushes.load(std::memory_order_relaxed) & 1)) begin_link(slot);
   op->word.store(generation << kGenerationShift | kLive, std::memory_order_seq_cst);
   op->pushed_at = tracing_.load(std::memory_order_relaxed) ? P::now() : 0;
   const std::uint32_t index = op->index;
   ReadyList<P> ready;
   link(op, ready);
   process(ready, nullptr, nullptr);
-  slot.activity.store(before, std::memory_order_release);
+  end_link(slot);
   if (options_.serial && !in_op()) drain_serial();
   return Ticket(this, index, generation & 0xffffffffu);
 }
@@ -427,12 +467,10 @@ void Core<P>::link(Op* op, ReadyList<P>& ready) {
   const auto retire_token = [this](Token<P>* t) { retire(t); };
   if (options_.log_order) {
     std::lock_guard lock(log_mutex_);
-    const bool logged = op->kind != OpKind::borrow;
-    if (logged)
-      log_.push_back({op->kind == OpKind::body || op->kind == OpKind::recover
-                          ? (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index
-                          : 0,
-                      op->name});
+    if (op->kind != OpKind::borrow)
+      log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name,
+                      in_op() ? id_of(static_cast<const Op*>(thread_state().operation)) : 0,
+                      op->kind == OpKind::body ? nullptr : op->tokens[0].variable});
     if (n) Chain<P>::link(op, ready, retire_token);
   } else if (n) {
     Chain<P>::link(op, ready, retire_token);
@@ -463,7 +501,9 @@ auto Core<P>::internal_op(OpKind kind, std::span<const Access> accesses, const s
   op->lane = nullptr;
   op->on_stream = false;
   const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
-  op->word.store(generation << kGenerationShift | kLive | kInternal, std::memory_order_seq_cst);
+  // A recovery is a push like others, but for the caps, and nothing can cancel it.
+  op->word.store(generation << kGenerationShift | kLive | (kind == OpKind::recover ? kRunning : kInternal),
+                 std::memory_order_seq_cst);
   return op;
 }
 

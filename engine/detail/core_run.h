@@ -11,8 +11,13 @@ template <class P>
 void Core<P>::enqueue(Op* op) {
   Lane<P>& lane = *op->lane;
   const std::uint32_t bit = 1u << op->priority;
-  if (!(lane.priorities.load(std::memory_order_relaxed) & bit)) lane.priorities.fetch_or(bit, std::memory_order_seq_cst);
-  lane.queues[op->priority].enqueue(op);
+  if (!(lane.priorities.load(std::memory_order_relaxed) & bit))
+    lane.priorities.fetch_or(bit, std::memory_order_seq_cst);
+  if (!lane.queues[op->priority].enqueue(op)) {
+    std::lock_guard lock(lane.overflow_mutex);
+    lane.overflow.push(op);
+    lane.overflowed.store(true, std::memory_order_relaxed);
+  }
   // Sequentially consistent with a drainer's last look before it leaves (tbb#2136): one of the two sees the other.
   lane.queued.fetch_add(1, std::memory_order_seq_cst);
   if (!options_.serial) wake(lane);
@@ -28,61 +33,83 @@ void Core<P>::wake(Lane<P>& lane) {
     if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
   }
   auto self = std::static_pointer_cast<Core>(shared_from_this());
-  auto drainer = [self = std::move(self), &lane] { self->drain(lane); };
-  if (active >= lane.width) {
-    P::start_substitute(std::move(drainer));
-  } else {
-    lane.workers.start(std::move(drainer));
+  // A substitute is no thread of the arena: it runs loops alone.
+  std::function<void()> alone;
+  try {
+    alone = [self, &lane] { self->drain(lane, 1); };
+    if (active >= lane.width) {
+      P::start_substitute(std::move(alone));
+    } else {
+      // oneTBB may find this task while a body waits for a loop of its own; no op runs on another op's stack.
+      lane.workers.start([self, &lane, alone] {
+        if (thread_state().operation) return P::start_substitute(alone);
+        self->drain(lane, lane.width);
+      });
+    }
+  } catch (...) {
+    // No memory or no thread for it: whoever blocks looks again (block()).
+    lane.active.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
 
-/// The next op: the highest priority first, and one time in 64 the lowest, so that nothing starves.
+/// The next op: the highest priority first; one time in 64 another has the first choice, so that none starves. From
+/// here the slot counts as running, before the queue says that it is empty.
 template <class P>
-auto Core<P>::take_op(Lane<P>& lane, std::uint32_t& turn) -> Op* {
+auto Core<P>::take_op(Lane<P>& lane, Slot<P>& slot, std::uint32_t& turn) -> Op* {
   if (lane.queued.load(std::memory_order_seq_cst) <= 0) return nullptr;
   const std::uint32_t used = lane.priorities.load(std::memory_order_acquire);
   Op* op = nullptr;
-  const bool aged = ++turn % 64 == 0;
-  for (int i = 0; i < kPriorities && !op; ++i) {
-    const int priority = aged ? i : kPriorities - 1 - i;
-    if (used & (1u << priority)) lane.queues[static_cast<std::size_t>(priority)].try_dequeue(op);
+  if (++turn % 64 == 0) {
+    const std::uint32_t favoured = turn / 64 % kPriorities;
+    if (used & (1u << favoured)) lane.queues[favoured].try_dequeue(op);
   }
-  if (op) lane.queued.fetch_sub(1, std::memory_order_seq_cst);
+  for (int priority = kPriorities - 1; priority >= 0 && !op; --priority)
+    if (used & (1u << priority)) lane.queues[static_cast<std::size_t>(priority)].try_dequeue(op);
+  if (!op && lane.overflowed.load(std::memory_order_acquire)) {
+    std::lock_guard lock(lane.overflow_mutex);
+    op = lane.overflow.pop();
+  }
+  if (!op) return nullptr;
+  if (slot.activity.load(std::memory_order_relaxed) != Activity::running)
+    slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  lane.queued.fetch_sub(1, std::memory_order_seq_cst);
   return op;
 }
 
 /// A drainer: takes ops, looks around for a while, leaves. Restores the thread's state: it may be a thread of oneTBB.
 template <class P>
-void Core<P>::drain(Lane<P>& lane) {
+void Core<P>::drain(Lane<P>& lane, int width) {
   Slot<P>& slot = my_slot();
   ThreadState& state = thread_state();
   const ThreadState saved = state;
   state = ThreadState{};
   state.lane = &lane;
-  state.width = lane.width;
+  state.width = width;
   std::uint32_t turn = 0;
   for (;;) {
-    Op* op = take_op(lane, turn);
+    Op* op = take_op(lane, slot, turn);
     if (!op) {
       flush(slot);
       lane.spinning.fetch_add(1, std::memory_order_seq_cst);
       for (int i = 0; i < P::kDrainSpins && !op; ++i) {
         P::pause();
-        op = take_op(lane, turn);
+        op = take_op(lane, slot, turn);
       }
       lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
       // While this one was looking nobody else was woken: pass it on.
       if (op && lane.queued.load(std::memory_order_seq_cst) > 0) wake(lane);
     }
     for (int handed = 0; op; ++handed) {
-      Op* next = execute(op, &lane);
+      Op* next = execute(op, slot, &lane);
       if (next && handed >= 64) {
         enqueue(next);
         next = nullptr;
       }
       op = next;
-      if (!op && lane.active.load(std::memory_order_relaxed) <= lane.limit()) op = take_op(lane, turn), handed = 0;
+      if (!op && lane.active.load(std::memory_order_relaxed) <= lane.limit())
+        op = take_op(lane, slot, turn), handed = 0;
     }
+    slot.activity.store(Activity::outside, std::memory_order_release);
     const bool surplus = lane.active.load(std::memory_order_seq_cst) > lane.limit();
     if (!surplus && lane.queued.load(std::memory_order_seq_cst) > 0) continue;
     flush(slot);
@@ -105,7 +132,8 @@ bool Core<P>::should_run(Op* op) {
   const std::uint64_t old = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
   if (cancel_all_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(error_mutex_);
-    if (!stop_root_) stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
+    if (!stop_root_)
+      stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
     op->start_error = stop_root_;
   } else if (old & kCancelled) {
     std::lock_guard lock(error_mutex_);
@@ -133,8 +161,6 @@ void Core<P>::run_body(Op* op) {
   ScopeState saved_scope = std::exchange(scope, op->scope);
   state.core = this;
   state.operation = op;
-  state.borrows = 0;
-  if (op->lane) state.lane = op->lane, state.width = op->lane->width;
   std::exception_ptr thrown;
   {
     Completion completion;
@@ -158,10 +184,7 @@ void Core<P>::run_body(Op* op) {
 
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
 template <class P>
-auto Core<P>::execute(Op* op, Lane<P>* here) -> Op* {
-  Slot<P>& slot = my_slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
   op->thread = slot.number;
   if (op->pushed_at) op->started_at = P::now();
   ReadyList<P> ready;
@@ -180,8 +203,7 @@ auto Core<P>::execute(Op* op, Lane<P>* here) -> Op* {
     if (!async || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   }
   Op* next = nullptr;
-  process(ready, here, here && !options_.serial ? &next : nullptr);
-  slot.activity.store(before, std::memory_order_release);
+  process(ready, here, here ? &next : nullptr);
   return next;
 }
 
@@ -209,7 +231,8 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
 
 // ---- streams
 
-/// A stream op: waits are put on its stream, the body issues its work, and it counts as issued; the device completes it.
+/// A stream op: waits are put on its stream, the body issues its work, and it counts as issued; the device completes
+/// it.
 template <class P>
 void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   Stream& stream = *op->lane->stream;
@@ -284,7 +307,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  if (op->kind == OpKind::borrow) --thread_state().borrows;
+  if (op->kind == OpKind::borrow) op->owner->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
     op->exception = error;
     op->exception_kind = kind;
@@ -310,8 +333,9 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
   for (int i = 0; i < op->token_count; ++i)
     Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t) { retire(t); });
   Slot<P>& slot = my_slot();
-  if (op->kind == OpKind::body) {
+  if (op->kind == OpKind::body || op->kind == OpKind::recover)
     slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (op->kind == OpKind::body) {
     if (bytes) {
       bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
       if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
@@ -319,7 +343,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
     if (++slot.returned_credits >= credit_batch_ || cap_waiters_.load(std::memory_order_relaxed))
       return_credits(slot, std::exchange(slot.returned_credits, 0));
   }
-  const std::uint64_t id = (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
+  const std::uint64_t id = id_of(op);
   const std::uint64_t old = op->word.fetch_and(~std::uint64_t{kStateBits}, std::memory_order_seq_cst);
   if (old & kWaited) {
     std::vector<std::shared_ptr<Wait>> told;
@@ -372,20 +396,35 @@ void Core<P>::release(Op* op) {
 
 // ---- serial mode
 
-/// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return.
+/// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return. Where another
+/// thread is at it already, that one runs this too: a thread with a Borrow must not stand behind an op that waits for
+/// it.
 template <class P>
 void Core<P>::drain_serial() {
-  std::lock_guard lock(serial_mutex_);
-  while (run_one_serial()) {
+  while (anything_queued()) {
+    std::unique_lock lock(serial_mutex_, std::try_to_lock);
+    if (!lock) return;  // its holder looks again after it let go
+    while (run_one_serial()) {
+    }
   }
 }
 
 template <class P>
+bool Core<P>::anything_queued() const {
+  for (auto& lane : lanes_)
+    if (lane->queued.load(std::memory_order_seq_cst) != 0) return true;
+  return false;
+}
+
+template <class P>
 bool Core<P>::run_one_serial() {
+  Slot<P>& slot = my_slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
   std::uint32_t turn = 0;
   for (auto& lane : lanes_)
-    if (Op* op = take_op(*lane, turn)) {
-      execute(op, nullptr);
+    if (Op* op = take_op(*lane, slot, turn)) {
+      execute(op, slot, nullptr);
+      slot.activity.store(before, std::memory_order_release);
       return true;
     }
   return false;
@@ -399,7 +438,7 @@ void Core<P>::record_trace(Op* op, bool failed) {
                op->place.device,
                op->place.lane,
                op->thread,
-               (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index,
+               id_of(op),
                op->scope.tag,
                op->where.file_name(),
                op->where.line(),

@@ -69,7 +69,7 @@ std::size_t Core<P>::in_flight() const {
   // Completed first: what completes meanwhile then counts as in flight, never the other way round.
   std::uint64_t completed = 0, pushed = 0;
   for (auto& slot : slots_) completed += slot->completed.load(std::memory_order_acquire);
-  for (auto& slot : slots_) pushed += slot->pushed.load(std::memory_order_acquire);
+  for (auto& slot : slots_) pushed += slot->pushes.load(std::memory_order_seq_cst) / 2;
   return pushed > completed ? static_cast<std::size_t>(pushed - completed) : 0;
 }
 

@@ -1,6 +1,8 @@
 // Core<P>, waiting: for variables, tickets and everything; deadlocks found; stop.
 #pragma once
 
+#include <limits>
+
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
@@ -16,21 +18,33 @@ void Core<P>::deadlock(const std::string& what) {
   throw Error(std::move(root));
 }
 
-/// True while some thread, queue or device could still free an op. Looked at by one who waits: `moving` states are
-/// entered before and left after whatever they cover, so two looks with nothing between them are proof (progress()).
+/// The instant that a time limit of now on ends at; never past what the clock can hold.
+template <class P>
+std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
+  const std::int64_t now = P::now();
+  return limit.count() > std::numeric_limits<std::int64_t>::max() - now
+             ? std::numeric_limits<std::int64_t>::max()
+             : now + std::max<std::int64_t>(limit.count(), 0);
+}
+
+/// True while some thread, queue or device could still free an op. What a look must not miss is announced before it is
+/// done and withdrawn after (Activity, Slot::pushes, Lane::queued, open_), so that several looks with no progress()
+/// between them are proof. Without `for_deadlock`: whether some op is ready or running (the caps ask).
 template <class P>
 bool Core<P>::anything_moves(bool for_deadlock) {
-  for (auto& lane : lanes_)
-    if (lane->queued.load(std::memory_order_seq_cst) != 0) return true;
+  if (anything_queued()) return true;
+  std::int64_t held = 0;
   {
     std::lock_guard lock(slots_mutex_);
     for (auto& slot : slots_) {
+      if (slot->pushes.load(std::memory_order_seq_cst) & 1) return true;
       const Activity a = slot->activity.load(std::memory_order_seq_cst);
-      if (a == Activity::running || (for_deadlock && a == Activity::pushing)) return true;
+      if (a == Activity::running) return true;
+      if (a == Activity::blocked) held += slot->borrows.load(std::memory_order_seq_cst);
     }
   }
   if (!for_deadlock) return on_device_.load(std::memory_order_seq_cst) > 0;
-  if (open_.load(std::memory_order_seq_cst) > thread_state().borrows) return true;
+  if (open_.load(std::memory_order_seq_cst) > held) return true;
   std::lock_guard lock(blocked_mutex_);
   for (Wait* w : blocked_waits_)
     if (w->state.load(std::memory_order_seq_cst) != Wait::waiting) return true;
@@ -41,78 +55,87 @@ template <class P>
 std::uint64_t Core<P>::progress() {
   std::uint64_t sum = 0;
   std::lock_guard lock(slots_mutex_);
-  for (auto& slot : slots_) sum += slot->pushed.load(std::memory_order_acquire) + slot->completed.load(std::memory_order_acquire);
+  for (auto& slot : slots_)
+    sum += slot->pushes.load(std::memory_order_acquire) + slot->completed.load(std::memory_order_acquire);
   return sum;
 }
 
-/// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end throws.
+/// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
+/// throws.
 template <class P>
 auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what) -> Blocked {
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
-  const bool bounded = limit != std::chrono::nanoseconds::max();
-  const std::int64_t deadline = bounded ? P::now() + std::max<std::int64_t>(limit.count(), 0) : 0;
+  const auto leave = [&] {
+    std::uint32_t expected = Wait::waiting;
+    return wait.state.compare_exchange_strong(expected, Wait::left, std::memory_order_seq_cst);
+  };
+  const bool bounded = limit != std::chrono::nanoseconds::max(), inside = in_op();
+  const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   Slot<P>& slot = my_slot();
   flush(slot);
-  const bool inside = in_op();
-  if (options_.serial) {
+  const auto run_serial = [&] {
     if (inside) {
       while (!told() && run_one_serial()) {
       }
     } else if (!told()) {
       drain_serial();
     }
-  }
-  if (!inside || !options_.serial)
+  };
+  if (options_.serial) {
+    run_serial();
+  } else {
     for (int i = 0; i < P::kWaitSpins && !told(); ++i) P::pause();
-  if (told()) return Blocked::done;
-  if (bounded && P::now() >= deadline) {
-    std::uint32_t expected = Wait::waiting;
-    return wait.state.compare_exchange_strong(expected, Wait::left) ? Blocked::timed_out : Blocked::done;
   }
+  if (told()) return Blocked::done;
+  if (bounded && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
 
-  Lane<P>* lane = inside ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
-  if (inside) {
+  Lane<P>* lane = inside && !options_.serial ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
+  // A wait with a time limit ends by itself: it moves, for all who look.
+  const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  if (can_deadlock) {
     {
       std::lock_guard lock(blocked_mutex_);
       blocked_waits_.push_back(&wait);
     }
     slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
-    if (lane && !options_.serial) {
-      lane->blocked.fetch_add(1, std::memory_order_seq_cst);
-      if (lane->queued.load(std::memory_order_seq_cst) > 0) wake(*lane);
-    }
   }
-  const bool can_deadlock = inside || thread_state().borrows > 0 || options_.serial;
+  if (lane) lane->blocked.fetch_add(1, std::memory_order_seq_cst);
   Blocked result = Blocked::done;
   bool stuck = false;
   std::uint64_t seen = 0;
   int quiet = 0;
   while (!told()) {
-    std::chrono::nanoseconds slice = can_deadlock ? std::chrono::nanoseconds(P::kTick) : std::chrono::nanoseconds(std::chrono::seconds(1));
+    // The substitute; and threads that could not be started before.
+    for (auto& l : lanes_)
+      if (!options_.serial && l->queued.load(std::memory_order_seq_cst) > 0) wake(*l);
+    std::chrono::nanoseconds slice =
+        options_.serial ? std::chrono::milliseconds(1) : std::chrono::nanoseconds(P::kTick);
     if (bounded) {
       const std::int64_t left = deadline - P::now();
       if (left <= 0) {
-        std::uint32_t expected = Wait::waiting;
-        if (wait.state.compare_exchange_strong(expected, Wait::left)) result = Blocked::timed_out;
+        if (leave()) result = Blocked::timed_out;
         break;
       }
       slice = std::min(slice, std::chrono::nanoseconds(left));
     }
     wait.parker.wait(slice);
-    if (!can_deadlock || bounded || told()) continue;
+    if (options_.serial) run_serial();
+    if (!can_deadlock || told()) continue;
     const std::uint64_t now = progress();
     quiet = !anything_moves(true) && (quiet == 0 || now == seen) ? quiet + 1 : 0;
     seen = now;
     if (quiet < 3) continue;
-    std::uint32_t expected = Wait::waiting;
-    if (wait.state.compare_exchange_strong(expected, Wait::left)) {
+    // One at a time: who gives up moves, and may free the others.
+    std::lock_guard lock(deadlock_mutex_);
+    if (!anything_moves(true) && progress() == seen && leave()) {
       stuck = true;
       break;
     }
   }
-  if (inside) {
-    slot.activity.store(Activity::running, std::memory_order_seq_cst);
-    if (lane && !options_.serial) lane->blocked.fetch_sub(1, std::memory_order_seq_cst);
+  if (lane) lane->blocked.fetch_sub(1, std::memory_order_seq_cst);
+  if (can_deadlock) {
+    slot.activity.store(before, std::memory_order_seq_cst);
     std::lock_guard lock(blocked_mutex_);
     std::erase(blocked_waits_, &wait);
   }
@@ -132,22 +155,28 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
     const Op* op = static_cast<const Op*>(thread_state().operation);
     for (int i = 0; i < op->token_count; ++i)
       if (op->tokens[i].variable == &node && op->tokens[i].exclusive)
-        deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") + "' alone");
+        deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
+                 "' alone");
   }
   const Access access{variable, AccessMode::read};
   Op* op = internal_op(OpKind::wait, {&access, 1}, std::source_location::current());
   auto wait = std::make_shared<Wait>();
   op->waiter = wait;
-  ReadyList<P> ready;
-  Slot<P>& slot = my_slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::pushing, std::memory_order_seq_cst);
-  link(op, ready);
-  process(ready, nullptr, nullptr);
-  slot.activity.store(before, std::memory_order_release);
+  push_internal(op);
   if (block(*wait, limit, "wait") == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
   return true;
+}
+
+/// Links an internal op; whatever that makes ready goes its way.
+template <class P>
+void Core<P>::push_internal(Op* op) {
+  Slot<P>& slot = my_slot();
+  begin_link(slot);
+  ReadyList<P> ready;
+  link(op, ready);
+  process(ready, nullptr, nullptr);
+  end_link(slot);
 }
 
 template <class P>
@@ -158,6 +187,14 @@ bool Core<P>::ticket_done(std::uint32_t index, std::uint64_t generation) {
 
 template <class P>
 bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
+  if (!await_ticket(index, generation, limit)) return false;
+  if (const ErrorRef root = failure_of(index, generation)) raise(root);
+  return true;
+}
+
+/// Blocks until the op is over, however it ended. False when the time was over first.
+template <class P>
+bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
   Op* op = record_at(index);
   if (!ticket_done(index, generation)) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");
@@ -196,7 +233,6 @@ bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::ch
       }
     }
   }
-  if (const ErrorRef root = failure_of(index, generation)) raise(root);
   return true;
 }
 
@@ -209,11 +245,11 @@ bool Core<P>::ticket_cancel(std::uint32_t index, std::uint64_t generation) {
   return false;
 }
 
-/// Waits for every op that is live now. False when the time was over first.
+/// Waits for every op that is live now, and looks at nobody's error. False when the time was over first.
 template <class P>
 bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
   const bool bounded = limit != std::chrono::nanoseconds::max();
-  const std::int64_t deadline = bounded ? P::now() + limit.count() : 0;
+  const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   flush(my_slot());
   if (options_.serial && !in_op()) drain_serial();
   if (in_flight() == 0) return true;
@@ -232,11 +268,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
   }
   for (const Live& op : live) {
     const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
-    try {
-      if (!ticket_wait(op.index, op.generation, left)) return false;
-    } catch (const Error& e) {
-      if (e.root().kind == ErrorKind::deadlock && e.root().sequence == 0) throw;
-    }
+    if (!await_ticket(op.index, op.generation, left)) return false;
   }
   return true;
 }
@@ -259,13 +291,17 @@ void Core<P>::wait_all() {
 }
 
 template <class P>
-void Core<P>::push_recover(VariableBase* variable, const std::source_location& where) {
+Ticket Core<P>::push_recover(VariableBase* variable, const std::source_location& where) {
   const Access access{variable, AccessMode::update};
-  check({&access, 1}, PushOptions{.name = "recover"}, where);
+  const PushOptions options{.name = "recover"};
+  check({&access, 1}, options, where);
+  if (stopped_.load(std::memory_order_seq_cst) && !in_op()) refuse_stopped(options, where);
   Op* op = internal_op(OpKind::recover, {&access, 1}, where);
-  ReadyList<P> ready;
-  link(op, ready);
-  process(ready, nullptr, nullptr);
+  const Ticket ticket(this, op->index, generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu);
+  Slot<P>& slot = my_slot();
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
+  push_internal(op);
+  return ticket;
 }
 
 template <class P>
@@ -281,11 +317,9 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   Op* op = internal_op(OpKind::borrow, {&access, 1}, where);
   auto wait = std::make_shared<Wait>();
   op->waiter = wait;
-  ReadyList<P> ready;
-  link(op, ready);
-  process(ready, nullptr, nullptr);
+  push_internal(op);
   block(*wait, std::chrono::nanoseconds::max(), "borrow");
-  ++thread_state().borrows;
+  my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);
   Borrow held(Completion(shared_from_this(), op));
   if (wait->error) raise(wait->error);
   return held;
@@ -296,7 +330,7 @@ bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
   stopped_.store(true, std::memory_order_seq_cst);
   if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);
-  const std::int64_t end = P::now() + deadline.count();
+  const std::int64_t end = deadline_of(deadline);
   bool drained = false;
   while (!(drained = in_flight() == 0)) {
     const std::int64_t left = end - P::now();

@@ -19,8 +19,8 @@ namespace sluice::detail {
 
 struct CoreOptions;
 
-/// The controlled scheduler; one for the process, so one exploring engine at a time. Threads that the engine starts, and
-/// those given to run(), are controlled from their first step. Any other thread that calls the engine while those
+/// The controlled scheduler; one for the process, so one exploring engine at a time. Threads that the engine starts,
+/// and those given to run(), are controlled from their first step. Any other thread that calls the engine while those
 /// live joins as a guest. A holder that takes no step for 50 ms (it blocks on something outside of the engine) loses
 /// the baton, which keeps such programs alive at the price of replay.
 class Explorer {
@@ -36,8 +36,8 @@ class Explorer {
   std::uint64_t points() const { return points_; }
 
   // For the policy.
-  void point();                          ///< somebody else may go on here
-  void start(std::function<void()> body);  ///< a new controlled thread
+  void point();                                                ///< somebody else may go on here
+  void start(std::function<void()> body);                      ///< a new controlled thread
   void park(bool* signalled, std::chrono::nanoseconds limit);  ///< until *signalled, or virtual time is up
   void unpark(bool* signalled);
   std::int64_t now();
@@ -55,6 +55,7 @@ class Explorer {
     ~Guest();
   };
 
+  static std::weak_ptr<Thread>& current();
   std::shared_ptr<Thread> self(bool join);
   void schedule(std::unique_lock<std::mutex>& lock, Thread* me);
   Thread* choose();
@@ -70,7 +71,6 @@ class Explorer {
   std::uint64_t random_ = 0, hash_ = 0, points_ = 0, max_points_ = ~std::uint64_t{0};
   std::int64_t clock_ = 0;
   std::chrono::steady_clock::time_point last_step_;
-  static thread_local std::weak_ptr<Thread> current_;
 };
 
 struct ExplorePolicy {
@@ -107,6 +107,10 @@ struct ExplorePolicy {
       do Explorer::get().point();
       while (held_.exchange(true));
     }
+    bool try_lock() {
+      Explorer::get().point();
+      return !held_.exchange(true);
+    }
     void unlock() { held_.store(false); }
 
    private:
@@ -116,10 +120,11 @@ struct ExplorePolicy {
   template <class T>
   class Queue {
    public:
-    void enqueue(T value) {
+    bool enqueue(T value) {
       Explorer::get().point();
       std::lock_guard lock(mutex_);
       items_.push_back(value);
+      return true;
     }
     bool try_dequeue(T& value) {
       Explorer::get().point();

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -21,8 +22,8 @@ struct SystemPolicy {
   template <class T>
   using Queue = moodycamel::ConcurrentQueue<T>;
 
-  static constexpr int kWaitSpins = 400;   ///< polls of a waiter before it parks
-  static constexpr int kDrainSpins = 300;  ///< polls of a drainer before it leaves
+  static constexpr int kWaitSpins = 400;                 ///< polls of a waiter before it parks
+  static constexpr int kDrainSpins = 300;                ///< polls of a drainer before it leaves
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 
   /// Where one thread waits to be told. A signal is kept until the wait; the wait may return early.
@@ -59,8 +60,11 @@ struct SystemPolicy {
     void start(std::function<void()> drainer);
 
    private:
-    int width_;
-    void* arena_;
+    struct Pool;
+    struct Start;
+    class Watch;
+    static void arrive(std::shared_ptr<Start>* task);
+    std::shared_ptr<Pool> pool_;
   };
 
   /// A thread beside the lane's own, for the time that one of those is blocked in a wait.

@@ -27,9 +27,22 @@ enum TokenState : std::uint32_t {
   kDone = 32,          ///< this op is complete
   kNext = 64,          ///< `next` is set
   kAllRights = kReadIssued | kWriteIssued | kReadComplete | kWriteComplete,
-  kFinished = kWriteComplete | kDone,
-  kRetired = kWriteComplete | kDone | kNext,
+  kFinished = kAllRights | kDone,
+  kRetired = kFinished | kNext,
 };
+
+/// The rights that a token in state `s` passes to its successor. All that it needs to know of the token, because others
+/// may retire the token once its state has changed.
+inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
+  if (!(s & kNext)) return 0;
+  std::uint32_t rights = 0;
+  const bool issued = (s & kWriteIssued) && (s & kIssued), complete = (s & kWriteComplete) && (s & kDone);
+  if (exclusive ? issued : (s & kReadIssued) != 0) rights |= kReadIssued;
+  if (issued) rights |= kWriteIssued;
+  if (exclusive ? complete : (s & kReadComplete) != 0) rights |= kReadComplete;
+  if (complete) rights |= kWriteComplete;
+  return rights;
+}
 
 template <class P>
 struct OpRecord;
@@ -41,22 +54,11 @@ struct Token {
   typename P::template Atomic<std::uint32_t> state{0};
   AccessMode mode = AccessMode::read;
   bool exclusive = false;
-  bool heal = false;  ///< Context::heal was called
+  bool heal = false;           ///< Context::heal was called
+  std::uint16_t position = 0;  ///< of its first mention in the push
   Token* next = nullptr;
   VariableNode<P>* variable = nullptr;
   OpRecord<P>* op = nullptr;
-
-  /// The rights that a token in state `s` passes to its successor.
-  std::uint32_t passes(std::uint32_t s) const {
-    if (!(s & kNext)) return 0;
-    std::uint32_t rights = 0;
-    const bool issued = (s & kWriteIssued) && (s & kIssued), complete = (s & kWriteComplete) && (s & kDone);
-    if (exclusive ? issued : (s & kReadIssued) != 0) rights |= kReadIssued;
-    if (issued) rights |= kWriteIssued;
-    if (exclusive ? complete : (s & kReadComplete) != 0) rights |= kReadComplete;
-    if (complete) rights |= kWriteComplete;
-    return rights;
-  }
 };
 
 /// Which stream events a variable's last uses end with; only variables that stream ops touch have one.
@@ -110,8 +112,9 @@ template <class P>
 struct OpRecord : Operation {
   static constexpr int kInlineTokens = 4;
 
-  typename P::template Atomic<std::uint64_t> word{0};         ///< generation and RecordState
-  typename P::template Atomic<std::int32_t> start_pending{0};  ///< rights still missing before it may start, + the pusher
+  typename P::template Atomic<std::uint64_t> word{0};  ///< generation and RecordState
+  typename P::template Atomic<std::int32_t> start_pending{
+      0};  ///< rights still missing before it may start, + the pusher
   typename P::template Atomic<std::int32_t> finish_pending{0};
   typename P::template Atomic<std::int32_t> refs{0};  ///< unretired tokens, + the op itself
   OpKind kind = OpKind::body;
@@ -127,8 +130,8 @@ struct OpRecord : Operation {
   Token<P>* tokens = nullptr;
   Token<P> inline_tokens[kInlineTokens];
   std::shared_ptr<WaitState<P>> waiter;
-  ErrorRef start_error;          ///< why the body was skipped
-  std::exception_ptr thrown;     ///< what the body threw; `exception` is what its Completion said
+  ErrorRef start_error;       ///< why the body was skipped
+  std::exception_ptr thrown;  ///< what the body threw; `exception` is what its Completion said
   std::exception_ptr device_error;
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;

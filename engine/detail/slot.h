@@ -16,12 +16,12 @@ namespace sluice::detail {
 /// What a thread is doing, as a thread that looks for a deadlock sees it.
 enum class Activity : std::uint32_t {
   outside,  ///< nothing of this engine's: it can free no op but by a Completion, a Borrow or a push
-  pushing,  ///< between the first link and the last hand-over of a push
-  running,  ///< in a body, or handing on what a finished one freed
-  blocked,  ///< in a wait inside a body
+  running,  ///< has an op: taken from a queue, in its body, or handing on what it freed
+  blocked,  ///< in a wait without a time limit, of an op or of a thread with a Borrow
 };
 
-/// One thread's part of an engine: its free op records, its share of the caps, its counts. Threads come and go; slots stay.
+/// One thread's part of an engine: its free op records, its share of the caps, its counts. Threads come and go; slots
+/// stay.
 template <class P>
 struct alignas(64) Slot {
   // The owner's own.
@@ -35,11 +35,13 @@ struct alignas(64) Slot {
   std::uint32_t number = 0;
   // Written by the owner, read by all.
   alignas(64) typename P::template Atomic<Activity> activity{Activity::outside};
-  typename P::template Atomic<std::uint64_t> pushed{0};
+  /// Twice the pushes begun here; odd between the first link and the last hand-over of a push or a wait.
+  typename P::template Atomic<std::uint64_t> pushes{0};
   typename P::template Atomic<std::uint64_t> completed{0};
   typename P::template Atomic<bool> taken{false};
   // Written by all.
   alignas(64) typename P::template Atomic<OpRecord<P>*> returned{nullptr};
+  typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and nobody has released
   std::mutex trace_mutex;
   std::vector<TraceEvent> trace;
 };
@@ -56,10 +58,13 @@ struct Lane {
   typename P::Workers workers;
   std::array<typename P::template Queue<OpRecord<P>*>, kPriorities> queues;
   typename P::template Atomic<std::uint32_t> priorities{0};  ///< which queues were ever used
+  typename P::template Atomic<bool> overflowed{false};       ///< a queue had no memory: ops went to `overflow`
+  typename P::Mutex overflow_mutex;
+  ReadyList<P> overflow;
   alignas(64) typename P::template Atomic<std::int64_t> queued{0};
-  alignas(64) typename P::template Atomic<std::int32_t> active{0};    ///< drainers, started or about to
-  typename P::template Atomic<std::int32_t> blocked{0};   ///< of those, in a wait
-  typename P::template Atomic<std::int32_t> spinning{0};  ///< of those, looking for work
+  alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers, started or about to
+  typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
+  typename P::template Atomic<std::int32_t> spinning{0};            ///< of those, looking for work
 
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };
@@ -69,8 +74,7 @@ struct ThreadState {
   CoreBase* core = nullptr;  ///< the engine whose body this thread runs; null outside of bodies
   Operation* operation = nullptr;
   void* lane = nullptr;
-  int width = 0;    ///< threads for loops inside the body
-  int borrows = 0;  ///< Borrows that this thread holds
+  int width = 1;  ///< threads for loops inside the body
 };
 ThreadState& thread_state();
 

@@ -1,0 +1,88 @@
+// The gradient members of NDArray.
+#include "sluice/autograd/gradients.h"
+#include "sluice/autograd/node.h"
+
+namespace sluice {
+namespace {
+
+autograd::Node* leaf_of(const NDArray& x) {
+  Array& array = *x.array();
+  std::lock_guard lock(array.mutex());
+  return array.leaf ? static_cast<autograd::Node*>(array.history.get()) : nullptr;
+}
+
+// Present from the start of the program, where this file is linked; with_grad makes sure of it.
+[[maybe_unused]] const bool installed = [] {
+  autograd::install_recorder();
+  return true;
+}();
+
+}  // namespace
+
+NDArray NDArray::with_grad(Where where) const {
+  autograd::install_recorder();
+  Array& array = checked("with_grad", where);
+  if (array.dtype() != DType::f32 && array.dtype() != DType::f64) {
+    throw ArrayError("with_grad", where, "needs f32 or f64, not " + std::string(name_of(array.dtype())));
+  }
+  std::lock_guard lock(array.mutex());
+  if (array.leaf) return *this;
+  if (array.history) throw ArrayError("with_grad", where, "an array that recorded operators made; use detach()");
+  Ref<autograd::Node> leaf(new autograd::Node(autograd::next_sequence()));
+  leaf->kind = autograd::Node::Kind::leaf;
+  leaf->where = where;
+  leaf->device = array.device();
+  leaf->outputs = {{array.shape(), array.dtype()}};
+  array.history = Ref<History>(leaf);
+  array.history_output = 0;
+  array.leaf = true;
+  return *this;
+}
+
+bool NDArray::requires_grad() const {
+  Array& array = checked("requires_grad");
+  std::lock_guard lock(array.mutex());
+  return static_cast<bool>(array.history);
+}
+
+NDArray NDArray::grad() const {
+  checked("grad");
+  autograd::Node* leaf = leaf_of(*this);
+  if (!leaf) return {};
+  NDArray whole;
+  {
+    std::lock_guard lock(leaf->mutex);
+    whole = leaf->grad;
+  }
+  const auto window = autograd::window_of(*this);
+  return !whole || !window ? whole : autograd::look(whole, *window, std::source_location::current());
+}
+
+void NDArray::set_grad(const NDArray& gradient, Where where) const {
+  const Array& array = checked("set_grad", where);
+  autograd::Node* leaf = leaf_of(*this);
+  if (!leaf) throw ArrayError("set_grad", where, "an array that was not made with with_grad()");
+  if (gradient && (!(gradient.shape() == array.shape()) || gradient.dtype() != array.dtype())) {
+    throw ArrayError("set_grad", where,
+                     sluice::to_string(gradient.shape()) + " for an array of " + sluice::to_string(array.shape()));
+  }
+  NDArray before = gradient;  // the old one goes after the lock
+  std::lock_guard lock(leaf->mutex);
+  std::swap(leaf->grad, before);
+}
+
+void NDArray::backward(bool retain, Where where) const {
+  const NDArray one;
+  sluice::backward(std::span(this, 1), std::span(&one, 1), retain, where);
+}
+
+NDArray NDArray::detach() const {
+  Array& array = checked("detach");
+  std::lock_guard lock(array.mutex());
+  Ref<Array> copy = array.snapshot();
+  copy->history = Ref<History>();
+  copy->leaf = false;
+  return on(std::move(copy));
+}
+
+}  // namespace sluice

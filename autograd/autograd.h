@@ -1,0 +1,4 @@
+// Automatic differentiation.
+#pragma once
+
+#include "sluice/autograd/gradients.h"  // NoGrad, backward, grad

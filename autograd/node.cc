@@ -1,0 +1,189 @@
+#include "sluice/autograd/node.h"
+
+#include <algorithm>
+#include <atomic>
+#include <variant>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/reduction.h"
+
+namespace sluice::autograd {
+
+std::uint64_t next_sequence() {
+  static std::atomic<std::uint64_t> counter{1};
+  return 2 * counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+// ---- windows
+
+std::unique_ptr<Window> window_of(const NDArray& x) {
+  const Array& array = *x.array();
+  const std::int64_t offset = x.offset() - array.base_offset();
+  if (offset == 0 && x.shape() == array.shape() && x.is_contiguous()) return nullptr;
+  return std::make_unique<Window>(Window{array.shape(), x.shape(), x.strides(), offset});
+}
+
+NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where) {
+  // Broadcast axes: what went to several places comes back as a sum.
+  Dims broadcast, shape, strides;
+  for (int i = 0; i < window.shape.rank(); ++i) {
+    if (window.shape[i] == 1) continue;
+    if (window.strides[i] == 0) continue;
+    shape.push_back(window.shape[i]);
+    strides.push_back(window.strides[i]);
+  }
+  for (int i = 0; i < window.shape.rank(); ++i) {
+    if (window.shape[i] != 1 && window.strides[i] == 0) broadcast.push_back(i);
+  }
+  NDArray g = broadcast.empty() ? gradient : sum({gradient, where}, broadcast);
+  g = g.reshape(shape, where);
+  if (window.base.count() == 0) return g.reshape(window.base, where);
+  // A permutation of the whole: permute back, without a copy.
+  Dims order;
+  for (int i = 0; i < shape.rank(); ++i) order.push_back(i);
+  std::vector<std::int64_t> axes(order.begin(), order.end());
+  std::stable_sort(axes.begin(), axes.end(), [&](std::int64_t a, std::int64_t b) {
+    return strides[static_cast<int>(a)] > strides[static_cast<int>(b)];
+  });
+  Dims sorted_shape, sorted_strides;
+  for (std::int64_t a : axes) {
+    sorted_shape.push_back(shape[static_cast<int>(a)]);
+    sorted_strides.push_back(strides[static_cast<int>(a)]);
+  }
+  if (window.offset == 0 && shape.count() == window.base.count() && sorted_strides == row_major(sorted_shape)) {
+    return g.permute(Dims(axes), where).reshape(window.base, where);
+  }
+  static const Operator& scatter = Registry::instance().get("scatter");
+  return apply(scatter, {&g}, WindowAttributes{window.base, strides, window.offset}, {.where = where});
+}
+
+NDArray look(const NDArray& whole, const Window& window, const std::source_location& where) {
+  const NDArray dense = whole.contiguous(where);
+  return dense.strided(window.shape, window.strides, dense.offset() + window.offset, where);
+}
+
+// ---- letting go
+
+namespace {
+
+// Everything that a node owns may own nodes in turn. While one is being let go of on this thread, others queue.
+struct Trash {
+  std::vector<Edge> edges;
+  std::vector<NDArray> arrays;
+  bool draining = false;
+};
+
+Trash& trash() {
+  thread_local auto* const list = new Trash();  // outlives thread-local handles that end after it
+  return *list;
+}
+
+template <class T>
+void move_to(std::vector<T>& to, std::vector<T>& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  from.clear();
+  from.shrink_to_fit();
+}
+
+}  // namespace
+
+void Node::release() noexcept {
+  if (edges.empty() && saved_inputs.empty() && saved_outputs.empty()) return;
+  Trash& list = trash();
+  move_to(list.edges, edges);
+  move_to(list.arrays, saved_inputs);
+  move_to(list.arrays, saved_outputs);
+  if (list.draining) return;
+  list.draining = true;
+  while (!list.edges.empty() || !list.arrays.empty()) {
+    if (!list.arrays.empty()) {
+      const NDArray last = std::move(list.arrays.back());
+      list.arrays.pop_back();
+    } else {
+      const Edge last = std::move(list.edges.back());
+      list.edges.pop_back();
+    }
+  }
+  list.draining = false;
+}
+
+// ---- recording
+
+namespace {
+
+Ref<Node> node_of(const Ref<History>& history) { return Ref<Node>(static_cast<Node*>(history.get())); }
+
+class TapeRecorder final : public detail::Recorder {
+ public:
+  Ref<History> begin() override { return Ref<History>(new Node(next_sequence() + 1)); }
+
+  void finish(const Ref<History>& history, const Operator& op, const Attributes& attributes,
+              std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
+              ArrayPushResult& result, const std::source_location& where) override {
+    Node& node = *node_of(history);
+    node.where = where;
+    node.device = outputs[0].device();
+    if (!in_place) {
+      fill(node, op, attributes, inputs, outputs, result);
+      return;
+    }
+    std::unique_ptr<Window> window = window_of(outputs[0]);
+    const bool differentiable = op.gradient && std::any_of(result.input_histories.begin(), result.input_histories.end(),
+                                                           [](const auto& past) { return static_cast<bool>(past.history); });
+    if (!window && differentiable) {  // the whole array is the operation's output
+      fill(node, op, attributes, inputs, outputs, result);
+      return;
+    }
+    node.kind = Node::Kind::write;
+    const Array& array = *outputs[0].array();
+    node.outputs = {{array.shape(), array.dtype()}};
+    node.edges.resize(2);
+    const auto& before = result.output_histories[0];
+    const bool whole = outputs[0].count() == array.shape().count();
+    if (before.history && !whole) node.edges[0] = {node_of(before.history), before.output, nullptr};
+    if (window) node.edges[1].window = std::move(window);
+    if (differentiable) {
+      Ref<Node> written(new Node(node.sequence - 1));
+      written->where = where;
+      written->device = node.device;
+      fill(*written, op, attributes, inputs, outputs, result);
+      node.edges[1].node = std::move(written);
+    }
+  }
+
+ private:
+  static void fill(Node& node, const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
+                   std::span<const NDArray> outputs, ArrayPushResult& result) {
+    node.op = &op;
+    node.attributes = attributes;
+    node.inputs.reserve(inputs.size());
+    node.edges.resize(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      node.inputs.push_back({inputs[i]->shape(), inputs[i]->dtype()});
+      const auto& past = result.input_histories[i];
+      if (past.history && is_floating(inputs[i]->dtype())) {
+        node.edges[i] = {node_of(past.history), past.output, window_of(*inputs[i])};
+      }
+    }
+    for (const NDArray& y : outputs) node.outputs.push_back({y.shape(), y.dtype()});
+    // The kernel may have seen inputs broadcast; the gradient sees them as they were given.
+    for (std::size_t i = 0; i < result.saved_inputs.size(); ++i) {
+      if (result.saved_inputs[i]) result.saved_inputs[i] = inputs[i]->on(result.saved_inputs[i].array());
+    }
+    node.saved_inputs = std::move(result.saved_inputs);
+    node.saved_outputs = std::move(result.saved_outputs);
+  }
+};
+
+}  // namespace
+
+void install_recorder() {
+  static const bool once = [] {
+    detail::set_recorder(new TapeRecorder());
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace sluice::autograd

@@ -1,0 +1,70 @@
+// The tape: a node for each recorded operation, with edges to the nodes that made its inputs. Behind the public face.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <source_location>
+#include <vector>
+
+#include "sluice/operators/registry.h"
+
+namespace sluice::autograd {
+
+/// The window of a view on an array made with `base`; offset from the array's first element.
+struct Window {
+  Dims base, shape, strides;
+  std::int64_t offset = 0;
+};
+
+/// The window of a handle; null if it is the array as it was made.
+std::unique_ptr<Window> window_of(const NDArray& x);
+/// The gradient of an array, from that of a view of it.
+NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where);
+/// The other way: the part of an array's gradient (or value) that a view shows.
+NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
+
+class Node;
+
+/// Where the gradient of an input goes: an output of the node that made its array. No node: no gradient is wanted.
+struct Edge {
+  Ref<Node> node;
+  std::int32_t output = 0;
+  std::unique_ptr<Window> window;
+};
+
+class Node final : public History {
+ public:
+  enum class Kind : std::uint8_t {
+    operation,  ///< outputs of `op`
+    write,      ///< an array after a write to a part of it: edges to the array before and to what was written
+    leaf,       ///< made by with_grad
+  };
+  explicit Node(std::uint64_t seq) : sequence(seq) {}
+  ~Node() override { release(); }
+
+  /// Lets go of what backward needs, however long the chain behind it is, without recursion.
+  void release() noexcept;
+
+  Kind kind = Kind::operation;
+  bool freed = false;
+  std::uint64_t sequence;  ///< order on the tape; an edge leads to a smaller one
+  const Operator* op = nullptr;
+  Attributes attributes;
+  std::source_location where;
+  Device device;
+  std::vector<Spec> inputs, outputs;
+  std::vector<Edge> edges;
+  std::vector<NDArray> saved_inputs, saved_outputs;
+
+  // A leaf's:
+  std::mutex mutex;
+  NDArray grad;
+};
+
+/// The next pair of sequence numbers: an even one, and the odd one after it.
+std::uint64_t next_sequence();
+/// Lets operators record. Called by whatever makes leaves.
+void install_recorder();
+
+}  // namespace sluice::autograd

@@ -1,0 +1,129 @@
+// Host access: waiting, elements to and from host memory, borrowing.
+#include <array>
+#include <cstring>
+
+#include "sluice/ndarray/half.h"
+#include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/push.h"
+#include "sluice/ndarray/strided_copy.h"
+
+namespace sluice {
+namespace {
+
+Ref<Version> version_of(Array& array) {
+  std::lock_guard lock(array.mutex());
+  return array.version();
+}
+
+template <class T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+void NDArray::wait() const {
+  Array& array = checked("wait");
+  const Ref<Version> version = version_of(array);
+  version->each_variable([&](const Variable& v) { array.engine().wait(v); });
+}
+
+void NDArray::check_type(DType type, const char* who, Where where) const {
+  if (checked(who, where).dtype() != type) {
+    throw ArrayError(who, where, std::string(name_of(type)) + " asked of an array of " + std::string(name_of(dtype())));
+  }
+}
+
+void NDArray::copy_out(std::byte* into, Where where) const {
+  checked("to_vector", where);
+  // Borrowed, not only waited for: a later push must not write while the elements are copied.
+  const auto [version, holds] = detail::borrow_array(*this, false, where);
+  if (count() == 0) return;
+  const std::byte* data = version->buffer().data() + offset_ * static_cast<std::int64_t>(size_of(dtype()));
+  strided_copy({const_cast<std::byte*>(data), dtype(), shape_, strides_}, {into, dtype(), shape_, row_major(shape_)});
+}
+
+std::vector<std::byte> NDArray::to_bytes(Where where) const {
+  std::vector<std::byte> result(bytes());
+  copy_out(result.data(), where);
+  return result;
+}
+
+double NDArray::item_real(Where where) const {
+  const DType type = checked("item", where).dtype();
+  if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
+  if (!is_floating(type)) {
+    throw ArrayError("item", where, "a floating type asked of an array of " + std::string(name_of(type)));
+  }
+  std::array<std::byte, 8> element{};
+  copy_out(element.data(), where);
+  switch (type) {
+    case DType::f64: return load<double>(element.data());
+    case DType::f32: return static_cast<double>(load<float>(element.data()));
+    case DType::f16: return static_cast<double>(static_cast<float>(load<Float16>(element.data())));
+    default: return static_cast<double>(static_cast<float>(load<BFloat16>(element.data())));
+  }
+}
+
+std::int64_t NDArray::item_integer(bool boolean, Where where) const {
+  const DType type = checked("item", where).dtype();
+  if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
+  if (boolean ? type != DType::boolean : !is_integer(type)) {
+    throw ArrayError("item", where,
+                     std::string(boolean ? "bool" : "an integer type") + " asked of an array of " +
+                         std::string(name_of(type)));
+  }
+  std::array<std::byte, 8> element{};
+  copy_out(element.data(), where);
+  switch (type) {
+    case DType::i8: return load<std::int8_t>(element.data());
+    case DType::i32: return load<std::int32_t>(element.data());
+    case DType::i64: return load<std::int64_t>(element.data());
+    default: return load<std::uint8_t>(element.data());
+  }
+}
+
+NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device,
+                   std::source_location where) {
+  for (std::int64_t n : shape) {
+    if (n < 0) throw ArrayError("from", where, "a negative size in " + to_string(shape));
+  }
+  const std::size_t needed = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  if (bytes.size() != needed) {
+    throw ArrayError("from", where,
+                     std::to_string(bytes.size() / size_of(dtype)) + " elements for the shape " + to_string(shape));
+  }
+  Engine& engine = default_engine();
+  Ref<Buffer> buffer(new Buffer(device, needed));
+  std::byte* data = buffer->data();
+  if (needed != 0) std::memcpy(data, bytes.data(), needed);
+  return NDArray(Ref<Array>(new Array(engine, dtype, shape, new Version(std::move(buffer), engine.variable("array")))));
+}
+
+namespace detail {
+
+std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where) {
+  Array& array = x.checked("borrow", where);
+  if (update) {
+    // A push that changes nothing: it moves a held value away, as any write would.
+    const NDArray whole(x.array());
+    ArrayPush push;
+    push.body = [](ArrayContext&) {};
+    push.outputs = std::span(&whole, 1);
+    push.updates = 1;
+    push.options.name = "borrow";
+    push.where = where;
+    push_arrays(push);
+  }
+  Ref<Version> version = version_of(array);
+  std::vector<Borrow> holds;
+  version->each_variable([&](const Variable& v) {
+    holds.push_back(array.engine().borrow(update ? sluice::update(v) : read(v), where));
+  });
+  return {std::move(version), std::move(holds)};
+}
+
+}  // namespace detail
+}  // namespace sluice

@@ -1,0 +1,321 @@
+// Handles and views: arithmetic on shapes, strides and offsets. Nothing here touches elements.
+#include "sluice/ndarray/nd_array.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "sluice/ndarray/tensor_view.h"
+
+namespace sluice {
+namespace {
+
+std::atomic<Engine*> chosen_engine{nullptr};
+
+int checked_axis(int axis, int rank, const char* who, const Dims& shape, const std::source_location& where) {
+  const int positive = axis < 0 ? axis + rank : axis;
+  if (positive < 0 || positive >= rank) {
+    throw ArrayError(who, where, sluice::to_string(shape) + ": no axis " + std::to_string(axis));
+  }
+  return positive;
+}
+
+}  // namespace
+
+ArrayError::ArrayError(std::string_view operation, const std::source_location& where, std::string_view message)
+    : UsageError("[" + std::string(operation) + "] " + sluice::to_string(where) + ": " + std::string(message)) {}
+
+Engine& default_engine() {
+  Engine* engine = chosen_engine.load(std::memory_order_acquire);
+  return engine ? *engine : Engine::instance();
+}
+
+void set_default_engine(Engine* engine) { chosen_engine.store(engine, std::memory_order_release); }
+
+Array& NDArray::checked(std::string_view operation, Where where) const {
+  if (!array_) throw ArrayError(operation, where, "an empty handle");
+  return *array_;
+}
+
+std::int64_t NDArray::size(int axis, Where where) const {
+  return shape_[checked_axis(axis, rank(), "size", shape_, where)];
+}
+
+bool NDArray::is_contiguous() const { return is_row_major(shape_, strides_); }
+
+NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
+  checked("index", where);
+  if (index.size() > shape_.size()) {
+    throw ArrayError("index", where, sluice::to_string(shape_) + ": " + std::to_string(index.size()) + " indices");
+  }
+  NDArray view(array_, {}, {}, offset_);
+  for (int i = 0; i < rank(); ++i) {
+    const std::int64_t n = shape_[i];
+    const Index ix = static_cast<std::size_t>(i) < index.size() ? index[static_cast<std::size_t>(i)] : Index(all);
+    if (ix.kind == Index::Kind::position) {
+      const std::int64_t at = ix.position < 0 ? ix.position + n : ix.position;
+      if (at < 0 || at >= n) {
+        throw ArrayError("index", where,
+                         sluice::to_string(shape_) + ": index " + std::to_string(ix.position) + " on axis " + std::to_string(i));
+      }
+      view.offset_ += at * strides_[i];
+      continue;
+    }
+    if (ix.kind == Index::Kind::whole) {
+      view.shape_.push_back(n);
+      view.strides_.push_back(strides_[i]);
+      continue;
+    }
+    const std::int64_t step = ix.range.step;
+    if (step == 0) throw ArrayError("index", where, sluice::to_string(shape_) + ": a slice with step 0");
+    const auto clamp = [&](std::optional<std::int64_t> bound, std::int64_t missing) {
+      if (!bound) return missing;
+      const std::int64_t at = *bound < 0 ? *bound + n : *bound;
+      return step > 0 ? std::clamp<std::int64_t>(at, 0, n) : std::clamp<std::int64_t>(at, -1, n - 1);
+    };
+    const std::int64_t begin = clamp(ix.range.begin, step > 0 ? 0 : n - 1);
+    const std::int64_t end = clamp(ix.range.end, step > 0 ? n : -1);
+    const std::int64_t length =
+        step > 0 ? std::max<std::int64_t>(0, (end - begin + step - 1) / step)
+                 : std::max<std::int64_t>(0, (begin - end - step - 1) / -step);
+    view.shape_.push_back(length);
+    view.strides_.push_back(strides_[i] * step);
+    if (length > 0) view.offset_ += begin * strides_[i];
+  }
+  return view;
+}
+
+NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where where) const {
+  checked("narrow", where);
+  axis = checked_axis(axis, rank(), "narrow", shape_, where);
+  if (begin < 0 || end < begin || end > shape_[axis]) {
+    throw ArrayError("narrow", where,
+                     sluice::to_string(shape_) + ": [" + std::to_string(begin) + ", " + std::to_string(end) + ") on axis " +
+                         std::to_string(axis));
+  }
+  NDArray view = *this;
+  view.shape_[axis] = end - begin;
+  if (end > begin) view.offset_ += begin * strides_[axis];
+  return view;
+}
+
+NDArray NDArray::permute(const Dims& axes, Where where) const {
+  checked("permute", where);
+  const auto fail = [&] {
+    throw ArrayError("permute", where, sluice::to_string(shape_) + ": axes " + sluice::to_string(axes));
+  };
+  if (axes.rank() != rank()) fail();
+  NDArray view(array_, {}, {}, offset_);
+  std::uint32_t seen = 0;
+  for (std::int64_t a : axes) {
+    if (a < 0) a += rank();
+    if (a < 0 || a >= rank() || (seen >> a & 1U) != 0) fail();
+    seen |= 1U << a;
+    view.shape_.push_back(shape_[static_cast<int>(a)]);
+    view.strides_.push_back(strides_[static_cast<int>(a)]);
+  }
+  return view;
+}
+
+NDArray NDArray::transpose() const {
+  Dims axes;
+  for (int i = rank() - 1; i >= 0; --i) axes.push_back(i);
+  return permute(axes);
+}
+
+NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
+  checked("broadcast_to", where);
+  const auto fail = [&] {
+    throw ArrayError("broadcast_to", where, sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
+  };
+  if (shape.rank() < rank()) fail();
+  NDArray view(array_, shape, {}, offset_);
+  const int added = shape.rank() - rank();
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (i < added || (shape_[i - added] == 1 && shape[i] != 1)) {
+      view.strides_.push_back(0);
+    } else {
+      if (shape_[i - added] != shape[i]) fail();
+      view.strides_.push_back(strides_[i - added]);
+    }
+  }
+  return view;
+}
+
+NDArray NDArray::squeeze(int axis, Where where) const {
+  checked("squeeze", where);
+  axis = checked_axis(axis, rank(), "squeeze", shape_, where);
+  if (shape_[axis] != 1) {
+    throw ArrayError("squeeze", where, sluice::to_string(shape_) + ": axis " + std::to_string(axis) + " is not of size 1");
+  }
+  NDArray view(array_, {}, {}, offset_);
+  for (int i = 0; i < rank(); ++i) {
+    if (i == axis) continue;
+    view.shape_.push_back(shape_[i]);
+    view.strides_.push_back(strides_[i]);
+  }
+  return view;
+}
+
+NDArray NDArray::unsqueeze(int axis, Where where) const {
+  checked("unsqueeze", where);
+  axis = checked_axis(axis, rank() + 1, "unsqueeze", shape_, where);
+  NDArray view(array_, {}, {}, offset_);
+  for (int i = 0; i <= rank(); ++i) {
+    if (i == axis) {
+      view.shape_.push_back(1);
+      view.strides_.push_back(0);
+    }
+    if (i == rank()) break;
+    view.shape_.push_back(shape_[i]);
+    view.strides_.push_back(strides_[i]);
+  }
+  return view;
+}
+
+NDArray NDArray::reshape(const Dims& wanted, Where where) const {
+  checked("reshape", where);
+  const auto fail = [&] {
+    throw ArrayError("reshape", where, sluice::to_string(shape_) + " to " + sluice::to_string(wanted));
+  };
+  Dims shape = wanted;
+  int open = -1;
+  std::int64_t known = 1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == -1 && open < 0) {
+      open = i;
+    } else {
+      if (shape[i] < 0) fail();
+      known *= shape[i];
+    }
+  }
+  if (open >= 0) {
+    if (known == 0 || count() % known != 0) fail();
+    shape[open] = count() / known;
+  }
+  if (shape.count() != count()) fail();
+  if (is_contiguous()) return NDArray(array_, shape, row_major(shape), offset_);
+  // Axes that step evenly join; each group of old axes must then split into new ones of the same count.
+  Dims strides = row_major(shape);
+  int from = 0, to = 0;
+  while (from < rank() || to < shape.rank()) {
+    std::int64_t have = from < rank() ? shape_[from] : 1, want = to < shape.rank() ? shape[to] : 1;
+    int from_end = std::min(from + 1, rank()), to_end = std::min(to + 1, shape.rank());
+    while (have != want) {
+      if (have < want) {
+        if (from_end >= rank()) break;
+        have *= shape_[from_end++];
+      } else {
+        if (to_end >= shape.rank()) break;
+        want *= shape[to_end++];
+      }
+    }
+    if (have != want) return contiguous(where).reshape(shape, where);
+    std::int64_t step = 0;
+    for (int i = from_end - 1, last = -1; i >= from; --i) {  // the old axes must be one even run
+      if (shape_[i] == 1) continue;
+      if (last >= 0 && strides_[i] != strides_[last] * shape_[last]) return contiguous(where).reshape(shape, where);
+      if (last < 0) step = strides_[i];
+      last = i;
+    }
+    for (int i = to_end - 1; i >= to; --i) {
+      strides[i] = step;
+      step *= shape[i];
+    }
+    from = from_end;
+    to = to_end;
+  }
+  return NDArray(array_, shape, strides, offset_);
+}
+
+NDArray NDArray::flatten(int axis, Where where) const {
+  checked("flatten", where);
+  if (rank() == 0) return reshape({1}, where);
+  axis = checked_axis(axis, rank(), "flatten", shape_, where);
+  Dims shape;
+  std::int64_t rest = 1;
+  for (int i = 0; i < rank(); ++i) {
+    if (i < axis) {
+      shape.push_back(shape_[i]);
+    } else {
+      rest *= shape_[i];
+    }
+  }
+  shape.push_back(rest);
+  return reshape(shape, where);
+}
+
+NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where) const {
+  const Array& array = checked("strided", where);
+  std::int64_t low = offset, high = offset;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const std::int64_t reach = (shape[i] - 1) * strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  const std::int64_t first = array.base_offset(), end = first + array.shape().count();
+  if (shape.rank() != strides.rank() || (shape.count() > 0 && (low < first || high >= end))) {
+    throw ArrayError("strided", where,
+                     sluice::to_string(shape) + " with strides " + sluice::to_string(strides) + " leaves the array of " +
+                         sluice::to_string(array.shape()));
+  }
+  return NDArray(array_, shape, strides, offset);
+}
+
+Variable variable_of(const NDArray& x) {
+  Array& array = x.checked();
+  std::lock_guard lock(array.mutex());
+  return array.version()->variable();
+}
+
+NDArray empty(const Dims& shape, DType dtype, Device device) {
+  for (std::int64_t n : shape) {
+    if (n < 0) throw UsageError("[empty] a negative size in " + sluice::to_string(shape));
+  }
+  Engine& engine = default_engine();
+  const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  Ref<Version> version(new Version(Ref<Buffer>(new Buffer(device, bytes)), engine.variable("array", false)));
+  return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
+}
+
+NDArray empty(const Dims& shape, DType dtype) { return empty(shape, dtype, current_scope().device); }
+
+Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_shape, DType dtype, Device device,
+                        std::source_location where) {
+  if (sizes.empty()) throw ArrayError("partitioned", where, "no parts");
+  std::int64_t rows = 0;
+  for (std::int64_t n : sizes) {
+    if (n < 0) throw ArrayError("partitioned", where, "a part of size " + std::to_string(n));
+    rows += n;
+  }
+  Engine& engine = default_engine();
+  const auto shape_of = [&](std::int64_t n) {
+    Dims shape{n};
+    for (std::int64_t s : row_shape) shape.push_back(s);
+    return shape;
+  };
+  const std::size_t bytes = static_cast<std::size_t>(rows * row_shape.count()) * size_of(dtype);
+  Ref<Buffer> buffer(new Buffer(device, bytes));
+  Ref<PartGroup> group(new PartGroup);
+  std::vector<Variable> variables;
+  Partitioned result;
+  std::int64_t offset = 0;
+  for (std::int64_t n : sizes) {
+    variables.push_back(engine.variable("part", false));
+    Ref<Array> part(new Array(engine, dtype, shape_of(n), new Version(buffer, variables.back())));
+    part->join(group, offset);
+    offset += n * row_shape.count();
+    result.parts.emplace_back(std::move(part));
+  }
+  Ref<Array> whole(new Array(engine, dtype, shape_of(rows), new Version(buffer, std::move(variables))));
+  whole->join(group, 0);
+  result.whole = NDArray(std::move(whole));
+  return result;
+}
+
+NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device) {
+  Engine& engine = default_engine();
+  const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  Ref<Buffer> buffer(new Buffer(device, bytes, data, std::move(owner)));
+  return NDArray(Ref<Array>(new Array(engine, dtype, shape, new Version(std::move(buffer), engine.variable("array")))));
+}
+
+}  // namespace sluice

@@ -1,0 +1,104 @@
+// Attributes of the library's operators.
+#pragma once
+
+#include <cstdint>
+
+#include "sluice/engine/device.h"
+#include "sluice/ndarray/dims.h"
+#include "sluice/ndarray/dtype.h"
+#include "sluice/ndarray/scalar.h"
+#include "sluice/resources/philox.h"
+
+namespace sluice {
+
+/// X_scalar: the number, and whether it stands on the left.
+struct ScalarAttributes {
+  Scalar value;
+  bool left = false;
+  friend bool operator==(const ScalarAttributes&, const ScalarAttributes&) = default;
+};
+
+/// fill, arange: value + i * step.
+struct FillAttributes {
+  Scalar value;
+  Scalar step;
+  Dims shape;
+  DType dtype = DType::f32;
+  friend bool operator==(const FillAttributes&, const FillAttributes&) = default;
+};
+
+struct RandomAttributes {
+  std::uint64_t seed = 0, stream = 0, draw = 0, first = 0;
+  double a = 0, b = 1;  ///< low and high, or mean and deviation
+  Dims shape;
+  DType dtype = DType::f32;
+  friend bool operator==(const RandomAttributes&, const RandomAttributes&) = default;
+};
+
+struct TransferAttributes {
+  Device from, to;
+  friend bool operator==(const TransferAttributes&, const TransferAttributes&) = default;
+};
+
+struct DTypeAttributes {
+  DType dtype = DType::f32;
+  friend bool operator==(const DTypeAttributes&, const DTypeAttributes&) = default;
+};
+
+/// scatter: the window that the input has in an array of `shape`, in elements.
+struct WindowAttributes {
+  Dims shape;
+  Dims strides;
+  std::int64_t offset = 0;
+  friend bool operator==(const WindowAttributes&, const WindowAttributes&) = default;
+};
+
+struct AxisAttributes {
+  int axis = 0;
+  std::int64_t size = 0;
+  DType dtype = DType::f32;
+  friend bool operator==(const AxisAttributes&, const AxisAttributes&) = default;
+};
+
+/// sum, max: bit i is set where axis i is reduced. `keep`: it stays with size 1.
+struct ReduceAttributes {
+  std::uint32_t axes = 0;
+  bool keep = false;
+  double scale = 1;  ///< of a sum; a mean's is 1 / n
+  friend bool operator==(const ReduceAttributes&, const ReduceAttributes&) = default;
+};
+
+struct MatmulAttributes {
+  bool trans_a = false, trans_b = false;
+  friend bool operator==(const MatmulAttributes&, const MatmulAttributes&) = default;
+};
+
+struct ConvAttributes {
+  std::int64_t stride = 1, padding = 0;
+  bool relu = false;
+  Dims wanted;  ///< of gradients: the shape of x or of the weight
+  friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
+};
+
+struct PoolAttributes {
+  std::int64_t kernel = 2, stride = 2, padding = 0;
+  Dims wanted;  ///< of the gradient: the shape of x
+  friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
+};
+
+struct LossAttributes {
+  double scale = 1;
+  friend bool operator==(const LossAttributes&, const LossAttributes&) = default;
+};
+
+struct SgdAttributes {
+  double lr = 0, momentum = 0, weight_decay = 0;
+  friend bool operator==(const SgdAttributes&, const SgdAttributes&) = default;
+};
+
+struct LinearAttributes {
+  bool relu = false;
+  friend bool operator==(const LinearAttributes&, const LinearAttributes&) = default;
+};
+
+}  // namespace sluice

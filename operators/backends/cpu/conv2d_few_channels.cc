@@ -1,0 +1,162 @@
+// Direct convolution for few input channels (f32), by vectors along the rows of y, in the arrays' own layout.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "sluice/operators/backends/cpu/conv2d_parts.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+
+namespace sluice::cpu_backend::conv {
+namespace {
+
+// Of one padded image.
+struct Sizes {
+  long height, width, out_channels, out_h, out_w, kernel_h, kernel_w, taps;
+};
+
+struct Functions {
+  void (*forward)(const Sizes&, const float* x, const float* w, const float* bias, const long* offset, bool relu,
+                  float* y);
+  void (*weights)(const Sizes&, const float* x, const float* dy, float* sums);
+  int width;     // floats of a vector
+  int channels;  // output channels at once in forward
+};
+
+namespace plain {
+constexpr int kWidth = 4;
+#define SLUICE_FMA(a, b, c) ((a) * (b) + (c))
+#include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
+#undef SLUICE_FMA
+}  // namespace plain
+
+#if SLUICE_X86_KERNELS && !defined(__clang__)
+#define SLUICE_WIDE_VECTORS 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+constexpr int kWidth = 8;
+#define SLUICE_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
+#undef SLUICE_FMA
+}  // namespace avx2
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512bw,avx512dq,prefer-vector-width=512")
+namespace avx512 {
+constexpr int kWidth = 16;
+#define SLUICE_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
+#undef SLUICE_FMA
+}  // namespace avx512
+#pragma GCC pop_options
+#else
+#define SLUICE_WIDE_VECTORS 0
+#endif
+
+// The widest vectors that a row of y fills; null if there are none.
+const Functions* functions_for(std::int64_t out_width) {
+#if SLUICE_WIDE_VECTORS
+  const InstructionSet set = instruction_set_in_use();
+  if (set == InstructionSet::avx512 && out_width >= avx512::kWidth) return &avx512::kFunctions;
+  if (set >= InstructionSet::avx2 && out_width >= avx2::kWidth) return &avx2::kFunctions;
+#endif
+  return out_width >= plain::kWidth ? &plain::kFunctions : nullptr;
+}
+
+constexpr std::int64_t kLeastWork = 3 << 20;
+
+Sizes sizes_of(const Conv2dShape& s) {
+  return {static_cast<long>(s.height + 2 * s.pad_h),
+          static_cast<long>(s.width + 2 * s.pad_w),
+          static_cast<long>(s.out_channels),
+          static_cast<long>(s.out_height()),
+          static_cast<long>(s.out_width()),
+          static_cast<long>(s.kernel_h),
+          static_cast<long>(s.kernel_w),
+          static_cast<long>(s.in_channels * s.kernel_h * s.kernel_w)};
+}
+
+bool is_padded(const Conv2dShape& s) { return s.pad_h != 0 || s.pad_w != 0; }
+
+std::size_t padded_bytes(const Conv2dShape& s, const Sizes& size) {
+  return is_padded(s) ? static_cast<std::size_t>(s.in_channels * size.height * size.width) * sizeof(float) : 0;
+}
+
+// The image with its zeros around it, in `room`; or the image itself where there is no padding.
+const float* padded(const Conv2dShape& s, const Sizes& size, const float* x, float* room) {
+  if (!is_padded(s)) return x;
+  std::fill(room, room + s.in_channels * size.height * size.width, 0.0F);
+  for (std::int64_t c = 0; c < s.in_channels; ++c) {
+    for (std::int64_t r = 0; r < s.height; ++r) {
+      std::copy_n(x + (c * s.height + r) * s.width, s.width,
+                  room + (c * size.height + r + s.pad_h) * size.width + s.pad_w);
+    }
+  }
+  return room;
+}
+
+}  // namespace
+
+bool few_channels_fits(const Conv2dShape& s) {
+  return s.in_channels <= 4 && s.stride_h == 1 && s.stride_w == 1 &&
+         (s.kernel_w == 1 || s.kernel_w == 3 || s.kernel_w == 5) && s.kernel_h <= 7 && s.out_height() >= 1 &&
+         functions_for(s.out_width()) != nullptr;
+}
+
+void few_channels_forward(const Conv2dShape& s, const float* x, const float* w, const float* bias, float* y, bool relu,
+                          const Workspace& workspace) {
+  const Sizes size = sizes_of(s);
+  const Functions& functions = *functions_for(size.out_w);
+  // Weights as [block of channels][tap][channel in block], zeros behind the last channel; then the biases.
+  const long at_once = functions.channels;
+  const long blocks = (size.out_channels + at_once - 1) / at_once;
+  const long channels = blocks * at_once;
+  const Borrowed packed(workspace, static_cast<std::size_t>(channels * (size.taps + 1)) * sizeof(float));
+  auto* weights = packed.as<float>();
+  float* biases = weights + channels * size.taps;
+  for (long o = 0; o < channels; ++o) {
+    const bool real = o < size.out_channels;
+    biases[o] = real && bias != nullptr ? bias[o] : 0.0F;
+    for (long t = 0; t < size.taps; ++t) {
+      weights[(o / at_once * size.taps + t) * at_once + o % at_once] = real ? w[o * size.taps + t] : 0.0F;
+    }
+  }
+  const Borrowed places(workspace, static_cast<std::size_t>(size.taps) * sizeof(long));
+  auto* offset = places.as<long>();
+  for (long t = 0; t < size.taps; ++t) {
+    const long kx = t % size.kernel_w, ky = t / size.kernel_w % size.kernel_h;
+    offset[t] = (t / (size.kernel_w * size.kernel_h) * size.height + ky) * size.width + kx;
+  }
+  parallel_for(s.batch, images_per_chunk(s, kLeastWork), [&](std::int64_t begin, std::int64_t end) {
+    const Borrowed room(workspace, padded_bytes(s, size));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float* image = padded(s, size, x + i * s.in_channels * s.height * s.width, room.as<float>());
+      functions.forward(size, image, weights, biases, offset, relu, y + i * s.out_channels * size.out_h * size.out_w);
+    }
+  });
+}
+
+void few_channels_weight_grad(const Conv2dShape& s, const float* x, const float* dy, float* dw,
+                              const Workspace& workspace) {
+  const Sizes size = sizes_of(s);
+  const Functions& functions = *functions_for(size.out_w);
+  const auto lanes = static_cast<std::int64_t>(functions.width);
+  sum_over_chunks(
+      s, images_per_chunk(s, kLeastWork), dw, workspace, [&](std::int64_t first, std::int64_t images, float* out) {
+        const Borrowed room(workspace, padded_bytes(s, size));
+        const Borrowed lane_sums(workspace, static_cast<std::size_t>(s.w_count() * lanes) * sizeof(float));
+        auto* sums = lane_sums.as<float>();
+        std::fill(sums, sums + s.w_count() * lanes, 0.0F);
+        for (std::int64_t i = first; i < first + images; ++i) {
+          const float* image = padded(s, size, x + i * s.in_channels * s.height * s.width, room.as<float>());
+          functions.weights(size, image, dy + i * s.out_channels * size.out_h * size.out_w, sums);
+        }
+        for (std::int64_t j = 0; j < s.w_count(); ++j) {
+          float total = 0;
+          for (std::int64_t l = 0; l < lanes; ++l) total += sums[j * lanes + l];
+          out[j] = total;
+        }
+      });
+}
+
+}  // namespace sluice::cpu_backend::conv

@@ -1,0 +1,341 @@
+// Convolution by oneDNN (f32): primitives of one thread each, on chunks of the batch, in its own blocked layouts.
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <tuple>
+#include <utility>
+
+#include "sluice/operators/backends/cpu/conv2d_parts.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/onednn.h"
+
+namespace sluice::cpu_backend::conv {
+namespace {
+
+using std::int64_t;
+using Desc = dnnl::memory::desc;
+using Tag = dnnl::memory::format_tag;
+
+std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// One array of a primitive: as the caller has it, as the primitive wants it, and the way between the two.
+struct Operand {
+  Operand() = default;
+  Operand(const Desc& outside, const Desc& inside, bool is_output) : plain(outside), blocked(inside) {
+    if (plain == blocked) return;
+    const auto& engine = onednn_engine();
+    const Desc& from = is_output ? blocked : plain;
+    const Desc& to = is_output ? plain : blocked;
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::reorder::primitive_desc description(engine, from, engine, to, attributes);
+    scratch = description.scratchpad_desc();
+    turn = dnnl::reorder(description);
+    bytes = rounded(blocked.get_size());
+  }
+  Desc plain, blocked, scratch;
+  dnnl::reorder turn;
+  std::size_t bytes = 0;  // of the blocked copy; 0 where the plain array serves as it is
+};
+
+struct Plan {
+  dnnl::primitive primitive;
+  Operand x, w, y;
+  Desc bias, scratch;
+  std::size_t scratch_bytes = 0;  // for the primitive or a reorder, whichever wants more
+};
+
+// A job is cut into pieces: of the batch, and, where few images meet large weights, also of the channels that are made
+// (output channels; input channels for the input's gradient). s has the piece's sizes, `whole` that axis' full size.
+struct Key {
+  Conv2dPass pass;
+  Algorithm algorithm;
+  bool bias;
+  Conv2dShape s;
+  int64_t whole;
+  auto tied() const {
+    return std::tie(pass, algorithm, bias, whole, s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel_h,
+                    s.kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w);
+  }
+  bool operator<(const Key& other) const { return tied() < other.tied(); }
+};
+
+// The memory of a piece of a row-major four-dimensional array whose second axis has `channels` elements in all.
+Desc plain_piece(const dnnl::memory::dims& dims, int64_t channels) {
+  const int64_t plane = dims[2] * dims[3];
+  return {dims, dnnl::memory::data_type::f32, dnnl::memory::dims{channels * plane, plane, dims[3], 1}};
+}
+
+// Throws dnnl::error where the library has no such kernel.
+std::shared_ptr<const Plan> make_plan(const Key& key) {
+  const OneThread one;
+  const Conv2dShape& s = key.s;
+  const auto& engine = onednn_engine();
+  constexpr auto f32 = dnnl::memory::data_type::f32;
+  const dnnl::memory::dims x_dims{s.batch, s.in_channels, s.height, s.width};
+  const dnnl::memory::dims w_dims{s.out_channels, s.in_channels, s.kernel_h, s.kernel_w};
+  const dnnl::memory::dims y_dims{s.batch, s.out_channels, s.out_height(), s.out_width()};
+  const dnnl::memory::dims strides{s.stride_h, s.stride_w};
+  const dnnl::memory::dims padding{s.pad_h, s.pad_w};
+  const Desc x(x_dims, f32, Tag::any), w(w_dims, f32, Tag::any), y(y_dims, f32, Tag::any);
+  const bool cuts_input = key.pass == Conv2dPass::input_grad;
+  const Desc plain_x = plain_piece(x_dims, cuts_input ? key.whole : s.in_channels);
+  const Desc plain_w = plain_piece(w_dims, cuts_input ? key.whole : s.in_channels);
+  const Desc plain_y = plain_piece(y_dims, cuts_input ? s.out_channels : key.whole);
+  const auto algorithm = key.algorithm == Algorithm::winograd ? dnnl::algorithm::convolution_winograd
+                                                              : dnnl::algorithm::convolution_direct;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+
+  auto plan = std::make_shared<Plan>();
+  plan->bias = Desc({s.out_channels}, f32, Tag::a);
+  const auto forward_desc = key.bias ? dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x,
+                                                                       w, plan->bias, y, strides, padding, padding)
+                                     : dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x,
+                                                                       w, y, strides, padding, padding);
+  const dnnl::convolution_forward::primitive_desc forward(forward_desc, attributes, engine);
+  if (key.pass == Conv2dPass::forward) {
+    plan->primitive = dnnl::convolution_forward(forward);
+    plan->x = Operand(plain_x, forward.src_desc(), false);
+    plan->w = Operand(plain_w, forward.weights_desc(), false);
+    plan->y = Operand(plain_y, forward.dst_desc(), true);
+    plan->scratch = forward.scratchpad_desc();
+  } else if (key.pass == Conv2dPass::input_grad) {
+    const dnnl::convolution_backward_data::primitive_desc description(
+        dnnl::convolution_backward_data::desc(algorithm, x, w, y, strides, padding, padding), attributes, engine,
+        forward);
+    plan->primitive = dnnl::convolution_backward_data(description);
+    plan->x = Operand(plain_x, description.diff_src_desc(), true);
+    plan->w = Operand(plain_w, description.weights_desc(), false);
+    plan->y = Operand(plain_y, description.diff_dst_desc(), false);
+    plan->scratch = description.scratchpad_desc();
+  } else {
+    const dnnl::convolution_backward_weights::primitive_desc description(
+        dnnl::convolution_backward_weights::desc(algorithm, x, w, y, strides, padding, padding), attributes, engine,
+        forward);
+    plan->primitive = dnnl::convolution_backward_weights(description);
+    plan->x = Operand(plain_x, description.src_desc(), false);
+    plan->w = Operand(plain_w, description.diff_weights_desc(), true);
+    plan->y = Operand(plain_y, description.diff_dst_desc(), false);
+    plan->scratch = description.scratchpad_desc();
+  }
+  for (const Desc* desc : {&plan->scratch, &plan->x.scratch, &plan->w.scratch, &plan->y.scratch}) {
+    plan->scratch_bytes = std::max(plan->scratch_bytes, rounded(desc->get_size()));
+  }
+  return plan;
+}
+
+// Plans by shape, null where oneDNN has none. Bounded: a program with ever new shapes starts over.
+std::shared_ptr<const Plan> plan_for(const Key& key) {
+  static std::shared_mutex mutex;
+  static std::map<Key, std::shared_ptr<const Plan>> plans;
+  constexpr std::size_t most_plans = 1024;
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto found = plans.find(key); found != plans.end()) return found->second;
+  }
+  std::shared_ptr<const Plan> plan;
+  try {
+    plan = make_plan(key);
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented) throw;
+  }
+  const std::unique_lock lock(mutex);
+  if (plans.size() >= most_plans) plans.clear();
+  return plans.emplace(key, std::move(plan)).first->second;
+}
+
+// How a job is cut. Every piece packs (and for Winograd transforms) its weights, so it wants many places of y per
+// weight; what is missing to enough pieces comes from cutting the channels, which packs its images again instead.
+struct Cut {
+  int64_t images, channels;  // of a piece
+  int64_t whole;             // all channels of the axis that is cut
+  int64_t rows, columns;     // pieces along the batch, along the channels
+};
+
+Cut cut_of(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm) {
+  const bool winograd = algorithm == Algorithm::winograd;
+  const int64_t least_work = winograd ? 32 << 20 : 16 << 20;  // multiply-adds of a piece: some 0.15 ms
+  const int64_t least_places = winograd ? 1024 : 256;
+  const int64_t least_channels = 64;
+  const int64_t wanted = std::clamp<int64_t>(s.work() * s.batch / least_work, 1, 16);
+  const int64_t places = s.batch * s.out_height() * s.out_width();
+  Cut cut{};
+  cut.whole = pass == Conv2dPass::input_grad ? s.in_channels : s.out_channels;
+  const int64_t rows = std::clamp<int64_t>(std::min(wanted, places / least_places), 1, std::max<int64_t>(s.batch, 1));
+  cut.images = (s.batch + rows - 1) / rows;
+  cut.rows = (s.batch + cut.images - 1) / cut.images;
+  const int64_t columns = std::clamp<int64_t>(wanted / cut.rows, 1, std::max<int64_t>(cut.whole / least_channels, 1));
+  cut.channels = columns == 1 ? cut.whole : ((cut.whole + columns - 1) / columns + 15) / 16 * 16;
+  cut.columns = (cut.whole + cut.channels - 1) / cut.channels;
+  return cut;
+}
+
+Key key_of(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm, bool bias, int64_t images, int64_t channels) {
+  Key key{pass, algorithm, bias, s, 0};
+  key.s.batch = images;
+  int64_t& cut_axis = pass == Conv2dPass::input_grad ? key.s.in_channels : key.s.out_channels;
+  key.whole = std::exchange(cut_axis, channels);
+  return key;
+}
+
+// Calls piece(first image, images, first channel, channels) for all pieces.
+template <class Piece>
+void for_each_piece(const Cut& cut, int64_t batch, const Piece& piece) {
+  parallel_for(cut.rows * cut.columns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t image = i / cut.columns * cut.images, channel = i % cut.columns * cut.channels;
+      piece(image, std::min(cut.images, batch - image), channel, std::min(cut.channels, cut.whole - channel));
+    }
+  });
+}
+
+dnnl::memory at(const Desc& desc, const void* pointer) { return {desc, onednn_engine(), const_cast<void*>(pointer)}; }
+
+// The blocked copy of an input, made in memory that is given; or the input itself.
+dnnl::memory bring(const Operand& operand, const float* plain, char* copy, char* scratch) {
+  if (operand.bytes == 0) return at(operand.plain, plain);
+  dnnl::memory blocked = at(operand.blocked, copy);
+  operand.turn.execute(onednn_stream(), {{DNNL_ARG_FROM, at(operand.plain, plain)},
+                                         {DNNL_ARG_TO, blocked},
+                                         {DNNL_ARG_SCRATCHPAD, at(operand.scratch, scratch)}});
+  return blocked;
+}
+
+dnnl::memory place_for(const Operand& operand, float* plain, char* copy) {
+  return operand.bytes == 0 ? at(operand.plain, plain) : at(operand.blocked, copy);
+}
+
+void deliver(const Operand& operand, const dnnl::memory& made, float* plain, char* scratch) {
+  if (operand.bytes == 0) return;
+  operand.turn.execute(onednn_stream(), {{DNNL_ARG_FROM, made},
+                                         {DNNL_ARG_TO, at(operand.plain, plain)},
+                                         {DNNL_ARG_SCRATCHPAD, at(operand.scratch, scratch)}});
+}
+
+struct ReluInPlace {
+  SLUICE_KERNEL_BODY void operator()(float* x, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) x[i] = x[i] < 0.0F ? 0.0F : x[i];
+  }
+};
+
+// relu on what a piece made, blocked or plain; pieces of a plain array have the rest of each image between their
+// images.
+void relu_in_place(const Plan& plan, const dnnl::memory& made, float* plain, int64_t image_pitch) {
+  if (plan.y.bytes != 0) {
+    dispatch(ReluInPlace{}, static_cast<float*>(made.get_data_handle()),
+             static_cast<int64_t>(plan.y.blocked.get_size() / sizeof(float)));
+    return;
+  }
+  const auto dims = plan.y.plain.dims();
+  for (int64_t i = 0; i < dims[0]; ++i) {
+    dispatch(ReluInPlace{}, plain + i * image_pitch, dims[1] * dims[2] * dims[3]);
+  }
+}
+
+// One chunk: copies in, the primitive, the copy out.
+struct Chunk {
+  Chunk(const Plan& p, const Workspace& workspace)
+      : plan(p), memory(workspace, p.scratch_bytes + p.x.bytes + p.w.bytes + p.y.bytes) {}
+  char* scratch() const { return memory.bytes_at(0); }
+  char* x() const { return memory.bytes_at(plan.scratch_bytes); }
+  char* w() const { return memory.bytes_at(plan.scratch_bytes + plan.x.bytes); }
+  char* y() const { return memory.bytes_at(plan.scratch_bytes + plan.x.bytes + plan.w.bytes); }
+  const Plan& plan;
+  Borrowed memory;
+  OneThread one;
+};
+
+}  // namespace
+
+bool onednn_has(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm) {
+  if (s.batch <= 0) return false;
+  // The last pieces may be smaller and have plans of their own.
+  const Cut cut = cut_of(pass, s, algorithm);
+  const int64_t last_images = s.batch - (cut.rows - 1) * cut.images;
+  const int64_t last_channels = cut.whole - (cut.columns - 1) * cut.channels;
+  for (const int64_t images : {cut.images, last_images}) {
+    for (const int64_t channels : {cut.channels, last_channels}) {
+      if (plan_for(key_of(pass, s, algorithm, false, images, channels)) == nullptr) return false;
+      if (pass != Conv2dPass::forward) continue;
+      if (plan_for(key_of(pass, s, algorithm, true, images, channels)) == nullptr) return false;
+    }
+  }
+  return true;
+}
+
+void onednn_forward(const Conv2dShape& s, Algorithm algorithm, const float* x, const float* w, const float* bias,
+                    float* y, bool relu, const Workspace& workspace) {
+  const int64_t x_size = s.in_channels * s.height * s.width;
+  const int64_t filter = s.in_channels * s.kernel_h * s.kernel_w;
+  const int64_t plane = s.out_height() * s.out_width();
+  for_each_piece(cut_of(Conv2dPass::forward, s, algorithm), s.batch,
+                 [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
+                   const auto plan =
+                       plan_for(key_of(Conv2dPass::forward, s, algorithm, bias != nullptr, images, channels));
+                   const Chunk chunk(*plan, workspace);
+                   float* out = y + (image * s.out_channels + channel) * plane;
+                   const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
+                   const dnnl::memory weights = bring(plan->w, w + channel * filter, chunk.w(), chunk.scratch());
+                   const dnnl::memory to = place_for(plan->y, out, chunk.y());
+                   plan->primitive.execute(onednn_stream(),
+                                           {{DNNL_ARG_SRC, from},
+                                            {DNNL_ARG_WEIGHTS, weights},
+                                            {DNNL_ARG_BIAS, at(plan->bias, bias == nullptr ? bias : bias + channel)},
+                                            {DNNL_ARG_DST, to},
+                                            {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+                   // Not oneDNN's post-op, which turns NaN into 0. The chunk is still in the cache.
+                   if (relu) relu_in_place(*plan, to, out, s.out_channels * plane);
+                   deliver(plan->y, to, out, chunk.scratch());
+                 });
+}
+
+void onednn_input_grad(const Conv2dShape& s, Algorithm algorithm, const float* dy, const float* w, float* dx,
+                       const Workspace& workspace) {
+  const int64_t plane = s.height * s.width;
+  const int64_t y_size = s.out_channels * s.out_height() * s.out_width();
+  for_each_piece(
+      cut_of(Conv2dPass::input_grad, s, algorithm), s.batch,
+      [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
+        const auto plan = plan_for(key_of(Conv2dPass::input_grad, s, algorithm, false, images, channels));
+        const Chunk chunk(*plan, workspace);
+        float* out = dx + (image * s.in_channels + channel) * plane;
+        const dnnl::memory from = bring(plan->y, dy + image * y_size, chunk.y(), chunk.scratch());
+        const dnnl::memory weights = bring(plan->w, w + channel * s.kernel_h * s.kernel_w, chunk.w(), chunk.scratch());
+        const dnnl::memory to = place_for(plan->x, out, chunk.x());
+        plan->primitive.execute(onednn_stream(), {{DNNL_ARG_DIFF_DST, from},
+                                                  {DNNL_ARG_WEIGHTS, weights},
+                                                  {DNNL_ARG_DIFF_SRC, to},
+                                                  {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+        deliver(plan->x, to, out, chunk.scratch());
+      });
+}
+
+void onednn_weight_grad(const Conv2dShape& s, Algorithm algorithm, const float* x, const float* dy, float* dw,
+                        const Workspace& workspace) {
+  const int64_t x_size = s.in_channels * s.height * s.width;
+  const int64_t filter = s.in_channels * s.kernel_h * s.kernel_w;
+  const int64_t plane = s.out_height() * s.out_width();
+  const Cut cut = cut_of(Conv2dPass::weight_grad, s, algorithm);
+  // Each row of pieces makes all of dw; the rows are added in order.
+  const Borrowed rest(workspace, static_cast<std::size_t>((cut.rows - 1) * s.w_count()) * sizeof(float));
+  for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
+    const auto plan = plan_for(key_of(Conv2dPass::weight_grad, s, algorithm, false, images, channels));
+    const Chunk chunk(*plan, workspace);
+    const int64_t row = image / cut.images;
+    float* out = (row == 0 ? dw : rest.as<float>() + (row - 1) * s.w_count()) + channel * filter;
+    const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
+    const dnnl::memory gradient =
+        bring(plan->y, dy + (image * s.out_channels + channel) * plane, chunk.y(), chunk.scratch());
+    const dnnl::memory to = place_for(plan->w, out, chunk.w());
+    plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
+                                              {DNNL_ARG_DIFF_DST, gradient},
+                                              {DNNL_ARG_DIFF_WEIGHTS, to},
+                                              {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+    deliver(plan->w, to, out, chunk.scratch());
+  });
+  add_parts(dw, rest.as<float>(), s.w_count(), cut.rows - 1);
+}
+
+}  // namespace sluice::cpu_backend::conv

@@ -1,0 +1,97 @@
+// What the convolution kernels share: chunks of the batch, borrowed memory, and each kernel's entry.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "sluice/engine/loops.h"
+#include "sluice/operators/backends/cpu/conv2d.h"
+
+namespace sluice::cpu_backend::conv {
+
+/// Working memory for the length of a scope.
+class Borrowed {
+ public:
+  Borrowed(const Workspace& workspace, std::size_t bytes)
+      : workspace_(workspace), bytes_(bytes), memory_(bytes == 0 ? nullptr : workspace.acquire(bytes)) {}
+  ~Borrowed() {
+    if (memory_ != nullptr) workspace_.release(memory_, bytes_);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+  char* bytes_at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
+
+ private:
+  const Workspace& workspace_;
+  std::size_t bytes_;
+  void* memory_;
+};
+
+/// Images of one chunk: as many as make `least_work` multiply-adds, in at most 16 chunks of nearly equal size.
+inline std::int64_t images_per_chunk(const Conv2dShape& shape, std::int64_t least_work) {
+  const std::int64_t total = shape.work() * shape.batch;
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(total / least_work, 1, std::clamp<std::int64_t>(shape.batch, 1, 16));
+  return std::max<std::int64_t>(1, (shape.batch + chunks - 1) / chunks);
+}
+
+/// dw[i] += parts[0 * count + i], then parts[1 * count + i] ...: in order.
+template <class T>
+void add_parts(T* dw, const T* rest, std::int64_t count, std::int64_t parts) {
+  if (parts == 0) return;
+  parallel_for(count, 16384, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = 0; c < parts; ++c) {
+      const T* part = rest + c * count;
+      for (std::int64_t i = begin; i < end; ++i) dw[i] += part[i];
+    }
+  });
+}
+
+/// Runs body(first image, images, dw of the chunk) for each chunk, each into memory of its own, and adds them in order.
+template <class T, class Body>
+void sum_over_chunks(const Conv2dShape& shape, std::int64_t images, T* dw, const Workspace& workspace,
+                     const Body& body) {
+  const std::int64_t count = shape.w_count();
+  if (shape.batch <= 0) return void(std::fill(dw, dw + count, T{}));
+  const std::int64_t chunks = (shape.batch + images - 1) / images;
+  const Borrowed rest(workspace, static_cast<std::size_t>((chunks - 1) * count) * sizeof(T));
+  parallel_for(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = begin; c < end; ++c) {
+      const std::int64_t first = c * images;
+      body(first, std::min(images, shape.batch - first), c == 0 ? dw : rest.as<T>() + (c - 1) * count);
+    }
+  });
+  add_parts(dw, rest.as<T>(), count, chunks - 1);
+}
+
+/// Direct kernels for few input channels (f32): the input's rows stay in the first-level cache.
+bool few_channels_fits(const Conv2dShape& shape);
+void few_channels_forward(const Conv2dShape& shape, const float* x, const float* w, const float* bias, float* y,
+                          bool relu, const Workspace& workspace);
+void few_channels_weight_grad(const Conv2dShape& shape, const float* x, const float* dy, float* dw,
+                              const Workspace& workspace);
+
+/// oneDNN (f32). False where it has no such kernel for this shape on this CPU.
+enum class Algorithm { direct, winograd };
+bool onednn_has(Conv2dPass pass, const Conv2dShape& shape, Algorithm algorithm);
+void onednn_forward(const Conv2dShape& shape, Algorithm algorithm, const float* x, const float* w, const float* bias,
+                    float* y, bool relu, const Workspace& workspace);
+void onednn_input_grad(const Conv2dShape& shape, Algorithm algorithm, const float* dy, const float* w, float* dx,
+                       const Workspace& workspace);
+void onednn_weight_grad(const Conv2dShape& shape, Algorithm algorithm, const float* x, const float* dy, float* dw,
+                        const Workspace& workspace);
+
+/// Unfolding and matrix products (f32, f64): for every shape.
+template <class T>
+void unfold_forward(const Conv2dShape& shape, const T* x, const T* w, const T* bias, T* y, bool relu,
+                    const Workspace& workspace);
+template <class T>
+void unfold_input_grad(const Conv2dShape& shape, const T* dy, const T* w, T* dx, const Workspace& workspace);
+template <class T>
+void unfold_weight_grad(const Conv2dShape& shape, const T* x, const T* dy, T* dw, const Workspace& workspace);
+
+}  // namespace sluice::cpu_backend::conv

@@ -1,0 +1,119 @@
+// Elementwise kernels of the CPU backend from a scalar functor: rows of joined axes, with vectorised loops where a row
+// is contiguous or constant.
+#pragma once
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/register.h"
+#include "sluice/operators/backends/strided_loop.h"
+#include "sluice/operators/functors.h"
+
+namespace sluice::cpu_backend {
+
+/// F itself, except where this backend has a vectorised form in f32.
+template <class F, class T>
+struct Fast {
+  using type = F;
+};
+struct FastExp {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return fast_exp(x);
+  }
+};
+struct FastSigmoid {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return 1 / (1 + fast_exp(-x));
+  }
+};
+template <>
+struct Fast<functors::Exp, float> {
+  using type = FastExp;
+};
+template <>
+struct Fast<functors::Sigmoid, float> {
+  using type = FastSigmoid;
+};
+
+template <class F>
+struct UnaryKernel {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      using Function = typename Fast<F, T>::type;
+      const T* x = c.input(0).as<T>();
+      T* y = c.output().as<T>();
+      for_each_row<2>({&c.output(), &c.input(0)}, kElementwiseGrain, [&](auto at, std::int64_t n, auto step) {
+        T* out = y + at[0];
+        const T* in = x + at[1];
+        if (step[0] == 1 && step[1] == 1) return dispatch(detail::UnaryLoop<Function>{{}}, in, out, n);
+        for (std::int64_t i = 0; i < n; ++i) out[i * step[0]] = Function{}(in[i * step[1]]);
+      });
+    }
+  };
+};
+
+template <class F, class A, class R>
+void binary_row(const A* a, std::int64_t step_a, const A* b, std::int64_t step_b, R* y, std::int64_t step_y,
+                std::int64_t n) {
+  if (step_y == 1 && step_a == 1 && step_b == 1) return dispatch(detail::BinaryLoop<F>{{}}, a, b, y, n);
+  if (step_y == 1 && step_a == 1 && step_b == 0) return dispatch(detail::ScalarRightLoop<F>{{}}, a, *b, y, n);
+  if (step_y == 1 && step_a == 0 && step_b == 1) return dispatch(detail::ScalarLeftLoop<F>{{}}, *a, b, y, n);
+  for (std::int64_t i = 0; i < n; ++i) y[i * step_y] = F{}(a[i * step_a], b[i * step_b]);
+}
+
+template <class F>
+struct BinaryKernel {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      using R = decltype(F{}(T{}, T{}));
+      const T* a = c.input(0).as<T>();
+      const T* b = c.input(1).as<T>();
+      R* y = c.output().as<R>();
+      for_each_row<3>({&c.output(), &c.input(0), &c.input(1)}, kElementwiseGrain,
+                      [&](auto at, std::int64_t n, auto step) {
+                        binary_row<F, T, R>(a + at[1], step[1], b + at[2], step[2], y + at[0], step[0], n);
+                      });
+    }
+  };
+};
+
+template <class F>
+struct ScalarKernel {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      using R = decltype(F{}(T{}, T{}));
+      const auto& [value, left] = c.attributes<ScalarAttributes>();
+      const T s = value.as<T>();
+      const bool on_left = left;
+      const T* x = c.input(0).as<T>();
+      R* y = c.output().as<R>();
+      for_each_row<2>({&c.output(), &c.input(0)}, kElementwiseGrain, [&](auto at, std::int64_t n, auto step) {
+        if (on_left) {
+          binary_row<F, T, R>(&s, 0, x + at[1], step[1], y + at[0], step[0], n);
+        } else {
+          binary_row<F, T, R>(x + at[1], step[1], &s, 0, y + at[0], step[0], n);
+        }
+      });
+    }
+  };
+};
+
+template <class F, template <class> class Make>
+void add_typed(const Operator& row) {
+  if constexpr (F::integers) {
+    backends::add<Make>(row, backends::Arithmetic{}, backends::kCpu);
+  } else {
+    backends::add<Make>(row, backends::Floating{}, backends::kCpu);
+  }
+}
+
+void add_unary_kernels(Registry& registry);
+void add_binary_kernels(Registry& registry);
+void add_comparison_kernels(Registry& registry);
+
+}  // namespace sluice::cpu_backend

@@ -1,0 +1,180 @@
+#include "sluice/operators/backends/cpu/fused.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sluice/engine/loops.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/exp.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+using std::int64_t;
+
+int64_t rows_per_chunk(int64_t columns) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, columns)); }
+
+// exp of all (shifted by each row's largest) in one flat pass per row block; short rows would waste vectors otherwise.
+struct SoftmaxRows {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, int64_t rows, int64_t classes, T* p, T* sums) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* in = x + i * classes;
+      T* out = p + i * classes;
+      T largest = in[0];
+      for (int64_t j = 1; j < classes; ++j) largest = in[j] > largest ? in[j] : largest;
+      for (int64_t j = 0; j < classes; ++j) out[j] = in[j] - largest;
+    }
+    for (int64_t i = 0; i < rows * classes; ++i) p[i] = fast_exp(p[i]);
+    for (int64_t i = 0; i < rows; ++i) {
+      T* out = p + i * classes;
+      T sum{};
+      for (int64_t j = 0; j < classes; ++j) sum += out[j];
+      const T inverse = T{1} / sum;
+      for (int64_t j = 0; j < classes; ++j) out[j] *= inverse;
+      sums[i] = sum;
+    }
+  }
+};
+
+struct SgdLoop {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* __restrict w, T* __restrict v, const T* __restrict g, int64_t n, T lr,
+                                     T momentum, T decay) const {
+    if (v == nullptr) {
+      for (int64_t i = 0; i < n; ++i) w[i] = w[i] - lr * (g[i] + decay * w[i]);
+      return;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const T next = momentum * v[i] + (g[i] + decay * w[i]);
+      v[i] = next;
+      w[i] = w[i] - lr * next;
+    }
+  }
+};
+
+template <class T>
+struct AdamFactors {
+  T keep, decay, beta1, rest1, beta2, rest2, rate, root, eps;
+};
+
+struct AdamLoop {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restrict g,
+                                     int64_t n, AdamFactors<T> f) const {
+    for (int64_t i = 0; i < n; ++i) {
+      const T d = g[i] + f.decay * w[i];
+      const T first = f.beta1 * m[i] + f.rest1 * d;
+      const T second = f.beta2 * v[i] + f.rest2 * (d * d);
+      m[i] = first;
+      v[i] = second;
+      w[i] = f.keep * w[i] - f.rate * first / (std::sqrt(second) * f.root + f.eps);
+    }
+  }
+};
+
+struct BiasRows {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, const T* bias, bool relu, int64_t rows, int64_t columns, T* y) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* in = x + i * columns;
+      T* out = y + i * columns;
+      if (relu) {
+        for (int64_t j = 0; j < columns; ++j) {
+          const T value = in[j] + bias[j];
+          out[j] = value < T{} ? T{} : value;
+        }
+      } else {
+        for (int64_t j = 0; j < columns; ++j) out[j] = in[j] + bias[j];
+      }
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void softmax_cross_entropy(int64_t rows, int64_t classes, const T* logits, const int64_t* labels, T* loss,
+                           T* probabilities) {
+  if (classes <= 0) return;
+  parallel_for(rows, rows_per_chunk(classes), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* row = logits + i * classes;
+      const int64_t label = labels[i];
+      const bool fits = label >= 0 && label < classes;
+      const T largest = *std::max_element(row, row + classes);
+      loss[i] = fits ? largest - row[label] : std::numeric_limits<T>::quiet_NaN();
+    }
+    constexpr int64_t block = 64;
+    T sums[block];
+    for (int64_t i = begin; i < end; i += block) {
+      const int64_t count = std::min(block, end - i);
+      dispatch(SoftmaxRows{}, logits + i * classes, count, classes, probabilities + i * classes, &sums[0]);
+      for (int64_t r = 0; r < count; ++r) loss[i + r] += std::log(sums[r]);
+    }
+  });
+}
+
+template <class T>
+void softmax_cross_entropy_grad(int64_t rows, int64_t classes, const T* probabilities, const int64_t* labels,
+                                const T* dloss, T scale, T* dlogits) {
+  parallel_for(rows, rows_per_chunk(classes), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool fits = labels[i] >= 0 && labels[i] < classes;
+      const T factor = fits ? (dloss == nullptr ? scale : scale * dloss[i]) : std::numeric_limits<T>::quiet_NaN();
+      const T* in = probabilities + i * classes;
+      T* out = dlogits + i * classes;
+      const T right = fits ? in[labels[i]] : T{};
+      for (int64_t j = 0; j < classes; ++j) out[j] = in[j] * factor;
+      if (fits) out[labels[i]] = (right - T{1}) * factor;
+    }
+  });
+}
+
+template <class T>
+void sgd_momentum_step(T* w, T* v, const T* g, int64_t n, T lr, T momentum, T weight_decay) {
+  parallel_for(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    dispatch(SgdLoop{}, w + begin, v == nullptr ? v : v + begin, g + begin, end - begin, lr, momentum, weight_decay);
+  });
+}
+
+template <class T>
+void adam_step(T* w, T* m, T* v, const T* g, int64_t n, int64_t step, const AdamSettings<T>& s) {
+  // In double whatever T is: 1 - beta2^step loses most of its digits in f32.
+  const double correction1 = 1 - std::pow(static_cast<double>(s.beta1), static_cast<double>(step));
+  const double correction2 = 1 - std::pow(static_cast<double>(s.beta2), static_cast<double>(step));
+  const AdamFactors<T> factors{s.decoupled ? T{1} - s.lr * s.weight_decay : T{1},
+                               s.decoupled ? T{} : s.weight_decay,
+                               s.beta1,
+                               T{1} - s.beta1,
+                               s.beta2,
+                               T{1} - s.beta2,
+                               static_cast<T>(static_cast<double>(s.lr) / correction1),
+                               static_cast<T>(1 / std::sqrt(correction2)),
+                               s.eps};
+  parallel_for(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    dispatch(AdamLoop{}, w + begin, m + begin, v + begin, g + begin, end - begin, factors);
+  });
+}
+
+template <class T>
+void add_bias(int64_t rows, int64_t columns, const T* x, const T* bias, bool relu, T* y) {
+  parallel_for(rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, columns)),
+               [=](int64_t begin, int64_t end) {
+                 dispatch(BiasRows{}, x + begin * columns, bias, relu, end - begin, columns, y + begin * columns);
+               });
+}
+
+#define SLUICE_INSTANTIATE(T)                                                                            \
+  template void softmax_cross_entropy(int64_t, int64_t, const T*, const int64_t*, T*, T*);               \
+  template void softmax_cross_entropy_grad(int64_t, int64_t, const T*, const int64_t*, const T*, T, T*); \
+  template void sgd_momentum_step(T*, T*, const T*, int64_t, T, T, T);                                   \
+  template void adam_step(T*, T*, T*, const T*, int64_t, int64_t, const AdamSettings<T>&);               \
+  template void add_bias(int64_t, int64_t, const T*, const T*, bool, T*)
+SLUICE_INSTANTIATE(float);
+SLUICE_INSTANTIATE(double);
+#undef SLUICE_INSTANTIATE
+
+}  // namespace sluice::cpu_backend

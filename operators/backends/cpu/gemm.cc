@@ -1,0 +1,162 @@
+#include "sluice/operators/backends/cpu/gemm.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "sluice/engine/loops.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/onednn.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+using std::int64_t;
+
+// How a product is cut: blocks of columns where C is wide, else of rows, so that the operand that every part packs
+// again is the smaller one. A part has at least 2 M multiply-adds (some 20 microseconds on one core), and there are at
+// most 16. Step sizes are whole register tiles of the kernels below.
+struct Split {
+  bool columns;
+  int64_t step;  // columns or rows of a part
+  int64_t size;  // n or m
+};
+
+Split split_of(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t least = 2 << 20;
+  constexpr int64_t most_parts = 16;
+  const bool columns = n >= m;
+  const int64_t size = columns ? n : m;
+  const int64_t tile = columns ? 48 : 24;
+  const int64_t work = m * n * std::max<int64_t>(k, 1);
+  const int64_t parts = std::clamp<int64_t>(work / least, 1, most_parts);
+  const int64_t step = parts == 1 ? size : ((size + parts - 1) / parts + tile - 1) / tile * tile;
+  return {columns, std::max<int64_t>(step, 1), size};
+}
+
+// Calls part(m, n, a, b, c) for each part of the product.
+template <class T, class Part>
+void in_parts(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
+              int64_t ldb, T* c, int64_t ldc, const Part& part) {
+  if (m <= 0 || n <= 0) return;
+  const Split split = split_of(m, n, k);
+  parallel_for(split.size, split.step, [&](int64_t begin, int64_t end) {
+    if (split.columns) {
+      part(m, end - begin, a, b + (trans_b ? begin * ldb : begin), c + begin);
+    } else {
+      part(end - begin, n, a + (trans_a ? begin : begin * lda), b, c + begin * ldc);
+    }
+  });
+}
+
+template <class T>
+void scale(int64_t m, int64_t n, T beta, T* c, int64_t ldc) {
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T{} ? T{} : static_cast<T>(c[i * ldc + j] * beta);
+  }
+}
+
+int as_int(int64_t size) {
+  if (size > std::numeric_limits<int>::max()) throw std::runtime_error("matmul: a size above 2^31 - 1");
+  return static_cast<int>(size);
+}
+
+// Unsigned, so that overflow wraps; the bits are those of two's complement arithmetic.
+struct IntegerRows {
+  template <class T, class I>
+  SLUICE_KERNEL_BODY void operator()(const T* a, int64_t step_a, const T* b, int64_t ldb, T* c, int64_t n, int64_t k,
+                                     I alpha) const {
+    for (int64_t p = 0; p < k; ++p) {
+      const T factor = static_cast<T>(alpha) * a[p * step_a];
+      for (int64_t j = 0; j < n; ++j) c[j] += factor * b[p * ldb + j];
+    }
+  }
+};
+
+template <class Signed>
+void integer_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, Signed alpha, const Signed* a,
+                  int64_t lda, const Signed* b, int64_t ldb, Signed beta, Signed* c, int64_t ldc) {
+  using T = std::make_unsigned_t<Signed>;
+  std::vector<T> turned;
+  const T* b_rows = reinterpret_cast<const T*>(b);
+  if (trans_b) {
+    turned.resize(static_cast<std::size_t>(k * n));
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t p = 0; p < k; ++p) turned[static_cast<std::size_t>(p * n + j)] = static_cast<T>(b[j * ldb + p]);
+    }
+    b_rows = turned.data();
+    ldb = n;
+  }
+  in_parts<T>(trans_a, false, m, n, k, reinterpret_cast<const T*>(a), lda, b_rows, ldb, reinterpret_cast<T*>(c), ldc,
+              [&](int64_t rows, int64_t columns, const T* pa, const T* pb, T* pc) {
+                scale(rows, columns, static_cast<T>(beta), pc, ldc);
+                // Panels of B that stay in the first-level cache while all rows pass over them.
+                constexpr int64_t depth = 32, width = 128;
+                for (int64_t p = 0; p < k; p += depth) {
+                  for (int64_t j = 0; j < columns; j += width) {
+                    for (int64_t i = 0; i < rows; ++i) {
+                      dispatch(IntegerRows{}, trans_a ? pa + p * lda + i : pa + i * lda + p, trans_a ? lda : int64_t{1},
+                               pb + p * ldb + j, ldb, pc + i * ldc + j, std::min(width, columns - j),
+                               std::min(depth, k - p), alpha);
+                    }
+                  }
+                }
+              });
+}
+
+}  // namespace
+
+void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+               const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0 || alpha == 0.0F)
+    return scale(m, n, beta, c, ldc);  // oneDNN's SSE kernel would read C at alpha = beta = 0
+  onednn_engine();                     // bounds the instruction set before the first use
+  const OneThread one;
+  const auto status =
+      dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  if (status != dnnl_success) throw std::runtime_error("matmul: oneDNN status " + std::to_string(status));
+}
+
+void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
+               const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0) return scale(m, n, beta, c, ldc);
+  static const bool one_thread = (openblas_set_num_threads(1), true);
+  static_cast<void>(one_thread);
+  cblas_dgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans, as_int(m),
+              as_int(n), as_int(k), alpha, a, as_int(lda), b, as_int(ldb), beta, c, as_int(ldc));
+}
+
+void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+          const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
+           [&](int64_t rows, int64_t columns, const float* pa, const float* pb, float* pc) {
+             gemm_here(trans_a, trans_b, rows, columns, k, alpha, pa, lda, pb, ldb, beta, pc, ldc);
+           });
+}
+
+void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
+  in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
+           [&](int64_t rows, int64_t columns, const double* pa, const double* pb, double* pc) {
+             gemm_here(trans_a, trans_b, rows, columns, k, alpha, pa, lda, pb, ldb, beta, pc, ldc);
+           });
+}
+
+void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, std::int32_t alpha, const std::int32_t* a,
+          int64_t lda, const std::int32_t* b, int64_t ldb, std::int32_t beta, std::int32_t* c, int64_t ldc) {
+  integer_gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, int64_t alpha, const int64_t* a, int64_t lda,
+          const int64_t* b, int64_t ldb, int64_t beta, int64_t* c, int64_t ldc) {
+  integer_gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+}  // namespace sluice::cpu_backend

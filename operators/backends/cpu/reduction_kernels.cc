@@ -1,0 +1,196 @@
+// Reductions and softmax of the CPU backend. Pieces and trees depend on shapes alone.
+#include <cmath>
+
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/cpu/grouped_axes.h"
+#include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/register.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+/// f32 sums are kept in double.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
+
+template <class T>
+Wide<T> row_sum(const T* x, std::int64_t n) {
+  Wide<T> total{};
+  for (std::int64_t at = 0; at < n; at += kSumBlock) {
+    Wide<T> part{};
+    dispatch(detail::BlockSum{}, x + at, std::min(kSumBlock, n - at), &part);
+    total += part;
+  }
+  return total;
+}
+
+template <class T>
+struct Sum {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ReduceAttributes>();
+    const GroupedAxes g(c, c.input(0), a.axes);
+    const T* x = reinterpret_cast<const T*>(g.data);
+    T* y = c.output().as<T>();
+    const auto scaled = [&a](auto total) {
+      if constexpr (std::is_floating_point_v<T>) return static_cast<T>(total * static_cast<decltype(total)>(a.scale));
+      else return static_cast<T>(total);
+    };
+    if (g.inner == 1) {
+      if (g.outer == 1) {
+        *y = scaled(sum<Wide<T>>(x, g.reduced));
+        return;
+      }
+      const std::int64_t grain = std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, g.reduced));
+      parallel_for(g.outer, grain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t o = begin; o < end; ++o) y[o] = scaled(row_sum(x + o * g.reduced, g.reduced));
+      });
+      return;
+    }
+    if (g.outer == 1) {
+      sum_rows(x, g.reduced, g.inner, y);
+    } else {
+      const std::int64_t block = g.reduced * g.inner;
+      parallel_for(g.outer, std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, block)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t o = begin; o < end; ++o) {
+                       std::fill(y + o * g.inner, y + (o + 1) * g.inner, T(0));
+                       dispatch(detail::RowSums{}, x + o * block, g.reduced, g.inner, y + o * g.inner);
+                     }
+                   });
+    }
+    if (a.scale != 1) {
+      for (std::int64_t i = 0; i < g.outer * g.inner; ++i) y[i] = scaled(y[i]);
+    }
+  }
+};
+
+/// The first largest of n elements `step` apart; NaN counts as largest.
+template <class T>
+std::int64_t largest(const T* x, std::int64_t n, std::int64_t step) {
+  std::int64_t best = 0;
+  T value = x[0];
+  for (std::int64_t i = 1; i < n && value == value; ++i) {
+    const T next = x[i * step];
+    if (next > value || next != next) {
+      best = i;
+      value = next;
+    }
+  }
+  return best;
+}
+
+template <class T, class Visit>
+void each_largest(const GroupedAxes& g, Visit visit) {
+  const T* x = reinterpret_cast<const T*>(g.data);
+  const std::int64_t grain = std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, g.reduced));
+  parallel_for(g.outer * g.inner, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T* first = x + i / g.inner * g.reduced * g.inner + i % g.inner;
+      const std::int64_t place = largest(first, g.reduced, g.inner);
+      visit(i, place, first[place * g.inner]);
+    }
+  });
+}
+
+template <class T>
+struct Max {
+  static void run(ArrayContext& c) {
+    const GroupedAxes g(c, c.input(0), c.attributes<ReduceAttributes>().axes);
+    T* y = c.output().as<T>();
+    each_largest<T>(g, [&](std::int64_t i, std::int64_t, T value) { y[i] = value; });
+  }
+};
+
+template <class T>
+struct ArgMax {
+  static void run(ArrayContext& c) {
+    const GroupedAxes g(c, c.input(0), c.attributes<ReduceAttributes>().axes);
+    auto* y = c.output().as<std::int64_t>();
+    each_largest<T>(g, [&](std::int64_t i, std::int64_t place, T) { y[i] = place; });
+  }
+};
+
+template <class T>
+struct FirstMax {
+  static void run(ArrayContext& c) {
+    const TensorView& x = c.input(0);
+    if (x.count() == 0) return;
+    const std::uint32_t axes = c.attributes<ReduceAttributes>().axes;
+    Dims kept, gone;
+    for (int i = 0; i < x.shape.rank(); ++i) ((axes >> i & 1U) != 0 ? gone : kept).push_back(i);
+    const GroupedAxes g(c, x, axes);
+    T* out = c.output().as<T>();
+    std::fill(out, out + x.count(), T(0));
+    each_largest<T>(g, [&](std::int64_t i, std::int64_t place, T) {
+      std::int64_t at = 0, rest = i;
+      for (int k = kept.rank() - 1; k >= 0; --k) {
+        const int axis = static_cast<int>(kept[k]);
+        at += rest % x.shape[axis] * c.output().strides[axis];
+        rest /= x.shape[axis];
+      }
+      rest = place;
+      for (int k = gone.rank() - 1; k >= 0; --k) {
+        const int axis = static_cast<int>(gone[k]);
+        at += rest % x.shape[axis] * c.output().strides[axis];
+        rest /= x.shape[axis];
+      }
+      out[at] = T(1);
+    });
+  }
+};
+
+/// Softmax of rows; with `logarithm` its logarithm.
+template <bool logarithm>
+struct SoftmaxRows {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, T* y, std::int64_t rows, std::int64_t n) const {
+    for (std::int64_t r = 0; r < rows; ++r, x += n, y += n) {
+      T top = x[0];
+      for (std::int64_t i = 1; i < n; ++i) top = x[i] > top ? x[i] : top;
+      for (std::int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - top);
+      T total = 0;
+      for (std::int64_t i = 0; i < n; ++i) total += y[i];
+      if constexpr (logarithm) {
+        const T log_total = std::log(total);
+        for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - top - log_total;
+      } else {
+        const T inverse = 1 / total;
+        for (std::int64_t i = 0; i < n; ++i) y[i] *= inverse;
+      }
+    }
+  }
+};
+
+template <bool logarithm>
+struct Softmax {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const std::int64_t n = c.input(0).shape.back();
+      if (n == 0) return;
+      const T* x = c.input(0).as<T>();
+      T* y = c.output().as<T>();
+      parallel_for(c.input(0).count() / n, std::max<std::int64_t>(1, kElementwiseGrain / 4 / n),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     dispatch(SoftmaxRows<logarithm>{}, x + begin * n, y + begin * n, end - begin, n);
+                   });
+    }
+  };
+};
+
+}  // namespace
+
+void add_reduction_kernels(Registry& registry) {
+  using namespace backends;
+  Kernel written_dense = kCpu;
+  written_dense.dense_outputs = true;
+  add<Sum>(registry.get("sum"), Arithmetic{}, written_dense);
+  add<Max>(registry.get("max"), Arithmetic{}, written_dense);
+  add<ArgMax>(registry.get("argmax"), Arithmetic{}, written_dense);
+  add<FirstMax>(registry.get("first_max"), Arithmetic{}, written_dense);
+  add<Softmax<false>::Make>(registry.get("softmax"), Floating{}, kCpuDense);
+  add<Softmax<true>::Make>(registry.get("log_softmax"), Floating{}, kCpuDense);
+}
+
+}  // namespace sluice::cpu_backend

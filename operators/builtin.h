@@ -1,0 +1,24 @@
+// The library's own rows and kernels, listed by hand: a linker drops what only registers itself.
+#pragma once
+
+namespace sluice {
+
+class Registry;
+
+namespace builtin {
+// Rows, by the header that declares their functions.
+void add_elementwise_rows(Registry& registry);
+void add_creation_rows(Registry& registry);
+void add_movement_rows(Registry& registry);
+void add_reduction_rows(Registry& registry);
+void add_loss_rows(Registry& registry);
+void add_matrix_rows(Registry& registry);
+void add_convolution_rows(Registry& registry);
+void add_optimizer_rows(Registry& registry);
+// Kernels.
+void add_reference_elementwise(Registry& registry);
+void add_reference_kernels(Registry& registry);
+void add_cpu_elementwise(Registry& registry);
+void add_cpu_kernels(Registry& registry);
+}  // namespace builtin
+}  // namespace sluice

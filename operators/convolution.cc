@@ -1,0 +1,159 @@
+// Rows and functions of convolution and pooling.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/elementwise.h"
+#include "sluice/operators/linear_algebra.h"
+
+namespace sluice {
+namespace {
+
+std::int64_t out_size(std::int64_t n, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return (n + 2 * padding - kernel) / stride + 1;
+}
+
+void infer_conv(Signature& s) {
+  s.same_dtypes();
+  s.floating();
+  s.rank(0, 4);
+  s.rank(1, 4);
+  const auto& a = s.attributes<ConvAttributes>();
+  const Dims& x = s.shape(0);
+  const Dims& w = s.shape(1);
+  if (x[1] != w[1]) s.fail(std::to_string(x[1]) + " channels, weight for " + std::to_string(w[1]));
+  if (a.stride < 1 || a.padding < 0) s.fail("stride must be at least 1 and padding at least 0");
+  if (w[2] < 1 || w[3] < 1 || x[2] + 2 * a.padding < w[2] || x[3] + 2 * a.padding < w[3]) {
+    s.fail("the kernel does not fit the image");
+  }
+  if (s.inputs() == 3 && !(s.shape(2) == Dims{w[0]})) s.fail("bias does not fit");
+  s.output({x[0], w[0], out_size(x[2], w[2], a.stride, a.padding), out_size(x[3], w[3], a.stride, a.padding)}, s.dtype());
+}
+
+const Operator& named(const char* name) { return Registry::instance().get(name); }
+
+NDArray input_grad(const NDArray& g, const NDArray& w, ConvAttributes a, const Dims& x_shape,
+                   const std::source_location& where) {
+  static const Operator& row = named("conv2d_input_grad");
+  a.wanted = x_shape;
+  return apply(row, {&g, &w}, a, {.where = where});
+}
+
+NDArray weight_grad(const NDArray& x, const NDArray& g, ConvAttributes a, const Dims& w_shape,
+                    const std::source_location& where) {
+  static const Operator& row = named("conv2d_weight_grad");
+  a.wanted = w_shape;
+  return apply(row, {&x, &g}, a, {.where = where});
+}
+
+NDArray plain_conv(const NDArray& x, const NDArray& w, const ConvAttributes& a, const std::source_location& where) {
+  return conv2d({x, where}, w, {}, {.stride = a.stride, .padding = a.padding, .relu = false});
+}
+
+template <bool with_relu>
+void conv_gradient(GradientContext& c) {
+  const ConvAttributes a = c.attributes().get<ConvAttributes>();
+  NDArray g = c.gradient();
+  if constexpr (with_relu) {
+    static const Operator& relu_grad = named("relu_grad");
+    g = c.create_graph() ? g * greater(c.output(), 0).to(g.dtype())
+                         : apply(relu_grad, {&g, &c.output()}, {}, {.where = c.where()});
+  }
+  if (c.wanted(0)) c.set(0, input_grad(g, c.input(1), a, c.input_spec(0).shape, c.where()));
+  if (c.wanted(1)) c.set(1, weight_grad(c.input(0), g, a, c.input_spec(1).shape, c.where()));
+  if (c.inputs() == 3 && c.wanted(2)) {
+    static const Operator& row = named("conv2d_bias_grad");
+    c.set(2, apply(row, {&g}, {}, {.where = c.where()}));
+  }
+}
+
+template <bool with_relu>
+void conv_row(Operator& op) {
+  op.min_inputs = 2;
+  op.max_inputs = 3;
+  op.infer = infer_conv;
+  const std::uint32_t y = with_relu ? needs::output() : 0;
+  op.needs = {needs::input(1) | y, needs::input(0) | y, y};
+  op.gradient = conv_gradient<with_relu>;
+}
+
+void wanted_shape(Signature& s) { s.output(s.attributes<ConvAttributes>().wanted, s.dtype()); }
+
+void infer_pool(Signature& s) {
+  s.floating();
+  s.rank(0, 4);
+  const auto& a = s.attributes<PoolAttributes>();
+  const Dims& x = s.shape(0);
+  if (a.kernel < 1 || a.stride < 1 || a.padding < 0 || a.padding >= a.kernel) {
+    s.fail("kernel " + std::to_string(a.kernel) + ", stride " + std::to_string(a.stride) + ", padding " +
+           std::to_string(a.padding));
+  }
+  if (x[2] + 2 * a.padding < a.kernel || x[3] + 2 * a.padding < a.kernel) s.fail("the window does not fit the image");
+  const Dims y{x[0], x[1], out_size(x[2], a.kernel, a.stride, a.padding), out_size(x[3], a.kernel, a.stride, a.padding)};
+  s.output(y, s.dtype());
+  s.output(y, DType::i32);
+}
+
+}  // namespace
+
+void builtin::add_convolution_rows(Registry& registry) {
+  add_operator(registry, "conv2d", conv_row<false>);
+  add_operator(registry, "conv2d_relu", conv_row<true>);
+  add_operator(registry, "conv2d_input_grad", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = wanted_shape;
+    op.needs = {needs::input(1), needs::input(0)};
+    op.gradient = [](GradientContext& c) {
+      const auto& a = c.attributes().get<ConvAttributes>();
+      if (c.wanted(0)) c.set(0, plain_conv(c.gradient(), c.input(1), a, c.where()));
+      if (c.wanted(1)) c.set(1, weight_grad(c.gradient(), c.input(0), a, c.input_spec(1).shape, c.where()));
+    };
+  });
+  add_operator(registry, "conv2d_weight_grad", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = wanted_shape;
+    op.needs = {needs::input(1), needs::input(0)};
+    op.gradient = [](GradientContext& c) {
+      const auto& a = c.attributes().get<ConvAttributes>();
+      if (c.wanted(0)) c.set(0, input_grad(c.input(1), c.gradient(), a, c.input_spec(0).shape, c.where()));
+      if (c.wanted(1)) c.set(1, plain_conv(c.input(0), c.gradient(), a, c.where()));
+    };
+  });
+  add_operator(registry, "conv2d_bias_grad", [](Operator& op) {
+    op.infer = [](Signature& s) { s.output({s.shape(0)[1]}, s.dtype()); };
+    op.gradient = [](GradientContext& c) {
+      c.set(0, c.gradient().reshape({1, -1, 1, 1}).broadcast_to(c.input_spec(0).shape));
+    };
+  });
+  // Outputs: the largest elements, and their places, which the gradient needs.
+  add_operator(registry, "max_pool2d", [](Operator& op) {
+    op.infer = infer_pool;
+    op.needs = {needs::output(1)};
+    op.gradient = [](GradientContext& c) {
+      if (c.create_graph()) throw ArrayError("max_pool2d", c.where(), "its gradient has no gradient");
+      static const Operator& row = named("max_pool2d_grad");
+      PoolAttributes a = c.attributes().get<PoolAttributes>();
+      a.wanted = c.input_spec(0).shape;
+      c.set(0, apply(row, {&c.gradient(), &c.output(1)}, a, {.where = c.where()}));
+    };
+  });
+  add_operator(registry, "max_pool2d_grad", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) { s.output(s.attributes<PoolAttributes>().wanted, s.dtype()); };
+  });
+}
+
+NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, const Conv2dOptions& options) {
+  static const Operator& plain = named("conv2d");
+  static const Operator& with_relu = named("conv2d_relu");
+  const Operator& row = options.relu ? with_relu : plain;
+  const ConvAttributes a{options.stride, options.padding, options.relu, {}};
+  if (bias) return apply(row, {&x.array, &weight.array, &bias}, a, {.where = x.where});
+  return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
+}
+
+NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  static const Operator& row = named("max_pool2d");
+  return apply(row, {&x.array}, PoolAttributes{kernel, stride != 0 ? stride : kernel, padding, {}}, {.where = x.where});
+}
+
+}  // namespace sluice

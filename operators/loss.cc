@@ -1,0 +1,61 @@
+// Cross-entropy: softmax and loss in one pass.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/elementwise.h"
+#include "sluice/operators/reduction.h"
+#include "sluice/operators/shaping.h"
+
+namespace sluice {
+
+void builtin::add_loss_rows(Registry& registry) {
+  // Outputs: the loss and the probabilities, which the gradient needs.
+  add_operator(registry, "cross_entropy", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.floating();
+      if (s.dtype(1) != DType::i64) s.fail("labels are i64, i32 or u8, not " + std::string(name_of(s.dtype(1))));
+      if (s.shape(0).rank() != 2 || s.shape(1).rank() != 1 || s.shape(0)[0] != s.shape(1)[0] || s.shape(0)[1] < 1) {
+        s.fail("needs logits (n, classes) and labels (n,)");
+      }
+      s.output({}, s.dtype());
+      s.output(s.shape(0), s.dtype());
+    };
+    op.needs = {needs::output(1) | needs::input(1)};
+    op.gradient = [](GradientContext& c) {
+      const NDArray& p = c.output(1);
+      const double scale = c.attributes().get<LossAttributes>().scale;
+      NDArray total;
+      if (c.has_gradient(0)) {
+        if (c.create_graph()) {
+          total = (p - one_hot(c.input(1), p.size(1), p.dtype())) * (c.gradient(0) * scale);
+        } else {
+          static const Operator& row = Registry::instance().get("cross_entropy_grad");
+          total = apply(row, {&p, &c.input(1), &c.gradient(0)}, c.attributes(), {.where = c.where()});
+        }
+      }
+      if (c.has_gradient(1)) {
+        const NDArray& g = c.gradient(1);
+        const NDArray part = p * (g - sum(g * p, {-1}, true));
+        total = total ? total + part : part;
+      }
+      c.set(0, total);
+    };
+  });
+  // (probabilities - one_hot(labels)) * scale * g.
+  add_operator(registry, "cross_entropy_grad", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 3;
+    op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
+  });
+}
+
+NDArray cross_entropy(const Operand& logits, const Operand& labels, double divisor) {
+  logits.array.checked("cross_entropy", logits.where);
+  const DType t = labels.array.checked("cross_entropy", logits.where).dtype();
+  const NDArray wide = t == DType::i32 || t == DType::u8 ? labels.array.to(DType::i64, labels.where) : labels.array;
+  const double rows = logits.array.rank() > 0 ? static_cast<double>(logits.array.shape()[0]) : 1;
+  static const Operator& row = Registry::instance().get("cross_entropy");
+  return apply(row, {&logits.array, &wide}, LossAttributes{1 / (divisor != 0 ? divisor : rows)},
+               {.where = logits.where});
+}
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+// Optimiser steps as operators: they update weights and state in place, in one pass. Not recorded.
+#pragma once
+
+#include "sluice/operators/registry.h"
+
+namespace sluice {
+
+/// d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum. All of one shape and
+/// dtype (f32, f64). Updates w and v.
+void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, double lr, double momentum,
+              double weight_decay);
+
+struct AdamStep {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;  ///< weight decay as in AdamW
+  std::int64_t step = 1;   ///< counts from 1
+  friend bool operator==(const AdamStep&, const AdamStep&) = default;
+};
+/// Updates w, m (first moment) and v (second).
+void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step);
+
+/// target += the sum of `terms`, added in their order. All of one shape and dtype.
+void accumulate(const NDArray& target, std::span<const NDArray> terms,
+                std::source_location where = std::source_location::current());
+/// The sum of the terms in their order.
+NDArray add_n(std::span<const NDArray> terms, std::source_location where = std::source_location::current());
+
+}  // namespace sluice

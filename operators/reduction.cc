@@ -1,0 +1,180 @@
+// Rows and functions of reductions and softmax.
+#include "sluice/operators/reduction.h"
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/elementwise.h"
+
+namespace sluice {
+namespace {
+
+const Operator& named(const char* name) { return Registry::instance().get(name); }
+
+std::uint32_t axis_bits(const char* who, const Operand& x, const Dims& axes) {
+  x.array.checked(who, x.where);
+  const int rank = x.array.rank();
+  if (axes.empty()) return (1U << rank) - 1;
+  std::uint32_t bits = 0;
+  for (std::int64_t axis : axes) {
+    const std::int64_t at = axis < 0 ? axis + rank : axis;
+    if (at < 0 || at >= rank || (bits >> at & 1U) != 0) {
+      throw ArrayError(who, x.where, to_string(x.array.shape()) + ": axes " + to_string(axes));
+    }
+    bits |= 1U << at;
+  }
+  return bits;
+}
+
+Dims reduced_shape(const Dims& shape, std::uint32_t axes, bool keep) {
+  Dims out;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if ((axes >> i & 1U) == 0) {
+      out.push_back(shape[i]);
+    } else if (keep) {
+      out.push_back(1);
+    }
+  }
+  return out;
+}
+
+void infer_reduce(Signature& s) {
+  s.arithmetic();
+  const auto& a = s.attributes<ReduceAttributes>();
+  if (a.scale != 1) s.floating();
+  s.output(reduced_shape(s.shape(0), a.axes, a.keep), s.dtype());
+}
+
+void need_elements(Signature& s, std::uint32_t axes) {
+  for (int i = 0; i < s.shape(0).rank(); ++i) {
+    if ((axes >> i & 1U) != 0 && s.shape(0)[i] == 0) s.fail("nothing to choose from");
+  }
+}
+
+// A result's gradient, seen in the shape of what was reduced.
+NDArray widened(GradientContext& c, const NDArray& g) {
+  const auto& a = c.attributes().get<ReduceAttributes>();
+  const Dims& shape = c.input_spec(0).shape;
+  return g.reshape(reduced_shape(shape, a.axes, true), c.where()).broadcast_to(shape, c.where());
+}
+
+NDArray last_axis(const char* name, const Operand& x, int axis) {
+  x.array.checked(name, x.where);
+  const int rank = x.array.rank();
+  const int at = axis < 0 ? axis + rank : axis;
+  if (at < 0 || at >= rank) {
+    throw ArrayError(name, x.where, to_string(x.array.shape()) + ": no axis " + std::to_string(axis));
+  }
+  if (at == rank - 1) return apply(named(name), {&x.array}, {}, {.where = x.where});
+  Dims axes;
+  for (int i = 0; i < rank; ++i) axes.push_back(i == at ? rank - 1 : i == rank - 1 ? at : i);
+  const NDArray swapped = x.array.permute(axes, x.where);
+  return apply(named(name), {&swapped}, {}, {.where = x.where}).permute(axes, x.where);
+}
+
+}  // namespace
+
+void builtin::add_reduction_rows(Registry& registry) {
+  add_operator(registry, "sum", [](Operator& op) {
+    op.infer = infer_reduce;
+    op.gradient = [](GradientContext& c) {
+      const double scale = c.attributes().get<ReduceAttributes>().scale;
+      const NDArray g = widened(c, c.gradient());
+      c.set(0, scale == 1 ? g : mul({g, c.where()}, scale));
+    };
+  });
+  add_operator(registry, "max", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      need_elements(s, s.attributes<ReduceAttributes>().axes);
+      infer_reduce(s);
+    };
+    op.needs = {needs::input(0)};
+    op.gradient = [](GradientContext& c) {
+      const NDArray mask = apply(named("first_max"), {&c.input(0)}, c.attributes(), {.where = c.where()});
+      c.set(0, mul({widened(c, c.gradient()), c.where()}, mask));
+    };
+  });
+  // 1 where the first largest element of each reduced group lies, else 0.
+  add_operator(registry, "first_max", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      s.arithmetic();
+      s.output(s.shape(0), s.dtype());
+    };
+  });
+  add_operator(registry, "argmax", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      s.arithmetic();
+      const auto& a = s.attributes<ReduceAttributes>();
+      need_elements(s, a.axes);
+      s.output(reduced_shape(s.shape(0), a.axes, a.keep), DType::i64);
+    };
+  });
+  const auto infer_softmax = [](Signature& s) {
+    s.floating();
+    if (s.shape(0).empty()) s.fail("a scalar has no axis");
+    s.output(s.shape(0), s.dtype());
+  };
+  add_operator(registry, "softmax", [&](Operator& op) {
+    op.infer = infer_softmax;
+    op.needs = {needs::output()};
+    op.gradient = [](GradientContext& c) {
+      const NDArray& y = c.output();
+      const NDArray& g = c.gradient();
+      c.set(0, y * (g - sum(g * y, {-1}, true)));
+    };
+  });
+  add_operator(registry, "log_softmax", [&](Operator& op) {
+    op.infer = infer_softmax;
+    op.needs = {needs::output()};
+    op.gradient = [](GradientContext& c) {
+      const NDArray& g = c.gradient();
+      c.set(0, g - exp(c.output()) * sum(g, {-1}, true));
+    };
+  });
+}
+
+NDArray sum(const Operand& x, const Dims& axes, bool keep) {
+  static const Operator& row = named("sum");
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits("sum", x, axes), keep, 1}, {.where = x.where});
+}
+
+NDArray mean(const Operand& x, const Dims& axes, bool keep) {
+  static const Operator& row = named("sum");
+  const std::uint32_t bits = axis_bits("mean", x, axes);
+  std::int64_t n = 1;
+  for (int i = 0; i < x.array.rank(); ++i) n *= (bits >> i & 1U) != 0 ? x.array.shape()[i] : 1;
+  if (!is_floating(x.array.dtype())) {
+    throw ArrayError("mean", x.where, "needs f32 or f64, not " + std::string(name_of(x.array.dtype())));
+  }
+  return apply(row, {&x.array}, ReduceAttributes{bits, keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
+}
+
+NDArray max(const Operand& x, const Dims& axes, bool keep) {
+  static const Operator& row = named("max");
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits("max", x, axes), keep, 1}, {.where = x.where});
+}
+
+NDArray argmax(const Operand& x, int axis, bool keep) {
+  static const Operator& row = named("argmax");
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits("argmax", x, {axis}), keep, 1}, {.where = x.where});
+}
+
+NDArray sum_to(const Operand& x, const Dims& shape) {
+  x.array.checked("sum_to", x.where);
+  if (x.array.shape() == shape) return x.array;
+  const int added = x.array.rank() - shape.rank();
+  Dims axes;
+  for (int i = 0; i < x.array.rank(); ++i) {
+    const bool fits = i >= added && (shape[i - added] == x.array.shape()[i] || shape[i - added] == 1);
+    if (added < 0 || (i >= added && !fits)) {
+      throw ArrayError("sum_to", x.where, to_string(x.array.shape()) + " does not sum to " + to_string(shape));
+    }
+    if (i < added || shape[i - added] != x.array.shape()[i]) axes.push_back(i);
+  }
+  const NDArray result = axes.empty() ? x.array : sum(x, axes);
+  return result.reshape(shape, x.where);
+}
+
+NDArray softmax(const Operand& x, int axis) { return last_axis("softmax", x, axis); }
+NDArray log_softmax(const Operand& x, int axis) { return last_axis("log_softmax", x, axis); }
+
+}  // namespace sluice

@@ -1,0 +1,252 @@
+// The registry: one row per operator, kernels from backends, and the one path by which operators are applied.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <vector>
+
+#include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/push.h"
+
+namespace sluice {
+
+/// An operator's attributes: a value of the struct that its row expects, shared, immutable and comparable.
+class Attributes {
+ public:
+  Attributes() = default;
+  template <class A>
+    requires(!std::is_same_v<A, Attributes>)
+  Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})
+      : value_(std::make_shared<const A>(std::move(value))), table_(&table_of<A>) {}
+  /// The struct; A must be the type that it was made from (throws std::bad_cast).
+  template <class A>
+  const A& get() const {
+    if (!table_ || *table_->type != typeid(A)) throw std::bad_cast();
+    return *static_cast<const A*>(value_.get());
+  }
+  explicit operator bool() const { return value_ != nullptr; }
+  const std::shared_ptr<const void>& pointer() const { return value_; }
+  /// Equal types and equal values: A's own ==, so that no attribute is forgotten.
+  friend bool operator==(const Attributes& a, const Attributes& b) {
+    if (!a.table_ || !b.table_) return a.table_ == b.table_;
+    return *a.table_->type == *b.table_->type && a.table_->equal(a.value_.get(), b.value_.get());
+  }
+
+ private:
+  struct Table {
+    const std::type_info* type;
+    bool (*equal)(const void*, const void*);
+  };
+  template <class A>
+  static inline const Table table_of{&typeid(A), [](const void* a, const void* b) {
+                                       return *static_cast<const A*>(a) == *static_cast<const A*>(b);
+                                     }};
+  std::shared_ptr<const void> value_;
+  const Table* table_ = nullptr;
+};
+
+/// Shape and dtype of an array.
+struct Spec {
+  Dims shape;
+  DType dtype = DType::f32;
+  friend bool operator==(const Spec&, const Spec&) = default;
+};
+
+/// What an operator's rule sees of a call, and where it puts what comes out.
+class Signature {
+ public:
+  Signature(const char* name, std::source_location where, std::span<const Spec> inputs, const Attributes& attributes)
+      : inputs_(inputs), attributes_(attributes), name_(name), where_(where) {}
+  int inputs() const { return static_cast<int>(inputs_.size()); }
+  const Spec& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
+  const Dims& shape(int i) const { return input(i).shape; }
+  DType dtype(int i = 0) const { return input(i).dtype; }
+  template <class A>
+  const A& attributes() const {
+    return attributes_.get<A>();
+  }
+  void output(const Dims& shape, DType dtype) { outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype}; }
+  std::span<const Spec> outputs() const { return {outputs_.data(), static_cast<std::size_t>(count_)}; }
+  std::source_location where() const { return where_; }
+
+  /// Throws ArrayError: "[name] main.cc:41: (64, 10) x (12, 3): why", with the inputs' shapes.
+  [[noreturn]] void fail(const std::string& why) const;
+  /// Throws where the inputs from `first` on differ in dtype.
+  void same_dtypes(int first = 0) const;
+  /// Throws unless the operator computes in input i's dtype: f32 f64 (floating), and i32 i64.
+  void arithmetic(int i = 0) const;
+  void floating(int i = 0) const;
+  void rank(int i, int rank) const;
+  /// The shape to which all inputs broadcast.
+  Dims broadcast() const;
+
+ private:
+  static constexpr int kMaxOutputs = 4;
+  std::span<const Spec> inputs_;
+  const Attributes& attributes_;
+  const char* name_;
+  std::source_location where_;
+  std::array<Spec, kMaxOutputs> outputs_;
+  int count_ = 0;
+};
+
+/// What an operator's gradient rule sees. It answers with set(i, gradient of input i), made by operators.
+class GradientContext {
+ public:
+  virtual ~GradientContext() = default;
+  /// True if the gradient of input i is wanted: others need not be computed.
+  virtual bool wanted(int i) const = 0;
+  /// The gradient with respect to output i (zeros where nothing used that output).
+  virtual const NDArray& gradient(int i = 0) = 0;
+  /// False if nothing used output i.
+  virtual bool has_gradient(int i) const = 0;
+  /// Values kept by the row's `needs`.
+  virtual const NDArray& input(int i) const = 0;
+  virtual const NDArray& output(int i = 0) const = 0;
+  virtual const Spec& input_spec(int i) const = 0;
+  virtual int inputs() const = 0;
+  virtual const Attributes& attributes() const = 0;
+  /// The forward call's place, for the gradient's errors and traces.
+  virtual std::source_location where() const = 0;
+  /// True if the gradient is recorded itself: it must then be made of operators that have gradients.
+  virtual bool create_graph() const = 0;
+  virtual void set(int i, NDArray gradient) = 0;
+};
+
+using KernelFunction = void (*)(ArrayContext& context);
+
+/// A kernel of a backend. Of those that fit, the one with the highest rank is taken.
+struct Kernel {
+  const char* backend = "";      ///< "reference", "cpu", ...
+  int rank = 0;                  ///< reference: 0, cpu: 10
+  KernelFunction run = nullptr;
+  bool dense_inputs = false;     ///< wants contiguous inputs: others are packed for it
+  bool dense_outputs = false;    ///< the same for outputs, which are unpacked afterwards
+};
+
+namespace needs {
+/// Bits of Operator::needs.
+constexpr std::uint32_t input(int i) { return 1U << i; }
+constexpr std::uint32_t output(int i = 0) { return 1U << (16 + i); }
+}  // namespace needs
+
+/// An operator's row. Rows live as long as the program.
+struct Operator : OperatorInfo {
+  using Infer = void (*)(Signature& signature);
+  using Gradient = void (*)(GradientContext& context);
+
+  int min_inputs = 1;
+  int max_inputs = 1;            ///< up to 16 have bits in `needs`
+  bool elementwise = false;      ///< inputs broadcast; an output element depends on its own index alone
+  int key = 0;                   ///< the input whose dtype chooses the kernel; -1: output 0
+  Infer infer = nullptr;         ///< shapes and dtypes, with its checks
+  Gradient gradient = nullptr;   ///< null: no gradient flows back
+  /// needs[i]: what the gradient of input i wants kept (the last entry counts for all further inputs).
+  std::vector<std::uint32_t> needs;
+
+  Operator() = default;
+  Operator(const Operator&) = delete;
+  Operator& operator=(const Operator&) = delete;
+
+  /// The kernel with the highest rank, at most `max_rank`; null if there is none. Thread-safe.
+  const Kernel* kernel(DeviceKind device, DType dtype, int max_rank = 1 << 30) const;
+  /// Adds a kernel; it is found by calls from now on. Thread-safe.
+  void add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const;
+
+ private:
+  struct List {
+    Kernel kernel;
+    const List* next;  ///< by falling rank; entries are never removed
+  };
+  mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, 3> kernels_{};
+};
+
+/// All rows by name. The library's own are there from the first use; a program adds its own at any time.
+class Registry {
+ public:
+  static Registry& instance();
+  /// Adds a row; returns it. Throws UsageError for a name that is taken.
+  const Operator& add(std::unique_ptr<Operator> row);
+  /// Adds the row or returns null.
+  const Operator* find(std::string_view name) const;
+  /// Throws UsageError for an unknown name.
+  const Operator& get(std::string_view name) const;
+  std::vector<const Operator*> all() const;
+
+ private:
+  Registry();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Makes a row: add_operator("cube", [](Operator& row) { row.infer = ...; }).
+template <class F>
+const Operator& add_operator(Registry& registry, const char* name, F&& fill) {
+  auto row = std::make_unique<Operator>();
+  row->name = name;
+  fill(*row);
+  return registry.add(std::move(row));
+}
+template <class F>
+const Operator& add_operator(const char* name, F&& fill) {
+  return add_operator(Registry::instance(), name, std::forward<F>(fill));
+}
+
+/// Kernels of rank at most this are chosen by the calling thread's pushes: for tests that compare backends.
+class KernelRankLimit {
+ public:
+  explicit KernelRankLimit(int max_rank);
+  ~KernelRankLimit();
+  KernelRankLimit(const KernelRankLimit&) = delete;
+  KernelRankLimit& operator=(const KernelRankLimit&) = delete;
+
+ private:
+  int saved_;
+};
+
+struct ApplyOptions {
+  std::source_location where = std::source_location::current();
+  int priority = kDefaultPriority;
+  /// Where the outputs go (views of existing arrays, of the right shape and dtype); empty: new arrays.
+  std::span<const NDArray> into = {};
+  /// Bit i: the kernel reads into[i] too and changes it (optimiser states, accumulation).
+  std::uint32_t updates = 0;
+  /// Where outputs live when there are no inputs; default: the scope's device.
+  Place on = {};
+};
+
+/// The one path of every operator: checks, shapes, recording, versions, push. Returns the outputs (new arrays, or
+/// `into`). Throws ArrayError at the call, and what Engine::push throws.
+std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                               const ApplyOptions& options);
+/// The same with one output.
+NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
+              const ApplyOptions& options = {});
+
+/// Bit of ScopeState::flags: pushes are not recorded for gradients.
+inline constexpr std::uint32_t kNoGradFlag = 1;
+inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
+
+namespace detail {
+/// How autograd/ gets to know of operators: set once, when autograd/ is first used.
+struct Recorder {
+  virtual ~Recorder() = default;
+  /// Before the push: an empty node.
+  virtual Ref<History> begin() = 0;
+  /// After it: fills the node. 
+  virtual void finish(const Ref<History>& node, const Operator& op, const Attributes& attributes,
+                      std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
+                      ArrayPushResult& result, const std::source_location& where) = 0;
+};
+void set_recorder(Recorder* recorder);
+}  // namespace detail
+
+}  // namespace sluice

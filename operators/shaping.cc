@@ -1,0 +1,181 @@
+// Rows and functions that move or convert elements: copy, transfer, cast, scatter, concat, one_hot, take_rows.
+#include "sluice/operators/shaping.h"
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/elementwise.h"
+
+namespace sluice {
+namespace {
+
+void same_shape(Signature& s) { s.output(s.shape(0), s.dtype()); }
+
+bool is_label(DType t) { return t == DType::i64 || t == DType::i32 || t == DType::u8; }
+
+int positive_axis(int axis, int rank, const char* who, const std::source_location& where) {
+  const int at = axis < 0 ? axis + rank : axis;
+  if (at < 0 || at >= rank) throw ArrayError(who, where, "no axis " + std::to_string(axis));
+  return at;
+}
+
+void infer_concat(Signature& s) {
+  const int axis = s.attributes<AxisAttributes>().axis;
+  Dims shape = s.shape(0);
+  s.same_dtypes();
+  for (int i = 1; i < s.inputs(); ++i) {
+    Dims other = s.shape(i);
+    if (other.rank() != shape.rank()) s.fail("ranks differ");
+    shape[axis] += other[axis];
+    other[axis] = shape[axis];
+    if (!(other == shape)) s.fail("sizes differ beside axis " + std::to_string(axis));
+  }
+  s.output(shape, s.dtype());
+}
+
+}  // namespace
+
+void builtin::add_movement_rows(Registry& registry) {
+  add_operator(registry, "copy", [](Operator& op) {
+    op.elementwise = true;
+    op.infer = same_shape;
+    op.gradient = [](GradientContext& c) { c.set(0, c.gradient()); };
+  });
+  add_operator(registry, "transfer", [](Operator& op) {
+    op.infer = same_shape;
+    op.gradient = [](GradientContext& c) {
+      c.set(0, c.gradient().to(c.attributes().get<TransferAttributes>().from, c.where()));
+    };
+  });
+  add_operator(registry, "cast", [](Operator& op) {
+    op.infer = [](Signature& s) { s.output(s.shape(0), s.attributes<DTypeAttributes>().dtype); };
+    op.gradient = [](GradientContext& c) { c.set(0, c.gradient().to(c.input_spec(0).dtype, c.where())); };
+  });
+  // Zeros of `shape` with the input added in at its window: what a view's gradient is for the array.
+  add_operator(registry, "scatter", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      s.arithmetic();
+      s.output(s.attributes<WindowAttributes>().shape, s.dtype());
+    };
+    op.gradient = [](GradientContext& c) {
+      const auto& window = c.attributes().get<WindowAttributes>();
+      const NDArray g = c.gradient().contiguous(c.where());
+      c.set(0, g.strided(c.input_spec(0).shape, window.strides, window.offset + g.offset(), c.where()));
+    };
+  });
+  add_operator(registry, "concat", [](Operator& op) {
+    op.max_inputs = 1 << 16;
+    op.infer = infer_concat;
+    op.gradient = [](GradientContext& c) {
+      const int axis = c.attributes().get<AxisAttributes>().axis;
+      std::int64_t at = 0;
+      for (int i = 0; i < c.inputs(); ++i) {
+        const std::int64_t n = c.input_spec(i).shape[axis];
+        if (c.wanted(i)) c.set(i, c.gradient().narrow(axis, at, at + n));
+        at += n;
+      }
+    };
+  });
+  add_operator(registry, "one_hot", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      if (!is_label(s.dtype())) s.fail("labels are i64, i32 or u8, not " + std::string(name_of(s.dtype())));
+      const auto& a = s.attributes<AxisAttributes>();
+      if (a.size < 1) s.fail("at least one class is needed");
+      Dims shape = s.shape(0);
+      shape.push_back(a.size);
+      s.output(shape, a.dtype);
+    };
+  });
+  add_operator(registry, "take_rows", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      if (!is_label(s.dtype(1))) s.fail("rows are i64, i32 or u8, not " + std::string(name_of(s.dtype(1))));
+      s.rank(1, 1);
+      if (s.shape(0).empty()) s.fail("a scalar has no rows");
+      Dims shape = s.shape(0);
+      shape[0] = s.shape(1)[0];
+      s.output(shape, s.dtype());
+    };
+    op.needs = {needs::input(1)};
+    op.gradient = [](GradientContext& c) {
+      c.set(0, apply(Registry::instance().get("add_rows"), {&c.gradient(), &c.input(1)},
+                     WindowAttributes{c.input_spec(0).shape, {}, 0}, {.where = c.where()}));
+    };
+  });
+  // Zeros of `shape` with row i of the input added in at rows[i], in order.
+  add_operator(registry, "add_rows", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.arithmetic();
+      s.output(s.attributes<WindowAttributes>().shape, s.dtype());
+    };
+    op.needs = {needs::input(1)};
+    op.gradient = [](GradientContext& c) { c.set(0, take_rows(c.gradient(), c.input(1))); };
+  });
+}
+
+NDArray concat(std::span<const NDArray> arrays, int axis, std::source_location where) {
+  if (arrays.empty()) throw ArrayError("concat", where, "no arrays");
+  arrays[0].checked("concat", where);
+  axis = positive_axis(axis, arrays[0].rank(), "concat", where);
+  std::vector<const NDArray*> inputs;
+  for (const NDArray& x : arrays) inputs.push_back(&x);
+  static const Operator& row = Registry::instance().get("concat");
+  return apply_all(row, inputs, AxisAttributes{axis, 0, DType::f32}, {.where = where})[0];
+}
+
+NDArray stack(std::span<const NDArray> arrays, int axis, std::source_location where) {
+  if (arrays.empty()) throw ArrayError("stack", where, "no arrays");
+  axis = positive_axis(axis, arrays[0].rank() + 1, "stack", where);
+  std::vector<NDArray> widened;
+  for (const NDArray& x : arrays) widened.push_back(x.unsqueeze(axis, where));
+  return concat(widened, axis, where);
+}
+
+NDArray one_hot(const Operand& labels, std::int64_t classes, DType dtype) {
+  static const Operator& row = Registry::instance().get("one_hot");
+  return apply(row, {&labels.array}, AxisAttributes{0, classes, dtype}, {.where = labels.where});
+}
+
+NDArray take_rows(const Operand& x, const Operand& rows) {
+  static const Operator& row = Registry::instance().get("take_rows");
+  return apply(row, {&x.array, &rows.array}, {}, {.where = x.where});
+}
+
+NDArray NDArray::copy(Where where) const {
+  static const Operator& row = Registry::instance().get("copy");
+  return apply(row, {this}, {}, {.where = where});
+}
+
+NDArray NDArray::contiguous(Where where) const {
+  checked("contiguous", where);
+  return is_contiguous() ? *this : copy(where);
+}
+
+NDArray NDArray::to(Device device, Where where) const {
+  const Device from = checked("to", where).device();
+  if (from == device) return *this;
+  static const Operator& row = Registry::instance().get("transfer");
+  return apply(row, {this}, TransferAttributes{from, device},
+               {.where = where, .on = Place(device, LaneKind::copy_in)});
+}
+
+NDArray NDArray::to(DType dtype, Where where) const {
+  if (checked("to", where).dtype() == dtype) return *this;
+  static const Operator& row = Registry::instance().get("cast");
+  return apply(row, {this}, DTypeAttributes{dtype}, {.where = where});
+}
+
+void NDArray::assign(const Operand& y) const {
+  checked("assign", y.where);
+  y.array.checked("assign", y.where);
+  if (y.array.device() == device()) {
+    static const Operator& row = Registry::instance().get("copy");
+    const NDArray widened = y.array.broadcast_to(shape_, y.where);
+    apply(row, {&widened}, {}, {.where = y.where, .into = std::span(this, 1)});
+  } else {
+    assign({y.array.to(device(), y.where), y.where});
+  }
+}
+
+}  // namespace sluice

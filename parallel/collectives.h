@@ -1,0 +1,36 @@
+// Collectives over the devices of one process.
+#pragma once
+
+#include <source_location>
+#include <span>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+#include "sluice/ndarray/nd_array.h"
+
+namespace sluice::parallel {
+
+/// The devices that take part, each with a rank (its place in the list), and the `order` variable that all collectives
+/// of the group share: they take effect in push order, whatever becomes ready first. Copies share the group.
+class Communicator {
+ public:
+  /// Throws UsageError for no devices.
+  explicit Communicator(std::vector<Device> devices, Engine& engine = default_engine());
+  int size() const { return static_cast<int>(devices_.size()); }
+  Device device(int rank) const { return devices_[static_cast<std::size_t>(rank)]; }
+  const std::vector<Device>& devices() const { return devices_; }
+  const Variable& order_variable() const { return order_; }
+
+ private:
+  std::vector<Device> devices_;
+  Variable order_;
+};
+
+/// The sum of all ranks' arrays, on every rank: one op that reads them all and adds them in the order of ranks, so the
+/// bits depend on nothing else. parts[r] lives on rank r's device; all have one shape and dtype (f32, f64, i32, i64).
+/// Recorded: the gradient of each part is the sum of the results' gradients, itself an all-reduce. Pushes; does not
+/// wait. Throws ArrayError where shapes, dtypes, devices or the number of parts do not fit.
+std::vector<NDArray> all_reduce(const Communicator& group, std::span<const NDArray> parts,
+                                std::source_location where = std::source_location::current());
+
+}  // namespace sluice::parallel

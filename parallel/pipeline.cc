@@ -1,0 +1,183 @@
+// Pushing a schedule's actions: in an order in which each one's inputs were pushed before.
+#include "sluice/parallel/pipeline.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "sluice/autograd/autograd.h"
+#include "sluice/operators/operators.h"
+#include "sluice/parallel/verify.h"
+
+namespace sluice::parallel {
+namespace {
+
+/// Trace tags: the step above, the action below (plus one: 0 is no action).
+constexpr int kActionBits = 24;
+
+std::uint64_t tag_of(std::uint64_t step, const Schedule& schedule, const Action& action) {
+  return step << kActionBits | static_cast<std::uint64_t>(index_of(schedule, action) + 1);
+}
+
+/// What one microbatch leaves between its actions; a stage's part is dropped by its backward action.
+struct Passage {
+  NDArray input;  ///< of the stage: a leaf, so that its gradient can be sent back
+  NDArray output;
+};
+
+void in_index_order(const Schedule& schedule) {
+  for (const auto& actions : schedule.per_stage) {
+    int next = 0;
+    for (const Action& a : actions)
+      if (a.kind == ActionKind::backward && a.microbatch != next++)
+        throw std::invalid_argument("schedule '" + schedule.name + "' runs " + to_text(a) +
+                                    " out of index order: gradients would add up in another order");
+  }
+}
+
+}  // namespace
+
+Pipeline::Pipeline(std::initializer_list<Stage> stages, LossFunction loss)
+    : Pipeline(std::vector<Stage>(stages), std::move(loss)) {}
+
+Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss) : stages_(std::move(stages)), loss_(std::move(loss)) {
+  check();
+  if (!loss_)
+    loss_ = [](const NDArray& output, const NDArray& target, double divisor) {
+      return cross_entropy(output, target, divisor);
+    };
+  std::map<std::pair<DeviceKind, int>, Variable> by_device;
+  for (Stage& stage : stages_) {
+    stage.module->to(stage.device);
+    Variable& sequence = by_device[{stage.device.kind, stage.device.index}];
+    if (!sequence) sequence = default_engine().variable("pipeline device");
+    sequences_.push_back(sequence);
+  }
+}
+
+void Pipeline::check() const {
+  if (stages_.empty()) throw UsageError("[Pipeline] no stages");
+  for (const Stage& stage : stages_) {
+    if (!stage.module) throw UsageError("[Pipeline] a stage has no module");
+    if (stage.device.index >= default_engine().device_count(stage.device.kind))
+      throw UsageError("[Pipeline] no device " + sluice::to_string(stage.device) + " in this engine");
+  }
+}
+
+std::vector<NamedParameter> Pipeline::parameters() const {
+  std::vector<NamedParameter> all;
+  for (const Stage& stage : stages_)
+    for (NamedParameter& p : stage.module->parameters()) all.push_back(p);
+  return all;
+}
+
+const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
+  if (plan_.make == options.schedule && plan_.schedule.microbatches == options.microbatches) return plan_;
+  Plan made;
+  made.make = options.schedule;
+  made.schedule = options.schedule(stages(), options.microbatches);
+  verify(made.schedule);
+  in_index_order(made.schedule);
+  made.order = program_order(made.schedule);
+  return plan_ = std::move(made);
+}
+
+NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineStep& options,
+                       std::source_location where) {
+  const Plan& plan = this->plan(options);
+  const int m = options.microbatches;
+  const std::int64_t rows = x.size(0);
+  if (target.size(0) != rows)
+    throw ArrayError("pipeline", where,
+                     to_string(x.shape()) + " with targets " + to_string(target.shape()) + ": lengths differ");
+  if (rows < m)
+    throw ArrayError("pipeline", where, std::to_string(rows) + " rows for " + std::to_string(m) + " microbatches");
+  ++step_;
+  const auto first_row = [&](int k) { return rows / m * k + std::min<std::int64_t>(k, rows % m); };
+  const int last = stages() - 1;
+  std::vector<std::vector<Passage>> passages(stages_.size(), std::vector<Passage>(static_cast<std::size_t>(m)));
+  std::vector<NDArray> losses(static_cast<std::size_t>(m));
+
+  // Transfers stand outside of a device's sequence: they run on copy lanes as soon as they can.
+  const auto inside = [&](const Action& action, auto&& body) {
+    DeviceScope device(stages_[static_cast<std::size_t>(action.stage)].device);
+    TagScope tag(tag_of(step_, plan.schedule, action));
+    std::optional<SequenceScope> sequence;
+    if (options.strict_order) sequence.emplace(sequences_[static_cast<std::size_t>(action.stage)]);
+    body();
+  };
+  const auto send = [](const NDArray& value, Device device) {
+    NoGrad no_grad;
+    return value.detach().to(device);
+  };
+
+  for (const Action& action : plan.order) {
+    const Device device = stages_[static_cast<std::size_t>(action.stage)].device;
+    const auto k = static_cast<std::size_t>(action.microbatch);
+    auto& here = passages[static_cast<std::size_t>(action.stage)][k];
+    if (action.kind == ActionKind::forward) {
+      NDArray labels;
+      if (action.stage == 0) {
+        here.input = send(x.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
+      } else {
+        here.input = send(passages[static_cast<std::size_t>(action.stage) - 1][k].output, device).with_grad();
+      }
+      if (action.stage == last)
+        labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
+      inside(action, [&] {
+        here.output = stages_[static_cast<std::size_t>(action.stage)].module->forward(here.input);
+        if (action.stage == last) {
+          here.output = loss_(here.output, labels, static_cast<double>(rows));
+          losses[k] = here.output.detach();
+        }
+      });
+    } else {
+      NDArray gradient;
+      if (action.stage != last) {
+        auto& above = passages[static_cast<std::size_t>(action.stage) + 1][k];
+        gradient = send(above.input.grad(), device);
+        above = {};
+      }
+      inside(action, [&] { backward({&here.output, 1}, {&gradient, 1}, false, where); });
+      here.output = {};
+      if (action.stage == 0) here = {};
+    }
+  }
+  NoGrad no_grad;
+  DeviceScope device(stages_.back().device);
+  return add_n(losses, where);
+}
+
+NDArray Pipeline::forward(const NDArray& x) const {
+  NoGrad no_grad;
+  NDArray value = x;
+  for (const Stage& stage : stages_) {
+    DeviceScope device(stage.device);
+    value = stage.module->forward(value.to(stage.device));
+  }
+  return value;
+}
+
+std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std::uint64_t step) const {
+  std::map<std::uint64_t, TimelineBox> found;
+  for (const auto& actions : plan_.schedule.per_stage)
+    for (const Action& a : actions) {
+      TimelineBox box{a.kind, a.stage, a.microbatch, 0, 0};
+      found.emplace(tag_of(step, plan_.schedule, a), box);
+    }
+  for (const TraceEvent& e : events) {
+    const auto it = found.find(e.tag);
+    if (it == found.end() || e.lane != LaneKind::compute) continue;
+    const double start = static_cast<double>(e.start) * 1e-9, end = static_cast<double>(e.end) * 1e-9;
+    TimelineBox& box = it->second;
+    box.start = box.end == 0 ? start : std::min(box.start, start);
+    box.end = std::max(box.end, end);
+  }
+  std::vector<TimelineBox> boxes;
+  for (auto& [tag, box] : found)
+    if (box.end > 0) boxes.push_back(box);
+  return boxes;
+}
+
+}  // namespace sluice::parallel

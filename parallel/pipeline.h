@@ -1,0 +1,85 @@
+// Pipelines: a model in stages on devices, trained microbatch by microbatch in the order of a schedule.
+//
+//   parallel::Pipeline net{{lower, cpu(0)}, {upper, cpu(1)}};
+//   NDArray loss = net.step(x, y, {.microbatches = 8, .schedule = parallel::one_f_one_b});
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+#include "sluice/ndarray/nd_array.h"
+#include "sluice/nn/module.h"
+#include "sluice/parallel/schedule.h"
+#include "sluice/parallel/timeline.h"
+
+namespace sluice::parallel {
+
+struct Stage {
+  ModulePtr module;
+  Device device;
+};
+
+/// The loss of a microbatch, a scalar: its rows' losses summed and divided by `divisor`, the whole batch's rows, so
+/// that the microbatches' losses and gradients add up to those of the batch.
+using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
+
+struct PipelineStep {
+  int microbatches = 1;
+  Schedule (*schedule)(int stages, int microbatches) = one_f_one_b;
+  /// true: each device runs its actions one after another in the schedule's order. false: whatever is ready runs,
+  /// backward before forward; the order then depends on timing (the bits do not), and so does the memory needed.
+  bool strict_order = true;
+};
+
+/// A model in stages. step() pushes and returns; the engine runs the actions through their dependencies alone. A
+/// pipeline is used by one thread at a time.
+class Pipeline {
+ public:
+  /// Moves each module's parameters to its stage's device. Throws UsageError for no stages, a null module, or a device
+  /// that the engine does not have.
+  Pipeline(std::initializer_list<Stage> stages, LossFunction loss = {});
+  explicit Pipeline(std::vector<Stage> stages, LossFunction loss = {});
+
+  int stages() const { return static_cast<int>(stages_.size()); }
+  const Stage& stage(int i) const { return stages_[static_cast<std::size_t>(i)]; }
+  /// All stages' parameters, stage by stage.
+  std::vector<NamedParameter> parameters() const;
+
+  /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
+  /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (SEMANTICS.md, 22).
+  /// Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and target
+  /// differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that verify()
+  /// refuses or that runs a stage's backward actions out of index order.
+  NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
+               std::source_location where = std::source_location::current());
+  /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
+  NDArray forward(const NDArray& x) const;
+
+  /// The latest step's number, counting from 1; and the boxes of that step in a trace: for each action the time from
+  /// the start of its first op to the end of its last, in seconds.
+  std::uint64_t step_number() const { return step_; }
+  std::vector<TimelineBox> boxes(std::span<const TraceEvent> events, std::uint64_t step) const;
+
+ private:
+  struct Plan {
+    Schedule (*make)(int, int) = nullptr;
+    Schedule schedule;
+    std::vector<Action> order;
+  };
+  const Plan& plan(const PipelineStep& options);
+  void check() const;
+
+  std::vector<Stage> stages_;
+  std::vector<Variable> sequences_;  ///< one for each stage's device: push order is the schedule
+  LossFunction loss_;
+  Plan plan_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace sluice::parallel

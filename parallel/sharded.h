@@ -1,0 +1,74 @@
+// Linear layers whose weights are sharded over devices (tensor parallelism, as in Shoeybi et al., "Megatron-LM", 2019):
+// a column layer whose output stays sharded, followed by a row layer that takes it sharded and all-reduces.
+#pragma once
+
+#include <cstdint>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "sluice/nn/module.h"
+#include "sluice/parallel/collectives.h"
+#include "sluice/resources/random.h"
+
+namespace sluice::parallel {
+
+/// x . transpose(W) + b with the outputs shared out: rank r holds rows r of W (out, in) and of b, and computes those
+/// columns of the result. Gradients of the input are summed over ranks.
+class ColumnLinear {
+ public:
+  /// Draws what Linear(in, out) would draw from the stream, and shares it out. Throws UsageError where the ranks do not
+  /// divide `out`.
+  ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream, bool relu = false,
+               std::source_location where = std::source_location::current());
+  /// x (n, in) on any device; result[r] is (n, out / ranks) on rank r's device. Pushes; does not wait.
+  std::vector<NDArray> forward(const NDArray& x) const;
+  /// Appends "weight.r" and "bias.r" for each rank r.
+  void collect(const std::string& prefix, std::vector<NamedParameter>& out);
+
+  std::vector<NDArray> weights;  ///< of each rank: (out / ranks, in)
+  std::vector<NDArray> biases;   ///< of each rank: (out / ranks,)
+
+ private:
+  Communicator group_;
+  bool relu_;
+};
+
+/// x . transpose(W) + b with the inputs shared out: rank r holds columns r of W (out, in) and takes those of x; an
+/// all-reduce sums the products.
+class RowLinear {
+ public:
+  /// As ColumnLinear; throws UsageError where the ranks do not divide `in`.
+  RowLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
+            std::source_location where = std::source_location::current());
+  /// x[r] (n, in / ranks) on rank r's device; the result (n, out) is on the first rank's. Pushes; does not wait.
+  NDArray forward(const std::vector<NDArray>& x) const;
+  /// Appends "weight.r" for each rank r, and "bias", which is whole and on the first rank's device.
+  void collect(const std::string& prefix, std::vector<NamedParameter>& out);
+
+  std::vector<NDArray> weights;  ///< of each rank: (out, in / ranks)
+  NDArray bias;                  ///< (out,)
+
+ private:
+  Communicator group_;
+};
+
+/// Linear(in, hidden), relu, Linear(hidden, out), sharded: columns, then rows, with one all-reduce. Input and output
+/// are whole, on the first rank's device. Equal to the whole layers up to the order of the sums over `hidden`.
+class ShardedMlp : public Module {
+ public:
+  ShardedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, const Communicator& group, RandomStream& stream,
+             std::source_location where = std::source_location::current());
+  NDArray forward(const NDArray& x) override { return second.forward(first.forward(x)); }
+  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
+  /// The shards stay where they are: takes the first rank's device alone, and throws UsageError for another.
+  void to(Device device) override;
+
+  ColumnLinear first;
+  RowLinear second;
+
+ private:
+  Device home_;
+};
+
+}  // namespace sluice::parallel

@@ -1,0 +1,119 @@
+#include "sluice/resources/memory_pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "sluice/engine/errors.h"
+
+namespace sluice {
+
+// Class 4 e + q holds blocks of (4 + q) * 2^(e + 4) bytes: 64, 80, 96, 112, 128, 160, ... rounded up to the alignment,
+// so the first few classes share a size.
+std::size_t MemoryPool::size_of_class(int index) {
+  const std::size_t size = static_cast<std::size_t>(4 + index % 4) << (index / 4 + 4);
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int MemoryPool::class_of(std::size_t bytes) {
+  if (bytes <= kAlignment) return 0;
+  const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)
+  const std::size_t quarter = std::size_t{1} << (exponent - 2);
+  const auto steps = static_cast<int>((bytes + quarter - 1) / quarter);  // 5 to 8
+  return steps == 8 ? 4 * (exponent - 5) : 4 * (exponent - 6) + steps - 4;
+}
+
+std::size_t MemoryPool::class_size(std::size_t bytes) {
+  const int index = class_of(bytes);
+  return index < kClasses ? size_of_class(index) : bytes;
+}
+
+void* MemoryPool::system_allocate(std::size_t size) noexcept {
+  if (limit_ != 0 && stats_.in_use + stats_.cached + size > limit_) return nullptr;
+  return ::operator new(size, std::align_val_t{kAlignment}, std::nothrow);
+}
+
+void* MemoryPool::allocate(std::size_t bytes) {
+  const int index = class_of(bytes);
+  if (index >= kClasses) throw std::bad_alloc();
+  const std::size_t size = size_of_class(index);
+  std::lock_guard lock(mutex_);
+  ++stats_.allocations;
+  void* block = nullptr;
+  auto& list = free_[static_cast<std::size_t>(index)];
+  if (!list.empty()) {
+    block = list.back();
+    list.pop_back();
+    stats_.cached -= size;
+    ++stats_.hits;
+  } else {
+    // Room for the block's return, so that deallocate never allocates.
+    if (list.capacity() == list.size()) list.reserve(2 * list.size() + 8);
+    block = system_allocate(size);
+    if (!block) {
+      trim_locked();
+      block = system_allocate(size);
+    }
+    if (!block) throw std::bad_alloc();
+  }
+  stats_.in_use += size;
+  stats_.peak = std::max(stats_.peak, stats_.in_use);
+  return block;
+}
+
+void MemoryPool::deallocate(void* block, std::size_t bytes) noexcept {
+  const int index = class_of(bytes);
+  const std::size_t size = size_of_class(index);
+  std::lock_guard lock(mutex_);
+  stats_.in_use -= size;
+  try {
+    free_[static_cast<std::size_t>(index)].push_back(block);
+    stats_.cached += size;
+  } catch (const std::bad_alloc&) {
+    ::operator delete(block, std::align_val_t{kAlignment});
+  }
+}
+
+std::size_t MemoryPool::trim_locked() noexcept {
+  for (auto& list : free_) {
+    for (void* block : list) ::operator delete(block, std::align_val_t{kAlignment});
+    list.clear();
+  }
+  const std::size_t freed = stats_.cached;
+  stats_.cached = 0;
+  return freed;
+}
+
+std::size_t MemoryPool::trim() noexcept {
+  std::lock_guard lock(mutex_);
+  return trim_locked();
+}
+
+PoolStats MemoryPool::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void MemoryPool::reset_peak() {
+  std::lock_guard lock(mutex_);
+  stats_.peak = stats_.in_use;
+}
+
+void MemoryPool::set_limit(std::size_t limit) {
+  std::lock_guard lock(mutex_);
+  limit_ = limit;
+}
+
+MemoryPool& memory_pool(Device device) {
+  // Never destroyed: buffers may be given back while the process ends.
+  static auto* const cpu_pools = new std::array<MemoryPool, 256>();
+  static auto* const sim_pools = new std::array<MemoryPool, 256>();
+  switch (device.kind) {
+    case DeviceKind::cpu: return (*cpu_pools)[device.index];
+    case DeviceKind::sim: return (*sim_pools)[device.index];
+    case DeviceKind::gpu: break;
+  }
+  throw UsageError("no memory pool for " + to_string(device));
+}
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+// MemoryPool: blocks of device memory that come back and are handed out again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "sluice/engine/device.h"
+
+namespace sluice {
+
+struct PoolStats {
+  std::size_t in_use = 0;         ///< bytes handed out, by size class
+  std::size_t cached = 0;         ///< bytes kept for the next allocation
+  std::size_t peak = 0;           ///< the largest in_use so far, or since reset_peak
+  std::uint64_t allocations = 0;  ///< calls of allocate
+  std::uint64_t hits = 0;         ///< of which served from the cache
+};
+
+/// A caching allocator over host memory (cpu and sim devices). Size classes are powers of two with quarter steps, so a
+/// block wastes at most a fifth. Thread-safe. Never waits for an operation.
+class MemoryPool {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  /// `limit`: bytes in use and cached that are never passed; 0 means what the system gives.
+  explicit MemoryPool(std::size_t limit = 0) : limit_(limit) {}
+  ~MemoryPool() { trim(); }
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  /// At least `bytes` bytes (0 gives a block too), 64-byte aligned, not cleared. When the system has none left, empties
+  /// the cache and tries once more. Throws std::bad_alloc.
+  void* allocate(std::size_t bytes);
+  /// Takes back a block with the size that it was asked for.
+  void deallocate(void* block, std::size_t bytes) noexcept;
+
+  /// Gives the cached blocks back to the system; returns their bytes.
+  std::size_t trim() noexcept;
+  PoolStats stats() const;
+  void reset_peak();
+  /// Changes the limit for allocations from now on.
+  void set_limit(std::size_t limit);
+
+  /// The size of the block that serves `bytes`.
+  static std::size_t class_size(std::size_t bytes);
+
+ private:
+  static constexpr int kClasses = 4 * 42;
+  static int class_of(std::size_t bytes);
+  static std::size_t size_of_class(int index);
+  std::size_t trim_locked() noexcept;
+  void* system_allocate(std::size_t size) noexcept;
+
+  mutable std::mutex mutex_;
+  std::array<std::vector<void*>, kClasses> free_;
+  PoolStats stats_;
+  std::size_t limit_;
+};
+
+/// The pool of a device: one each, made at first use and never destroyed. Throws UsageError for a gpu.
+MemoryPool& memory_pool(Device device);
+
+}  // namespace sluice

@@ -1,0 +1,8 @@
+// What operations borrow: device memory, scratch space, random streams.
+#pragma once
+
+#include "sluice/resources/host_device.h"  // SLUICE_HD
+#include "sluice/resources/memory_pool.h"  // MemoryPool
+#include "sluice/resources/philox.h"       // counter-based random numbers
+#include "sluice/resources/random.h"       // RandomStream
+#include "sluice/resources/scratch.h"      // Scratch

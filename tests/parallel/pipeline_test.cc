@@ -1,0 +1,286 @@
+// Pipelines against the same microbatches run one after another, without any pipeline.
+#include "sluice/parallel/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <latch>
+#include <map>
+
+#include "sluice/autograd/autograd.h"
+#include "sluice/nn/nn.h"
+#include "sluice/operators/operators.h"
+#include "sluice/parallel/parallel.h"
+
+namespace sluice {
+namespace {
+
+struct TestEngine {
+  explicit TestEngine(int devices, int threads = 2) : engine({.threads = threads, .logical_cpus = devices}) {
+    set_default_engine(&engine);
+  }
+  ~TestEngine() { set_default_engine(nullptr); }
+  Engine engine;
+};
+
+/// A small network of seven layers, the same for the same seed.
+std::vector<ModulePtr> make_layers(std::uint64_t seed) {
+  RandomStream random(seed);
+  return {std::make_shared<Conv2d>(1, 4, 3, random, ConvOptions{.relu = true}),
+          std::make_shared<MaxPool2d>(2),
+          std::make_shared<Conv2d>(4, 6, 3, random),
+          std::make_shared<Relu>(),
+          std::make_shared<Flatten>(),
+          std::make_shared<Linear>(6 * 3 * 3, 16, random, true, true),
+          std::make_shared<Linear>(16, 5, random)};
+}
+
+Sequential join(const std::vector<ModulePtr>& layers) {
+  Sequential whole;
+  for (const ModulePtr& layer : layers) whole.push_back(layer);
+  return whole;
+}
+
+std::vector<parallel::Stage> make_stages(const std::vector<ModulePtr>& layers, int stages) {
+  static const std::vector<std::size_t> cuts[] = {{0, 7}, {0, 3, 7}, {0, 2, 5, 7}, {0, 1, 3, 6, 7}};
+  const auto& cut = cuts[stages - 1];
+  const Sequential whole = join(layers);
+  std::vector<parallel::Stage> result;
+  for (int i = 0; i < stages; ++i)
+    result.push_back({std::make_shared<Sequential>(
+                          whole.slice(cut[static_cast<std::size_t>(i)], cut[static_cast<std::size_t>(i) + 1])),
+                      cpu(i)});
+  return result;
+}
+
+struct Data {
+  NDArray x, y;
+};
+Data make_data(std::int64_t rows, std::uint64_t seed) {
+  RandomStream random(seed, 9);
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < rows; ++i) labels.push_back((i * 7 + 3) % 5);
+  return {normal({rows, 1, 12, 12}, random), from(labels, {rows})};
+}
+
+using Bytes = std::map<std::string, std::vector<std::byte>>;
+
+Bytes gradients_of(const std::vector<NamedParameter>& parameters) {
+  Bytes bytes;
+  for (const NamedParameter& p : parameters) bytes[p.name] = p.value->grad().to_bytes();
+  return bytes;
+}
+
+struct Expected {
+  Bytes gradients;
+  double loss = 0;
+};
+
+/// The oracle: whole model, one device, microbatches in order.
+Expected sequential(std::int64_t rows, int microbatches, std::uint64_t seed) {
+  TestEngine one(1, 1);
+  Sequential model = join(make_layers(seed));
+  const Data data = make_data(rows, seed);
+  Expected expected;
+  std::vector<NDArray> losses;
+  std::int64_t begin = 0;
+  for (int k = 0; k < microbatches; ++k) {
+    const std::int64_t end = begin + rows / microbatches + (k < rows % microbatches ? 1 : 0);
+    NDArray loss = cross_entropy(model.forward(data.x.narrow(0, begin, end)), data.y.narrow(0, begin, end),
+                                 static_cast<double>(rows));
+    loss.backward();
+    expected.loss += loss.item<double>();
+    begin = end;
+  }
+  expected.gradients = gradients_of(model.parameters());
+  return expected;
+}
+
+class PipelineBits : public testing::TestWithParam<int> {};
+
+TEST_P(PipelineBits, GradientsEqualThoseOfMicrobatchesRunOneAfterAnother) {
+  const int stages = GetParam();
+  for (const auto& [rows, microbatches] :
+       std::vector<std::pair<std::int64_t, int>>{{12, 1}, {12, 3}, {16, 8}, {13, 5}, {2, 2}}) {
+    const std::uint64_t seed = 100 + static_cast<std::uint64_t>(microbatches);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", rows " << rows << ", microbatches " << microbatches);
+    const Expected expected = sequential(rows, microbatches, seed);
+    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b})
+      for (bool strict : {true, false}) {
+        TestEngine many(stages);
+        parallel::Pipeline net(make_stages(make_layers(seed), stages));
+        const Data data = make_data(rows, seed);
+        const NDArray loss =
+            net.step(data.x, data.y, {.microbatches = microbatches, .schedule = schedule, .strict_order = strict});
+        EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-6);
+        EXPECT_EQ(gradients_of(net.parameters()), expected.gradients)
+            << schedule(stages, microbatches).name << (strict ? "" : ", free order");
+      }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Stages, PipelineBits, testing::Values(1, 2, 3, 4));
+
+Bytes weights_after(int steps, int stages, int threads, parallel::Schedule (*schedule)(int, int)) {
+  TestEngine many(stages, threads);
+  parallel::Pipeline net(make_stages(make_layers(5), stages));
+  Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
+  for (int s = 0; s < steps; ++s) {
+    const Data data = make_data(16, static_cast<std::uint64_t>(s));
+    net.step(data.x, data.y, {.microbatches = 4, .schedule = schedule});
+    sgd.step();
+  }
+  Bytes bytes;
+  for (const NamedParameter& p : net.parameters()) bytes[p.name] = p.value->to_bytes();
+  return bytes;
+}
+
+TEST(Pipeline, WeightsAfterFiftyStepsHaveTheSameBitsOnAnyThreadsAndSchedule) {
+  const Bytes expected = weights_after(50, 1, 1, parallel::gpipe);
+  for (int threads : {1, 2, 4})
+    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b})
+      for (int stages : {1, 2})
+        EXPECT_EQ(weights_after(50, stages, threads, schedule), expected)
+            << threads << " threads, " << stages << " stages, " << schedule(stages, 4).name;
+}
+
+/// Lets two stages meet: its op waits until the other stage's does so too.
+class Meet : public Module {
+ public:
+  Meet(std::latch& latch, int at) : latch_(latch), at_(at) {}
+  NDArray forward(const NDArray& x) override {
+    const bool here = calls_++ == at_;
+    const NDArray y = empty(x.shape(), x.dtype(), x.device());
+    push_op(
+        [&latch = latch_, here](ArrayContext& c) {
+          if (here) latch.arrive_and_wait();
+          std::memcpy(c.output().data, c.input(0).data, static_cast<std::size_t>(c.input(0).shape.count()) * 4);
+        },
+        {x}, {y}, {.on = x.device(), .name = "meet"});
+    return y;
+  }
+
+ private:
+  std::latch& latch_;
+  int at_, calls_ = 0;
+};
+
+TEST(Pipeline, StagesRunAtOnce) {
+  TestEngine two(2, 1);  // one thread in all is asked for: each device still has one
+  std::latch latch(2);
+  // Stage 1 with microbatch 0 and stage 0 with microbatch 1 meet inside their bodies.
+  parallel::Pipeline net({{std::make_shared<Meet>(latch, 1), cpu(0)}, {std::make_shared<Meet>(latch, 0), cpu(1)}});
+  RandomStream random(3);
+  const NDArray x = normal({4, 5}, random);
+  const NDArray first = net.forward(x.narrow(0, 0, 2));
+  const NDArray second = net.forward(x.narrow(0, 2, 4));
+  first.wait();  // would never come if the stages took turns
+  second.wait();
+}
+
+TEST(Pipeline, MeasuredTimelineFollowsTheScheduleAndOverlaps) {
+  for (auto make : {parallel::gpipe, parallel::one_f_one_b}) {
+    TestEngine many(3);
+    parallel::Pipeline net(make_stages(make_layers(7), 3));
+    const Data data = make_data(48, 7);
+    many.engine.wait_all();
+    many.engine.start_trace();
+    net.step(data.x, data.y, {.microbatches = 6, .schedule = make}).wait();
+    many.engine.wait_all();
+    std::vector<parallel::TimelineBox> boxes = net.boxes(many.engine.stop_trace(), net.step_number());
+    ASSERT_EQ(boxes.size(), 2U * 3 * 6);
+    std::sort(boxes.begin(), boxes.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+    const parallel::Schedule schedule = make(3, 6);
+    for (int s = 0; s < 3; ++s) {
+      std::vector<parallel::Action> ran;
+      double free_from = 0;
+      for (const parallel::TimelineBox& b : boxes)
+        if (b.stage == s) {
+          ran.push_back({b.kind, b.stage, b.microbatch});
+          EXPECT_GE(b.start, free_from) << "boxes of one device overlap";
+          free_from = b.end;
+        }
+      EXPECT_EQ(ran, schedule.per_stage[static_cast<std::size_t>(s)]) << schedule.name;
+    }
+    int overlaps = 0;
+    for (const auto& a : boxes)
+      for (const auto& b : boxes) overlaps += a.stage < b.stage && a.start < b.end && b.start < a.end;
+    EXPECT_GT(overlaps, 0) << "no two stages ever ran at once";
+  }
+}
+
+class Bomb : public Module {
+ public:
+  NDArray forward(const NDArray& x) override {
+    const bool explode = armed && calls++ == 2;
+    const NDArray y = empty(x.shape(), x.dtype(), x.device());
+    push_op(
+        [explode](ArrayContext& c) {
+          if (explode) throw std::runtime_error("stage on fire");
+          std::memcpy(c.output().data, c.input(0).data, static_cast<std::size_t>(c.input(0).shape.count()) * 4);
+        },
+        {x}, {y}, {.on = x.device(), .name = "bomb"});
+    return y;
+  }
+  bool armed = false;
+  int calls = 0;
+};
+
+TEST(Pipeline, AFailedStageReachesTheWaiterAndTrainingGoesOn) {
+  TestEngine many(2);
+  auto bomb = std::make_shared<Bomb>();
+  std::vector<parallel::Stage> stages = make_stages(make_layers(11), 2);
+  Sequential lower;
+  lower.push_back(ModulePtr(bomb));
+  lower.push_back(stages[0].module);
+  stages[0].module = std::make_shared<Sequential>(lower);
+  parallel::Pipeline net(stages);
+  Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
+  const Data data = make_data(16, 11);
+  const parallel::PipelineStep options{.microbatches = 4, .schedule = parallel::one_f_one_b};
+  net.step(data.x, data.y, options).wait();
+  sgd.step();
+  Bytes before;
+  for (const NamedParameter& p : net.parameters()) before[p.name] = p.value->to_bytes();
+
+  bomb->armed = true;
+  bomb->calls = 0;
+  const NDArray loss = net.step(data.x, data.y, options);
+  sgd.step();
+  try {
+    loss.item<double>();
+    FAIL() << "the loss of a failed step was readable";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("stage on fire"), std::string::npos) << e.what();
+  }
+  sgd.recover();
+  Bytes after;
+  for (const NamedParameter& p : net.parameters()) after[p.name] = p.value->to_bytes();
+  EXPECT_EQ(after, before) << "a bad batch changed the weights";
+
+  bomb->armed = false;
+  EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, options).item<double>()));
+  sgd.step();
+  EXPECT_NO_THROW(net.parameters().front().value->to_bytes());
+}
+
+TEST(Pipeline, BadUseIsRefusedInOneLine) {
+  TestEngine many(2);
+  EXPECT_THROW(parallel::Pipeline(std::vector<parallel::Stage>{}), UsageError);
+  EXPECT_THROW(parallel::Pipeline({{nullptr, cpu(0)}}), UsageError);
+  EXPECT_THROW(parallel::Pipeline({{std::make_shared<Flatten>(), cpu(2)}}), UsageError);
+  parallel::Pipeline net(make_stages(make_layers(1), 2));
+  const Data data = make_data(8, 1);
+  EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 9}), ArrayError);
+  EXPECT_THROW(net.step(data.x, data.y.narrow(0, 0, 4), {.microbatches = 2}), ArrayError);
+  EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 0}), std::invalid_argument);
+  const auto reversed = [](int stages, int microbatches) {
+    parallel::Schedule s = parallel::gpipe(stages, microbatches);
+    for (auto& actions : s.per_stage) std::reverse(actions.begin() + microbatches, actions.end());
+    return s;
+  };
+  EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 2, .schedule = reversed}), std::invalid_argument);
+  EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, {.microbatches = 2}).item<double>()));
+}
+
+}  // namespace
+}  // namespace sluice
