@@ -1,10 +1,10 @@
 // All of Sluice.
 #pragma once
 
-#include "sluice/autograd/autograd.h"    // NoGrad, backward, grad
-#include "sluice/engine/engine.h"        // Engine, push, wait
-#include "sluice/ndarray/ndarray.h"      // NDArray
-#include "sluice/operators/operators.h"  // operators on arrays
-#include "sluice/resources/resources.h"  // memory pools, random streams
+#include "sluice/autograd/autograd.h"  // NoGrad, backward, grad
+#include "sluice/engine/engine.h"      // Engine, push, wait
+#include "sluice/ndarray/ndarray.h"    // NDArray
 #include "sluice/nn/nn.h"
+#include "sluice/operators/operators.h"  // operators on arrays
 #include "sluice/parallel/parallel.h"
+#include "sluice/resources/resources.h"  // memory pools, random streams

@@ -128,9 +128,9 @@ class Run {
     }
     std::sort(found.begin(), found.end(), [](Node* a, Node* b) { return a->sequence < b->sequence; });
     for (Node* node : found) {
-      const bool leads = captured_.count(node) != 0 || std::any_of(node->edges.begin(), node->edges.end(), [&](const Edge& e) {
-                           return e.node && useful_.count(e.node.get()) != 0;
-                         });
+      const bool leads = captured_.count(node) != 0 ||
+                         std::any_of(node->edges.begin(), node->edges.end(),
+                                     [&](const Edge& e) { return e.node && useful_.count(e.node.get()) != 0; });
       if (leads) useful_.insert(node);
     }
   }
@@ -162,7 +162,8 @@ class Run {
     const NDArray& whole = at->second[static_cast<std::size_t>(output_of(x))];
     const std::unique_ptr<Window> window = window_of(x);
     if (!whole) return {};
-    return alias(window ? look(whole, *window, options_.where) : whole);
+    // Contiguous, so that the program may write to it.
+    return alias((window ? look(whole, *window, options_.where) : whole).contiguous(options_.where));
   }
 
   static Ref<History> history_of(const NDArray& x) {
@@ -184,9 +185,7 @@ class Run {
     return array.history_output;
   }
 
-  bool leads_on(const Edge& edge) const {
-    return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0);
-  }
+  bool leads_on(const Edge& edge) const { return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0); }
 
   void add(const Ref<Node>& node, std::int32_t output, NDArray gradient) {
     const auto [at, fresh] = pending_.try_emplace(node.get());

@@ -25,14 +25,14 @@ class WithGrad : ScopeGuard {
 /// Adds to the .grad() of the leaves: the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
 /// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. A gradient is summed over its
 /// uses in the order of the program, then added into .grad() in the order of pushes. Frees the tape unless `retain`.
-/// Pushes and returns; does not wait. Throws ArrayError: a root without history, a tape freed before, shapes that differ.
-/// Several threads may run backward on separate graphs at once.
+/// Pushes and returns; does not wait. Throws ArrayError: a root without history, a tape freed before, shapes that
+/// differ. Several threads may run backward on separate graphs at once.
 void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients, bool retain = false,
               std::source_location where = std::source_location::current());
 
-/// The gradients of `y`'s only element with respect to each of `xs` (leaves or arrays on the way), which .grad() does not
-/// see. With `create_graph` they are recorded themselves. An empty handle for an x that y does not depend on. Keeps the
-/// tape with create_graph or `retain`.
+/// The gradients of `y`'s only element with respect to each of `xs` (leaves or arrays on the way), which .grad() does
+/// not see. With `create_graph` they are recorded themselves. An empty handle for an x that y does not depend on. Keeps
+/// the tape with create_graph or `retain`.
 std::vector<NDArray> grad(const NDArray& y, std::span<const NDArray> xs, bool create_graph = false, bool retain = false,
                           std::source_location where = std::source_location::current());
 /// The same for <roots, gradients> as in backward().

@@ -129,8 +129,9 @@ class TapeRecorder final : public detail::Recorder {
       return;
     }
     std::unique_ptr<Window> window = window_of(outputs[0]);
-    const bool differentiable = op.gradient && std::any_of(result.input_histories.begin(), result.input_histories.end(),
-                                                           [](const auto& past) { return static_cast<bool>(past.history); });
+    const bool differentiable =
+        op.gradient && std::any_of(result.input_histories.begin(), result.input_histories.end(),
+                                   [](const auto& past) { return static_cast<bool>(past.history); });
     if (!window && differentiable) {  // the whole array is the operation's output
       fill(node, op, attributes, inputs, outputs, result);
       return;

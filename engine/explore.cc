@@ -25,7 +25,11 @@ Explorer& Explorer::get() {
 
 void Explorer::reset(std::uint64_t seed) {
   std::lock_guard lock(mutex_);
-  random_ = seed * 0x9e3779b97f4a7c15u + 0x1234567u;
+  random_ = seed;
+  random_ = draw();  // neighbouring seeds must not draw the same numbers one step apart
+  // A fair scheduler keeps all threads abreast; some bugs want one far behind.
+  constexpr std::uint64_t stays[] = {1, 4, 16, 64};
+  stay_ = stays[draw() % 4];
   hash_ = 0xcbf29ce484222325u;
   points_ = 0;
   clock_ = 0;
@@ -73,7 +77,12 @@ Explorer::Thread* Explorer::choose() {
     first->state = Thread::runnable;
     able.push_back(first);
   }
-  Thread* chosen = able[able.size() == 1 ? 0 : draw() % able.size()];
+  Thread* chosen = nullptr;
+  if (holder_ && holder_->state == Thread::runnable && draw() % stay_ != 0) {
+    chosen = holder_;
+  } else {
+    chosen = able[able.size() == 1 ? 0 : draw() % able.size()];
+  }
   const auto index = static_cast<std::uint64_t>(
       std::find_if(threads_.begin(), threads_.end(), [&](auto& t) { return t.get() == chosen; }) - threads_.begin());
   hash_ = (hash_ ^ index) * 0x100000001b3u;
@@ -84,6 +93,8 @@ void Explorer::wait_turn(std::unique_lock<std::mutex>& lock, Thread* me) {
   while (holder_ != me && !free_running_) {
     me->wake.wait_for(lock, kPatience);
     if (holder_ == me || free_running_) break;
+    // Taken for absent although it only had not woken up yet.
+    if (me->state == Thread::away) me->state = Thread::runnable;
     if (std::chrono::steady_clock::now() - last_step_ < kPatience) continue;
     // The holder blocks somewhere outside, or there is none: go on without it.
     if (holder_) holder_->state = Thread::away;
@@ -173,13 +184,16 @@ void Explorer::start(std::function<void()> body) {
     threads_.push_back(thread);
     if (!holder_) last_step_ = std::chrono::steady_clock::now();
   }
-  std::thread([this, thread, body = std::move(body)] {
+  std::thread([this, thread, body = std::move(body)]() mutable {
     current() = thread;
     {
       std::unique_lock lock(mutex_);
       wait_turn(lock, thread.get());
     }
     body();
+    // Whatever this thread lets go of, under control and not some time later.
+    body = nullptr;
+    ThreadObject<SlotCache>::drop();
     std::unique_lock lock(mutex_);
     end(lock, thread.get());
   }).detach();
@@ -196,13 +210,15 @@ bool Explorer::run(std::vector<std::function<void()>> bodies, std::uint64_t max_
     for (auto& body : bodies) {
       auto thread = std::make_shared<Thread>();
       threads_.push_back(thread);
-      std::thread([this, thread, body = std::move(body)] {
+      std::thread([this, thread, body = std::move(body)]() mutable {
         current() = thread;
         {
           std::unique_lock turn(mutex_);
           wait_turn(turn, thread.get());
         }
         body();
+        body = nullptr;
+        ThreadObject<SlotCache>::drop();
         std::unique_lock turn(mutex_);
         end(turn, thread.get());
       }).detach();

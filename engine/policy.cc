@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "sluice/engine/detail/slot.h"
 #include "sluice/engine/detail/tsan.h"
 
 namespace sluice::detail {
@@ -40,6 +41,7 @@ struct SystemPolicy::Workers::Start {
   std::atomic<bool> taken{false};
   std::function<void()> drainer;
   std::shared_ptr<Pool> pool;
+  std::shared_ptr<Start> self;
   std::chrono::steady_clock::time_point at;
   bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
 };
@@ -130,26 +132,28 @@ void SystemPolicy::Workers::start(std::function<void()> drainer) {
   start->drainer = std::move(drainer);
   start->pool = pool_;
   start->at = std::chrono::steady_clock::now();
-  start->taken.store(false, std::memory_order_release);
+  start->self = start;  // the task's own share, without another allocation
   Watch::get().add(start);
-  auto* const task = new std::shared_ptr<Start>(start);
+  Start* const task = start.get();
   SLUICE_HANDS_OVER(task);
   try {
     std::lock_guard lock(pool_->mutex);
     pool_->arena->enqueue([task]() SLUICE_UNSEEN { arrive(task); });
   } catch (...) {
-    delete task;
+    start->self.reset();
     if (start->take()) throw;
   }
 }
 
 /// On a thread of the arena.
-void SystemPolicy::Workers::arrive(std::shared_ptr<Start>* task) {
+void SystemPolicy::Workers::arrive(Start* task) {
   SLUICE_TAKES_OVER(task);
-  const std::unique_ptr<std::shared_ptr<Start>> mine(task);
-  if (!(*mine)->take()) return;
-  const std::function<void()> run = std::move((*mine)->drainer);
-  run();
+  const std::shared_ptr<Start> start = std::move(task->self);
+  if (!start->take()) return;
+  std::function<void()> drainer = std::move(start->drainer);
+  // oneTBB may find a task while a body waits for a loop of its own; no op runs on another op's stack.
+  if (thread_state().operation) return std::thread(std::move(drainer)).detach();
+  drainer();
 }
 
 }  // namespace sluice::detail

@@ -17,6 +17,7 @@ class CoreBase;
 /// What a handle needs to know; the protocol's part is behind it (engine/detail/).
 struct VariableBase {
   std::atomic<std::uint32_t> refs{1};
+  std::uint32_t number = 0;  ///< order of making: pushers lock in this order, the same in every run
   CoreBase* core = nullptr;
   const char* name = nullptr;
 };

@@ -60,10 +60,14 @@ double NDArray::item_real(Where where) const {
   std::array<std::byte, 8> element{};
   copy_out(element.data(), where);
   switch (type) {
-    case DType::f64: return load<double>(element.data());
-    case DType::f32: return static_cast<double>(load<float>(element.data()));
-    case DType::f16: return static_cast<double>(static_cast<float>(load<Float16>(element.data())));
-    default: return static_cast<double>(static_cast<float>(load<BFloat16>(element.data())));
+    case DType::f64:
+      return load<double>(element.data());
+    case DType::f32:
+      return static_cast<double>(load<float>(element.data()));
+    case DType::f16:
+      return static_cast<double>(static_cast<float>(load<Float16>(element.data())));
+    default:
+      return static_cast<double>(static_cast<float>(load<BFloat16>(element.data())));
   }
 }
 
@@ -71,17 +75,21 @@ std::int64_t NDArray::item_integer(bool boolean, Where where) const {
   const DType type = checked("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (boolean ? type != DType::boolean : !is_integer(type)) {
-    throw ArrayError("item", where,
-                     std::string(boolean ? "bool" : "an integer type") + " asked of an array of " +
-                         std::string(name_of(type)));
+    throw ArrayError(
+        "item", where,
+        std::string(boolean ? "bool" : "an integer type") + " asked of an array of " + std::string(name_of(type)));
   }
   std::array<std::byte, 8> element{};
   copy_out(element.data(), where);
   switch (type) {
-    case DType::i8: return load<std::int8_t>(element.data());
-    case DType::i32: return load<std::int32_t>(element.data());
-    case DType::i64: return load<std::int64_t>(element.data());
-    default: return load<std::uint8_t>(element.data());
+    case DType::i8:
+      return load<std::int8_t>(element.data());
+    case DType::i32:
+      return load<std::int32_t>(element.data());
+    case DType::i64:
+      return load<std::int64_t>(element.data());
+    default:
+      return load<std::uint8_t>(element.data());
   }
 }
 
@@ -119,9 +127,8 @@ std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool
   }
   Ref<Version> version = version_of(array);
   std::vector<Borrow> holds;
-  version->each_variable([&](const Variable& v) {
-    holds.push_back(array.engine().borrow(update ? sluice::update(v) : read(v), where));
-  });
+  version->each_variable(
+      [&](const Variable& v) { holds.push_back(array.engine().borrow(update ? sluice::update(v) : read(v), where)); });
   return {std::move(version), std::move(holds)};
 }
 

@@ -54,8 +54,9 @@ NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
     if (ix.kind == Index::Kind::position) {
       const std::int64_t at = ix.position < 0 ? ix.position + n : ix.position;
       if (at < 0 || at >= n) {
-        throw ArrayError("index", where,
-                         sluice::to_string(shape_) + ": index " + std::to_string(ix.position) + " on axis " + std::to_string(i));
+        throw ArrayError(
+            "index", where,
+            sluice::to_string(shape_) + ": index " + std::to_string(ix.position) + " on axis " + std::to_string(i));
       }
       view.offset_ += at * strides_[i];
       continue;
@@ -74,9 +75,8 @@ NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
     };
     const std::int64_t begin = clamp(ix.range.begin, step > 0 ? 0 : n - 1);
     const std::int64_t end = clamp(ix.range.end, step > 0 ? n : -1);
-    const std::int64_t length =
-        step > 0 ? std::max<std::int64_t>(0, (end - begin + step - 1) / step)
-                 : std::max<std::int64_t>(0, (begin - end - step - 1) / -step);
+    const std::int64_t length = step > 0 ? std::max<std::int64_t>(0, (end - begin + step - 1) / step)
+                                         : std::max<std::int64_t>(0, (begin - end - step - 1) / -step);
     view.shape_.push_back(length);
     view.strides_.push_back(strides_[i] * step);
     if (length > 0) view.offset_ += begin * strides_[i];
@@ -89,8 +89,8 @@ NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where wh
   axis = checked_axis(axis, rank(), "narrow", shape_, where);
   if (begin < 0 || end < begin || end > shape_[axis]) {
     throw ArrayError("narrow", where,
-                     sluice::to_string(shape_) + ": [" + std::to_string(begin) + ", " + std::to_string(end) + ") on axis " +
-                         std::to_string(axis));
+                     sluice::to_string(shape_) + ": [" + std::to_string(begin) + ", " + std::to_string(end) +
+                         ") on axis " + std::to_string(axis));
   }
   NDArray view = *this;
   view.shape_[axis] = end - begin;
@@ -125,7 +125,8 @@ NDArray NDArray::transpose() const {
 NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
   checked("broadcast_to", where);
   const auto fail = [&] {
-    throw ArrayError("broadcast_to", where, sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
+    throw ArrayError("broadcast_to", where,
+                     sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
   };
   if (shape.rank() < rank()) fail();
   NDArray view(array_, shape, {}, offset_);
@@ -145,7 +146,8 @@ NDArray NDArray::squeeze(int axis, Where where) const {
   checked("squeeze", where);
   axis = checked_axis(axis, rank(), "squeeze", shape_, where);
   if (shape_[axis] != 1) {
-    throw ArrayError("squeeze", where, sluice::to_string(shape_) + ": axis " + std::to_string(axis) + " is not of size 1");
+    throw ArrayError("squeeze", where,
+                     sluice::to_string(shape_) + ": axis " + std::to_string(axis) + " is not of size 1");
   }
   NDArray view(array_, {}, {}, offset_);
   for (int i = 0; i < rank(); ++i) {
@@ -254,8 +256,8 @@ NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t of
   const std::int64_t first = array.base_offset(), end = first + array.shape().count();
   if (shape.rank() != strides.rank() || (shape.count() > 0 && (low < first || high >= end))) {
     throw ArrayError("strided", where,
-                     sluice::to_string(shape) + " with strides " + sluice::to_string(strides) + " leaves the array of " +
-                         sluice::to_string(array.shape()));
+                     sluice::to_string(shape) + " with strides " + sluice::to_string(strides) +
+                         " leaves the array of " + sluice::to_string(array.shape()));
   }
   return NDArray(array_, shape, strides, offset);
 }

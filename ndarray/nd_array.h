@@ -45,8 +45,8 @@ struct Operand {
 struct ScalarOperand : Scalar {
   std::source_location where;
   template <class T>
-    requires std::is_arithmetic_v<T>
-  ScalarOperand(T value, std::source_location w = std::source_location::current())  // NOLINT: made by conversion
+  requires std::is_arithmetic_v<T> ScalarOperand(
+      T value, std::source_location w = std::source_location::current())  // NOLINT: made by conversion
       : Scalar(value), where(w) {}
 };
 
@@ -92,8 +92,7 @@ class NDArray {
   /// x(1), x(slice(0, 10, 2), all), x(-1, all, slice_from(3)): as NumPy's indexing; missing indices mean `all`. Throws
   /// ArrayError for a position out of range and for more indices than axes.
   template <class... I>
-    requires(sizeof...(I) > 0 && (std::convertible_to<I, Index> && ...))
-  NDArray operator()(I... index) const {
+  requires(sizeof...(I) > 0 && (std::convertible_to<I, Index> && ...)) NDArray operator()(I... index) const {
     const Index list[] = {Index(index)...};
     return index_view(list);
   }
@@ -123,8 +122,8 @@ class NDArray {
   NDArray to(Device device, Where where = Where::current()) const;
   /// In another dtype, as static_cast would (this one: the same handle).
   NDArray to(DType dtype, Where where = Where::current()) const;
-  /// Writes y's elements, broadcast, to this view. Throws where y's dtype differs, and, outside of a NoGrad scope, where
-  /// this is an array made by with_grad (all writes below do).
+  /// Writes y's elements, broadcast, to this view. Throws where y's dtype differs, and, outside of a NoGrad scope,
+  /// where this is an array made by with_grad (all writes below do).
   void assign(const Operand& y) const;
   void fill(const ScalarOperand& value) const;
   NDArray& operator+=(const Operand& y);
@@ -139,8 +138,8 @@ class NDArray {
   // Host access. Blocking; throws Error while the array is poisoned.
   /// Returns when the value is readable: all ops pushed before that write it have completed.
   void wait() const;
-  /// The only element. Throws ArrayError unless there is exactly one, T is of the dtype's kind (floating, integer, bool)
-  /// and the value fits T.
+  /// The only element. Throws ArrayError unless there is exactly one, T is of the dtype's kind (floating, integer,
+  /// bool) and the value fits T.
   template <class T>
   T item(Where where = Where::current()) const;
   /// The elements in row-major order. Throws ArrayError unless T is the dtype's type.
@@ -223,7 +222,7 @@ class HostBorrow : public std::span<T> {
 Engine& default_engine();
 void set_default_engine(Engine* engine);
 
-/// An array whose elements nobody has written: reading it before a write throws. On the device of the thread's scope.
+/// An array to write: its elements are unspecified until then. On the device of the thread's scope.
 NDArray empty(const Dims& shape, DType dtype = DType::f32);
 NDArray empty(const Dims& shape, DType dtype, Device device);
 /// The same, from rows sizes[0], sizes[1], ... along axis 0, each part an array of its own in one buffer: ops on

@@ -68,8 +68,8 @@ std::vector<std::string> format_reals(const std::vector<T>& values) {
     smallest = std::min(smallest, std::abs(v));
   }
   const bool any = largest > 0;
-  const bool exponents =
-      any && (largest >= T(1e8) || smallest < T(1e-4) || static_cast<double>(largest) / static_cast<double>(smallest) > 1000.0);
+  const bool exponents = any && (largest >= T(1e8) || smallest < T(1e-4) ||
+                                 static_cast<double>(largest) / static_cast<double>(smallest) > 1000.0);
   std::vector<std::string> left, right;
   std::size_t mantissa = 0;
   for (T v : values) {
@@ -154,15 +154,24 @@ std::vector<float> load_halves(const std::vector<std::byte>& bytes, const std::v
 std::vector<std::string> format_all(DType dtype, const std::vector<std::byte>& bytes,
                                     const std::vector<std::int64_t>& which) {
   switch (dtype) {
-    case DType::f32: return format_reals(load_all<float>(bytes, which));
-    case DType::f64: return format_reals(load_all<double>(bytes, which));
-    case DType::f16: return format_reals(load_halves<Float16>(bytes, which));
-    case DType::bf16: return format_reals(load_halves<BFloat16>(bytes, which));
-    case DType::i8: return format_integers<std::int8_t>(bytes, which);
-    case DType::u8: return format_integers<std::uint8_t>(bytes, which);
-    case DType::i32: return format_integers<std::int32_t>(bytes, which);
-    case DType::i64: return format_integers<std::int64_t>(bytes, which);
-    case DType::boolean: break;
+    case DType::f32:
+      return format_reals(load_all<float>(bytes, which));
+    case DType::f64:
+      return format_reals(load_all<double>(bytes, which));
+    case DType::f16:
+      return format_reals(load_halves<Float16>(bytes, which));
+    case DType::bf16:
+      return format_reals(load_halves<BFloat16>(bytes, which));
+    case DType::i8:
+      return format_integers<std::int8_t>(bytes, which);
+    case DType::u8:
+      return format_integers<std::uint8_t>(bytes, which);
+    case DType::i32:
+      return format_integers<std::int32_t>(bytes, which);
+    case DType::i64:
+      return format_integers<std::int64_t>(bytes, which);
+    case DType::boolean:
+      break;
   }
   std::vector<std::string> texts;
   for (std::uint8_t v : load_all<std::uint8_t>(bytes, which)) texts.push_back(v != 0 ? "True" : "False");

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
+#include <memory>
 
 #include "sluice/ndarray/strided_copy.h"
+#include "sluice/resources/object_pool.h"
 
 namespace sluice {
 namespace {
@@ -25,11 +26,46 @@ struct Preserve {
   std::size_t begin = 0, bytes = 0;
 };
 
+/// A list with room for a few on the spot.
+template <class T, std::size_t few>
+class ShortList {
+ public:
+  ShortList() = default;
+  ShortList(const ShortList&) = delete;
+  ShortList& operator=(const ShortList&) = delete;
+  ~ShortList() {
+    std::destroy_n(data_, size_);
+    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
+  }
+  T& emplace_back(T value) {
+    if (size_ == capacity_) grow();
+    return *new (data_ + size_++) T(std::move(value));
+  }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t i) { return data_[i]; }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+
+ private:
+  void grow() {
+    T* more = std::allocator<T>().allocate(2 * capacity_);
+    std::uninitialized_move_n(data_, size_, more);
+    std::destroy_n(data_, size_);
+    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = more;
+    capacity_ *= 2;
+  }
+  alignas(T) std::byte storage_[few * sizeof(T)];
+  T* data_ = reinterpret_cast<T*>(storage_);
+  std::size_t size_ = 0, capacity_ = few;
+};
+
 /// What the op owns until it completes.
-struct ArrayCall {
+struct ArrayCall : Pooled<ArrayCall> {
   ArrayPush::Body body = nullptr;
   std::shared_ptr<const void> closure;
-  std::vector<Resolved> operands;  ///< inputs, then outputs
+  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
   std::size_t inputs = 0;
   std::vector<Preserve> preserves;
 
@@ -169,7 +205,7 @@ class Attempt {
   /// Sets what the push changes beside elements: versions and histories.
   void apply(ArrayPushResult& result) noexcept;
 
-  std::span<const Access> accesses() const { return accesses_; }
+  std::span<const Access> accesses() const { return {accesses_.begin(), accesses_.size()}; }
   std::unique_ptr<ArrayCall> call;
 
  private:
@@ -185,11 +221,11 @@ class Attempt {
   void resolve_output(std::size_t index);
   void copy_away(Array& array);
   void use(const Version& version, AccessMode mode) {
-    version.each_variable([&](const Variable& v) { accesses_.push_back({v.get(), mode}); });
+    version.each_variable([&](const Variable& v) { accesses_.emplace_back({v.get(), mode}); });
   }
 
   const ArrayPush& push_;
-  std::vector<Access> accesses_;
+  ShortList<Access, 8> accesses_;
   std::vector<Move> moves_;
   std::vector<Away> aways_;
 };
@@ -199,8 +235,6 @@ void Attempt::resolve(ArrayPushResult& result) {
   call->body = push_.body;
   call->closure = push_.closure;
   call->inputs = push_.inputs.size();
-  call->operands.resize(push_.inputs.size() + push_.outputs.size());
-  accesses_.reserve(call->operands.size());
   if (push_.want_histories) {
     result.input_histories.resize(push_.inputs.size());
     result.output_histories.resize(push_.outputs.size());
@@ -209,10 +243,8 @@ void Attempt::resolve(ArrayPushResult& result) {
   for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
     const NDArray& x = *push_.inputs[i];
     Array& array = *x.array();
-    Resolved& operand = call->operands[i];
-    operand.version = array.version();
-    operand.view = {nullptr, x.dtype(), x.shape(), x.strides()};
-    operand.offset = x.offset();
+    Resolved& operand =
+        call->operands.emplace_back({array.version(), {nullptr, x.dtype(), x.shape(), x.strides()}, x.offset()});
     operand.pack = push_.dense_inputs && !x.is_contiguous();
     use(*operand.version, AccessMode::read);
     if (push_.want_histories) result.input_histories[i] = {array.history, array.history_output};
@@ -232,10 +264,8 @@ void Attempt::resolve_output(std::size_t index) {
   Array& array = *y.array();
   const bool reads = (push_.updates >> index & 1U) != 0;
   const bool whole = y.count() == array.shape().count();
-  Resolved& operand = call->operands[call->inputs + index];
-  operand.version = array.version();
-  operand.view = {nullptr, y.dtype(), y.shape(), y.strides()};
-  operand.offset = y.offset();
+  Resolved& operand =
+      call->operands.emplace_back({array.version(), {nullptr, y.dtype(), y.shape(), y.strides()}, y.offset()});
   operand.pack = push_.dense_outputs && !y.is_contiguous();
   operand.preload = reads;
   if (array.group()) {
@@ -394,8 +424,8 @@ ArrayPushResult push_checked(const ArrayPush& push, const PushOptions& options) 
   }
 }
 
-/// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both values
-/// are whole when the write itself is skipped (SEMANTICS.md, 14).
+/// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both
+/// values are whole when the write itself is skipped (SEMANTICS.md, 14).
 void copy_held_values(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];

@@ -50,20 +50,20 @@ struct ArrayPush {
   using Body = void (*)(ArrayContext& context);
 
   Body body = nullptr;
-  std::shared_ptr<const void> closure;      ///< what the body finds with attributes<A>()
-  std::span<const NDArray* const> inputs;   ///< read
-  std::span<const NDArray> outputs;         ///< overwritten whole (each view), or, in `updates`, read and written
-  std::uint32_t updates = 0;                ///< bit i: the body also reads output i
-  bool elementwise = false;                 ///< an output element depends on input elements of its own index alone
-  bool dense_inputs = false;                ///< the body wants contiguous inputs: others are packed for it
-  bool dense_outputs = false;               ///< the same for outputs, unpacked afterwards
+  std::shared_ptr<const void> closure;     ///< what the body finds with attributes<A>()
+  std::span<const NDArray* const> inputs;  ///< read
+  std::span<const NDArray> outputs;        ///< overwritten whole (each view), or, in `updates`, read and written
+  std::uint32_t updates = 0;               ///< bit i: the body also reads output i
+  bool elementwise = false;                ///< an output element depends on input elements of its own index alone
+  bool dense_inputs = false;               ///< the body wants contiguous inputs: others are packed for it
+  bool dense_outputs = false;              ///< the same for outputs, unpacked afterwards
   PushOptions options;
   std::source_location where;
   // For autograd:
-  std::uint32_t save_inputs = 0;            ///< bit i: keep the value of input i as it is read
-  std::uint32_t save_outputs = 0;           ///< bit i: keep the value that output i gets
+  std::uint32_t save_inputs = 0;   ///< bit i: keep the value of input i as it is read
+  std::uint32_t save_outputs = 0;  ///< bit i: keep the value that output i gets
   bool want_histories = false;
-  Ref<History> history;                     ///< becomes that of outputs[0]'s array, at the instant of the push
+  Ref<History> history;  ///< becomes that of outputs[0]'s array, at the instant of the push
   std::int32_t history_output = 0;
 };
 
@@ -73,9 +73,9 @@ struct ArrayPushResult {
     std::int32_t output = 0;
   };
   Ticket ticket;
-  std::vector<NDArray> saved_inputs;   ///< at i where bit i was set; else empty handles
+  std::vector<NDArray> saved_inputs;  ///< at i where bit i was set; else empty handles
   std::vector<NDArray> saved_outputs;
-  std::vector<Past> input_histories;   ///< as they were before this push
+  std::vector<Past> input_histories;  ///< as they were before this push
   std::vector<Past> output_histories;
 };
 

@@ -17,8 +17,7 @@ struct Scalar {
 
   Scalar() = default;
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Scalar(T value)  // NOLINT(google-explicit-constructor): x * 2 reads as it should
+  requires std::is_arithmetic_v<T> Scalar(T value)  // NOLINT(google-explicit-constructor): x * 2 reads as it should
       : real(static_cast<double>(value)),
         integer(std::is_integral_v<T> ? static_cast<std::int64_t>(value) : 0),
         is_integer(std::is_integral_v<T>) {}

@@ -22,7 +22,11 @@ std::byte* Buffer::data() {
 }
 
 Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version)
-    : engine_(&engine), device_(version->buffer().device()), dtype_(dtype), shape_(shape), version_(std::move(version)) {
+    : engine_(&engine),
+      device_(version->buffer().device()),
+      dtype_(dtype),
+      shape_(shape),
+      version_(std::move(version)) {
   version_->arrays.fetch_add(1, std::memory_order_relaxed);
 }
 

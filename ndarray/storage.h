@@ -13,12 +13,13 @@
 #include "sluice/ndarray/dims.h"
 #include "sluice/ndarray/dtype.h"
 #include "sluice/ndarray/ref.h"
+#include "sluice/resources/object_pool.h"
 
 namespace sluice {
 
 /// Memory of a device, taken from its pool when the producing op first asks for it, and given back when the last
 /// reference goes: the op's closure holds references, so that is on the last reader's lane.
-class Buffer : public RefCounted {
+class Buffer final : public RefCounted, public Pooled<Buffer> {
  public:
   Buffer(Device device, std::size_t bytes) : device_(device), bytes_(bytes) {}
   /// Memory that `owner` keeps. Writing is allowed.
@@ -41,7 +42,7 @@ class Buffer : public RefCounted {
 
 /// One value of an array as the engine orders it: a buffer, and the variables that stand for it (one; for the whole of
 /// a partitioned buffer, one for each part).
-class Version : public RefCounted {
+class Version final : public RefCounted, public Pooled<Version> {
  public:
   Version(Ref<Buffer> buffer, Variable variable) : buffer_(std::move(buffer)), variable_(std::move(variable)) {}
   Version(Ref<Buffer> buffer, std::vector<Variable> parts)
@@ -76,14 +77,14 @@ class History : public RefCounted {};
 /// What the arrays of one partitioned buffer share. A write there cannot move to a new version, because other arrays
 /// lie in the same buffer; it copies held values away instead.
 struct PartGroup : RefCounted {
-  std::recursive_mutex lock;      ///< stands for the `mutex` of every array of the group
-  std::mutex list;                ///< guards `snapshots`; taken last
+  std::recursive_mutex lock;  ///< stands for the `mutex` of every array of the group
+  std::mutex list;            ///< guards `snapshots`; taken last
   std::vector<class Array*> snapshots;
 };
 
 /// The identity that all views share. `version` and `history` are guarded by mutex(), which is recursive because serial
 /// mode runs a body inside its push.
-class Array : public RefCounted {
+class Array final : public RefCounted, public Pooled<Array> {
  public:
   Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version);
   ~Array() override;
@@ -101,9 +102,9 @@ class Array : public RefCounted {
   /// True when a write must not change this value in place.
   bool held() const { return version_->arrays.load(std::memory_order_acquire) > 1; }
 
-  Ref<History> history;            ///< null: no gradient is wanted
-  std::int32_t history_output = 0; ///< which output of it
-  bool leaf = false;               ///< with_grad() was called on it
+  Ref<History> history;             ///< null: no gradient is wanted
+  std::int32_t history_output = 0;  ///< which output of it
+  bool leaf = false;                ///< with_grad() was called on it
 
   /// Another array that shows the present value, and keeps it whatever is written to this one. With mutex() held.
   Ref<Array> snapshot();

@@ -95,10 +95,14 @@ void strided_copy(const TensorView& from, const TensorView& to) {
   if (from.count() == 0) return;
   const Axes axes = joined(from, to);
   switch (size_of(from.dtype)) {
-    case 1: return copy_as<std::uint8_t>(from, to, axes);
-    case 2: return copy_as<std::uint16_t>(from, to, axes);
-    case 4: return copy_as<std::uint32_t>(from, to, axes);
-    default: return copy_as<std::uint64_t>(from, to, axes);
+    case 1:
+      return copy_as<std::uint8_t>(from, to, axes);
+    case 2:
+      return copy_as<std::uint16_t>(from, to, axes);
+    case 4:
+      return copy_as<std::uint32_t>(from, to, axes);
+    default:
+      return copy_as<std::uint64_t>(from, to, axes);
   }
 }
 

@@ -22,7 +22,8 @@ std::string plural(int n) { return std::to_string(n) + (n == 1 ? " input" : " in
 template <class T>
 class Few {
  public:
-  explicit Few(std::size_t n) : many_(n > kInline ? n : 0), span_(n > kInline ? std::span<T>(many_) : std::span<T>(few_).first(n)) {}
+  explicit Few(std::size_t n)
+      : many_(n > kInline ? n : 0), span_(n > kInline ? std::span<T>(many_) : std::span<T>(few_).first(n)) {}
   Few(const Few&) = delete;
   Few& operator=(const Few&) = delete;
   T& operator[](std::size_t i) { return span_[i]; }
@@ -43,8 +44,9 @@ void check_inputs(const Operator& op, std::span<const NDArray* const> inputs, co
   for (const NDArray* x : inputs) {
     const Device device = x->checked(op.name, options.where).device();
     if (!options.on.given && !(device == inputs[0]->device())) {
-      throw ArrayError(op.name, options.where,
-                       "arrays on " + to_string(inputs[0]->device()) + " and " + to_string(device) + "; use to(device)");
+      throw ArrayError(
+          op.name, options.where,
+          "arrays on " + to_string(inputs[0]->device()) + " and " + to_string(device) + "; use to(device)");
     }
   }
 }
@@ -88,8 +90,8 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
   op.infer(signature);
   const std::span<const Spec> wanted = signature.outputs();
 
-  const Device device = options.on.given ? options.on.device
-                        : !inputs.empty() ? inputs[0]->device()
+  const Device device = options.on.given        ? options.on.device
+                        : !inputs.empty()       ? inputs[0]->device()
                         : !options.into.empty() ? options.into[0].checked(op.name, options.where).device()
                                                 : current_scope().device;
   const DType key = op.key < 0 ? wanted[0].dtype : specs[static_cast<std::size_t>(op.key)].dtype;

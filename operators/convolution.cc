@@ -26,7 +26,8 @@ void infer_conv(Signature& s) {
     s.fail("the kernel does not fit the image");
   }
   if (s.inputs() == 3 && !(s.shape(2) == Dims{w[0]})) s.fail("bias does not fit");
-  s.output({x[0], w[0], out_size(x[2], w[2], a.stride, a.padding), out_size(x[3], w[3], a.stride, a.padding)}, s.dtype());
+  s.output({x[0], w[0], out_size(x[2], w[2], a.stride, a.padding), out_size(x[3], w[3], a.stride, a.padding)},
+           s.dtype());
 }
 
 const Operator& named(const char* name) { return Registry::instance().get(name); }
@@ -88,7 +89,8 @@ void infer_pool(Signature& s) {
            std::to_string(a.padding));
   }
   if (x[2] + 2 * a.padding < a.kernel || x[3] + 2 * a.padding < a.kernel) s.fail("the window does not fit the image");
-  const Dims y{x[0], x[1], out_size(x[2], a.kernel, a.stride, a.padding), out_size(x[3], a.kernel, a.stride, a.padding)};
+  const Dims y{x[0], x[1], out_size(x[2], a.kernel, a.stride, a.padding),
+               out_size(x[3], a.kernel, a.stride, a.padding)};
   s.output(y, s.dtype());
   s.output(y, DType::i32);
 }

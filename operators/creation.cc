@@ -52,8 +52,12 @@ void builtin::add_creation_rows(Registry& registry) {
   }
 }
 
-NDArray zeros(const Dims& shape, DType dtype, std::source_location where) { return filled(shape, 0, 0, dtype, {}, where); }
-NDArray ones(const Dims& shape, DType dtype, std::source_location where) { return filled(shape, 1, 0, dtype, {}, where); }
+NDArray zeros(const Dims& shape, DType dtype, std::source_location where) {
+  return filled(shape, 0, 0, dtype, {}, where);
+}
+NDArray ones(const Dims& shape, DType dtype, std::source_location where) {
+  return filled(shape, 1, 0, dtype, {}, where);
+}
 NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_location where) {
   return filled(shape, value, 0, dtype, {}, where);
 }

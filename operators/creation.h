@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-NDArray zeros(const Dims& shape, DType dtype = DType::f32, std::source_location where = std::source_location::current());
+NDArray zeros(const Dims& shape, DType dtype = DType::f32,
+              std::source_location where = std::source_location::current());
 NDArray ones(const Dims& shape, DType dtype = DType::f32, std::source_location where = std::source_location::current());
 NDArray full(const Dims& shape, const Scalar& value, DType dtype = DType::f32,
              std::source_location where = std::source_location::current());

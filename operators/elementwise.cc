@@ -45,33 +45,57 @@ NDArray with_scalar(const Operand& x, const Scalar& value, bool left = false) {
 template <class F>
 NDArray derivative(const NDArray& v);
 template <>
-NDArray derivative<functors::Neg>(const NDArray& v) { return neg(ones_like(v)); }
+NDArray derivative<functors::Neg>(const NDArray& v) {
+  return neg(ones_like(v));
+}
 template <>
 NDArray derivative<functors::Abs>(const NDArray& v) {
   return greater(v, 0).to(v.dtype()) - less(v, 0).to(v.dtype());
 }
 template <>
-NDArray derivative<functors::Square>(const NDArray& v) { return v * 2; }
+NDArray derivative<functors::Square>(const NDArray& v) {
+  return v * 2;
+}
 template <>
-NDArray derivative<functors::Exp>(const NDArray& v) { return v; }
+NDArray derivative<functors::Exp>(const NDArray& v) {
+  return v;
+}
 template <>
-NDArray derivative<functors::Log>(const NDArray& v) { return reciprocal(v); }
+NDArray derivative<functors::Log>(const NDArray& v) {
+  return reciprocal(v);
+}
 template <>
-NDArray derivative<functors::Sqrt>(const NDArray& v) { return 0.5 / v; }
+NDArray derivative<functors::Sqrt>(const NDArray& v) {
+  return 0.5 / v;
+}
 template <>
-NDArray derivative<functors::Reciprocal>(const NDArray& v) { return neg(square(v)); }
+NDArray derivative<functors::Reciprocal>(const NDArray& v) {
+  return neg(square(v));
+}
 template <>
-NDArray derivative<functors::Sin>(const NDArray& v) { return cos(v); }
+NDArray derivative<functors::Sin>(const NDArray& v) {
+  return cos(v);
+}
 template <>
-NDArray derivative<functors::Cos>(const NDArray& v) { return neg(sin(v)); }
+NDArray derivative<functors::Cos>(const NDArray& v) {
+  return neg(sin(v));
+}
 template <>
-NDArray derivative<functors::Tanh>(const NDArray& v) { return 1 - square(v); }
+NDArray derivative<functors::Tanh>(const NDArray& v) {
+  return 1 - square(v);
+}
 template <>
-NDArray derivative<functors::Erf>(const NDArray& v) { return exp(neg(square(v))) * 1.1283791670955126; }
+NDArray derivative<functors::Erf>(const NDArray& v) {
+  return exp(neg(square(v))) * 1.1283791670955126;
+}
 template <>
-NDArray derivative<functors::Sigmoid>(const NDArray& v) { return v * (1 - v); }
+NDArray derivative<functors::Sigmoid>(const NDArray& v) {
+  return v * (1 - v);
+}
 template <>
-NDArray derivative<functors::Relu>(const NDArray& v) { return greater(v, 0).to(v.dtype()); }
+NDArray derivative<functors::Relu>(const NDArray& v) {
+  return greater(v, 0).to(v.dtype());
+}
 template <>
 NDArray derivative<functors::Gelu>(const NDArray& v) {
   return (erf(v * 0.70710678118654752) + 1) * 0.5 + v * exp(square(v) * -0.5) * 0.39894228040143268;
@@ -153,9 +177,7 @@ struct BinaryRule<functors::Mul> {
 };
 template <>
 struct BinaryRule<functors::Div> {
-  static std::vector<std::uint32_t> needs() {
-    return {needs::input(1), needs::input(0) | needs::input(1)};
-  }
+  static std::vector<std::uint32_t> needs() { return {needs::input(1), needs::input(0) | needs::input(1)}; }
   static void gradient(GradientContext& c) {
     if (c.wanted(0)) give(c, 0, c.gradient() / c.input(1));
     if (c.wanted(1)) give(c, 1, neg(c.gradient() * c.input(0) / square(c.input(1))));

@@ -8,10 +8,10 @@ namespace sluice {
 // Floating: f32, f64. Arithmetic: these and i32, i64 (which wrap on overflow).
 // Each returns a new array of the broadcast shape and pushes one op; ArrayError where shapes or dtypes do not fit.
 
-NDArray neg(const Operand& x);         ///< arithmetic
-NDArray abs(const Operand& x);         ///< arithmetic; gradient 0 at 0
-NDArray square(const Operand& x);      ///< arithmetic
-NDArray exp(const Operand& x);         ///< floating, as all below
+NDArray neg(const Operand& x);     ///< arithmetic
+NDArray abs(const Operand& x);     ///< arithmetic; gradient 0 at 0
+NDArray square(const Operand& x);  ///< arithmetic
+NDArray exp(const Operand& x);     ///< floating, as all below
 NDArray log(const Operand& x);
 NDArray sqrt(const Operand& x);
 NDArray reciprocal(const Operand& x);
@@ -20,13 +20,13 @@ NDArray cos(const Operand& x);
 NDArray tanh(const Operand& x);
 NDArray erf(const Operand& x);
 NDArray sigmoid(const Operand& x);
-NDArray relu(const Operand& x);        ///< arithmetic; NaN stays; gradient 0 at 0
-NDArray gelu(const Operand& x);        ///< x (1 + erf(x / sqrt 2)) / 2
+NDArray relu(const Operand& x);  ///< arithmetic; NaN stays; gradient 0 at 0
+NDArray gelu(const Operand& x);  ///< x (1 + erf(x / sqrt 2)) / 2
 
 NDArray add(const Operand& a, const Operand& b);  ///< arithmetic, as all of these
 NDArray sub(const Operand& a, const Operand& b);
 NDArray mul(const Operand& a, const Operand& b);
-NDArray div(const Operand& a, const Operand& b);  ///< integers: towards zero; by 0 gives 0
+NDArray div(const Operand& a, const Operand& b);      ///< integers: towards zero; by 0 gives 0
 NDArray maximum(const Operand& a, const Operand& b);  ///< NaN wins; equal elements: the gradient goes to a
 NDArray minimum(const Operand& a, const Operand& b);
 NDArray pow(const Operand& a, const Operand& b);  ///< floating

@@ -1,7 +1,7 @@
 // The scalar functions of elementwise operators, written once for all backends.
 //
-// A unary functor has the function f(x) and its derivative df(v), where v is x, or with `from_output` f(x), whichever is
-// cheaper to keep. A new one needs its entry in the list at the end, and its function in elementwise.h; kernels,
+// A unary functor has the function f(x) and its derivative df(v), where v is x, or with `from_output` f(x), whichever
+// is cheaper to keep. A new one needs its entry in the list at the end, and its function in elementwise.h; kernels,
 // broadcasting, the in-place form, the gradient and its tests follow from the list.
 #pragma once
 
@@ -24,50 +24,52 @@ SLUICE_HD inline T wrapping(T a, T b, F f) {
   }
 }
 
-#define SLUICE_UNARY(Name, text, takes_integers, keeps_output, f_of_x, df_of_v)       \
-  struct Name {                                                                       \
-    static constexpr const char* name = text;                                         \
-    static constexpr const char* grad_name = text "_grad";                            \
-    static constexpr bool integers = takes_integers;                                  \
-    static constexpr bool from_output = keeps_output;                                 \
-    template <class T>                                                                \
-    SLUICE_HD T operator()(T x) const {                                               \
-      return static_cast<T>(f_of_x);                                                  \
-    }                                                                                 \
-    template <class T>                                                                \
-    SLUICE_HD static T df([[maybe_unused]] T v) {                                     \
-      return static_cast<T>(df_of_v);                                                 \
-    }                                                                                 \
+#define SLUICE_UNARY(Name, text, takes_integers, keeps_output, f_of_x, df_of_v) \
+  struct Name {                                                                 \
+    static constexpr const char* name = text;                                   \
+    static constexpr const char* grad_name = text "_grad";                      \
+    static constexpr bool integers = takes_integers;                            \
+    static constexpr bool from_output = keeps_output;                           \
+    template <class T>                                                          \
+    SLUICE_HD T operator()(T x) const {                                         \
+      return static_cast<T>(f_of_x);                                            \
+    }                                                                           \
+    template <class T>                                                          \
+    SLUICE_HD static T df([[maybe_unused]] T v) {                               \
+      return static_cast<T>(df_of_v);                                           \
+    }                                                                           \
   }
 
 SLUICE_UNARY(Neg, "neg", true, false, wrapping(T(0), x, [](auto a, auto b) { return a - b; }), -1);
-SLUICE_UNARY(Abs, "abs", true, false, x < T(0) ? wrapping(T(0), x, [](auto a, auto b) { return a - b; }) : x,
-             v > T(0) ? 1 : v < T(0) ? -1 : 0);
+SLUICE_UNARY(Abs, "abs", true, false,
+             x<T(0) ? wrapping(T(0), x, [](auto a, auto b) { return a - b; }) : x, v> T(0) ? 1
+             : v < T(0) ? -1
+                        : 0);
 SLUICE_UNARY(Square, "square", true, false, wrapping(x, x, [](auto a, auto b) { return a * b; }), 2 * v);
 SLUICE_UNARY(Exp, "exp", false, true, std::exp(x), v);
 SLUICE_UNARY(Log, "log", false, false, std::log(x), 1 / v);
 SLUICE_UNARY(Sqrt, "sqrt", false, true, std::sqrt(x), T(0.5) / v);
-SLUICE_UNARY(Reciprocal, "reciprocal", false, true, 1 / x, -v * v);
+SLUICE_UNARY(Reciprocal, "reciprocal", false, true, 1 / x, -v* v);
 SLUICE_UNARY(Sin, "sin", false, false, std::sin(x), std::cos(v));
 SLUICE_UNARY(Cos, "cos", false, false, std::cos(x), -std::sin(v));
 SLUICE_UNARY(Tanh, "tanh", false, true, std::tanh(x), 1 - v * v);
 SLUICE_UNARY(Erf, "erf", false, false, std::erf(x), T(1.1283791670955126) * std::exp(-v * v));
-SLUICE_UNARY(Sigmoid, "sigmoid", false, true, 1 / (1 + std::exp(-x)), v * (1 - v));
-SLUICE_UNARY(Relu, "relu", true, true, x < T(0) ? T(0) : x, v > T(0) ? 1 : 0);
+SLUICE_UNARY(Sigmoid, "sigmoid", false, true, 1 / (1 + std::exp(-x)), v*(1 - v));
+SLUICE_UNARY(Relu, "relu", true, true, x<T(0) ? T(0) : x, v> T(0) ? 1 : 0);
 SLUICE_UNARY(Gelu, "gelu", false, false, T(0.5) * x * (1 + std::erf(x * T(0.70710678118654752))),
              T(0.5) * (1 + std::erf(v * T(0.70710678118654752))) +
                  v * T(0.39894228040143268) * std::exp(T(-0.5) * v * v));
 #undef SLUICE_UNARY
 
-#define SLUICE_BINARY(Name, text, takes_integers, f_of_a_b)  \
-  struct Name {                                              \
-    static constexpr const char* name = text;                \
+#define SLUICE_BINARY(Name, text, takes_integers, f_of_a_b)    \
+  struct Name {                                                \
+    static constexpr const char* name = text;                  \
     static constexpr const char* scalar_name = text "_scalar"; \
-    static constexpr bool integers = takes_integers;         \
-    template <class T>                                       \
-    SLUICE_HD auto operator()(T a, T b) const {              \
-      return f_of_a_b;                                       \
-    }                                                        \
+    static constexpr bool integers = takes_integers;           \
+    template <class T>                                         \
+    SLUICE_HD auto operator()(T a, T b) const {                \
+      return f_of_a_b;                                         \
+    }                                                          \
   }
 
 template <class T>

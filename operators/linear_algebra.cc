@@ -35,8 +35,8 @@ void infer_linear(Signature& s) {
   s.floating();
   s.rank(0, 2);
   s.rank(1, 2);
-  if (s.shape(0)[1] != s.shape(1)[1]) s.fail("x has " + std::to_string(s.shape(0)[1]) + " columns, weight " +
-                                             std::to_string(s.shape(1)[1]));
+  if (s.shape(0)[1] != s.shape(1)[1])
+    s.fail("x has " + std::to_string(s.shape(0)[1]) + " columns, weight " + std::to_string(s.shape(1)[1]));
   if (s.inputs() == 3 && !(s.shape(2) == Dims{s.shape(1)[0]})) s.fail("bias does not fit");
   s.output({s.shape(0)[0], s.shape(1)[0]}, s.dtype());
 }

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-/// d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum. All of one shape and
-/// dtype (f32, f64). Updates w and v.
+/// d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum. All of one shape
+/// and dtype (f32, f64). Updates w and v.
 void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, double lr, double momentum,
               double weight_decay);
 

@@ -23,8 +23,8 @@ class Attributes {
  public:
   Attributes() = default;
   template <class A>
-    requires(!std::is_same_v<A, Attributes>)
-  Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})
+  requires(!std::is_same_v<A, Attributes>)
+      Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})
       : value_(std::make_shared<const A>(std::move(value))), table_(&table_of<A>) {}
   /// The struct; A must be the type that it was made from (throws std::bad_cast).
   template <class A>
@@ -46,9 +46,8 @@ class Attributes {
     bool (*equal)(const void*, const void*);
   };
   template <class A>
-  static inline const Table table_of{&typeid(A), [](const void* a, const void* b) {
-                                       return *static_cast<const A*>(a) == *static_cast<const A*>(b);
-                                     }};
+  static inline const Table table_of{
+      &typeid(A), [](const void* a, const void* b) { return *static_cast<const A*>(a) == *static_cast<const A*>(b); }};
   std::shared_ptr<const void> value_;
   const Table* table_ = nullptr;
 };
@@ -125,11 +124,11 @@ using KernelFunction = void (*)(ArrayContext& context);
 
 /// A kernel of a backend. Of those that fit, the one with the highest rank is taken.
 struct Kernel {
-  const char* backend = "";      ///< "reference", "cpu", ...
-  int rank = 0;                  ///< reference: 0, cpu: 10
+  const char* backend = "";  ///< "reference", "cpu", ...
+  int rank = 0;              ///< reference: 0, cpu: 10
   KernelFunction run = nullptr;
-  bool dense_inputs = false;     ///< wants contiguous inputs: others are packed for it
-  bool dense_outputs = false;    ///< the same for outputs, which are unpacked afterwards
+  bool dense_inputs = false;   ///< wants contiguous inputs: others are packed for it
+  bool dense_outputs = false;  ///< the same for outputs, which are unpacked afterwards
 };
 
 namespace needs {
@@ -144,11 +143,11 @@ struct Operator : OperatorInfo {
   using Gradient = void (*)(GradientContext& context);
 
   int min_inputs = 1;
-  int max_inputs = 1;            ///< up to 16 have bits in `needs`
-  bool elementwise = false;      ///< inputs broadcast; an output element depends on its own index alone
-  int key = 0;                   ///< the input whose dtype chooses the kernel; -1: output 0
-  Infer infer = nullptr;         ///< shapes and dtypes, with its checks
-  Gradient gradient = nullptr;   ///< null: no gradient flows back
+  int max_inputs = 1;           ///< up to 16 have bits in `needs`
+  bool elementwise = false;     ///< inputs broadcast; an output element depends on its own index alone
+  int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0
+  Infer infer = nullptr;        ///< shapes and dtypes, with its checks
+  Gradient gradient = nullptr;  ///< null: no gradient flows back
   /// needs[i]: what the gradient of input i wants kept (the last entry counts for all further inputs).
   std::vector<std::uint32_t> needs;
 
@@ -241,7 +240,7 @@ struct Recorder {
   virtual ~Recorder() = default;
   /// Before the push: an empty node.
   virtual Ref<History> begin() = 0;
-  /// After it: fills the node. 
+  /// After it: fills the node.
   virtual void finish(const Ref<History>& node, const Operator& op, const Attributes& attributes,
                       std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
                       ArrayPushResult& result, const std::source_location& where) = 0;

@@ -156,8 +156,7 @@ NDArray NDArray::to(Device device, Where where) const {
   const Device from = checked("to", where).device();
   if (from == device) return *this;
   static const Operator& row = Registry::instance().get("transfer");
-  return apply(row, {this}, TransferAttributes{from, device},
-               {.where = where, .on = Place(device, LaneKind::copy_in)});
+  return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = Place(device, LaneKind::copy_in)});
 }
 
 NDArray NDArray::to(DType dtype, Where where) const {

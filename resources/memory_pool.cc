@@ -30,7 +30,7 @@ std::size_t MemoryPool::class_size(std::size_t bytes) {
 
 void* MemoryPool::system_allocate(std::size_t size) noexcept {
   if (limit_ != 0 && stats_.in_use + stats_.cached + size > limit_) return nullptr;
-  return ::operator new(size, std::align_val_t{kAlignment}, std::nothrow);
+  return ::operator new (size, std::align_val_t{kAlignment}, std::nothrow);
 }
 
 void* MemoryPool::allocate(std::size_t bytes) {
@@ -70,13 +70,13 @@ void MemoryPool::deallocate(void* block, std::size_t bytes) noexcept {
     free_[static_cast<std::size_t>(index)].push_back(block);
     stats_.cached += size;
   } catch (const std::bad_alloc&) {
-    ::operator delete(block, std::align_val_t{kAlignment});
+    ::operator delete (block, std::align_val_t{kAlignment});
   }
 }
 
 std::size_t MemoryPool::trim_locked() noexcept {
   for (auto& list : free_) {
-    for (void* block : list) ::operator delete(block, std::align_val_t{kAlignment});
+    for (void* block : list) ::operator delete (block, std::align_val_t{kAlignment});
     list.clear();
   }
   const std::size_t freed = stats_.cached;
@@ -109,9 +109,12 @@ MemoryPool& memory_pool(Device device) {
   static auto* const cpu_pools = new std::array<MemoryPool, 256>();
   static auto* const sim_pools = new std::array<MemoryPool, 256>();
   switch (device.kind) {
-    case DeviceKind::cpu: return (*cpu_pools)[device.index];
-    case DeviceKind::sim: return (*sim_pools)[device.index];
-    case DeviceKind::gpu: break;
+    case DeviceKind::cpu:
+      return (*cpu_pools)[device.index];
+    case DeviceKind::sim:
+      return (*sim_pools)[device.index];
+    case DeviceKind::gpu:
+      break;
   }
   throw UsageError("no memory pool for " + to_string(device));
 }

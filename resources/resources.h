@@ -3,6 +3,7 @@
 
 #include "sluice/resources/host_device.h"  // SLUICE_HD
 #include "sluice/resources/memory_pool.h"  // MemoryPool
+#include "sluice/resources/object_pool.h"  // ObjectPool
 #include "sluice/resources/philox.h"       // counter-based random numbers
 #include "sluice/resources/random.h"       // RandomStream
 #include "sluice/resources/scratch.h"      // Scratch

@@ -69,7 +69,7 @@ class Chain {
       if (before) connect(before, &tokens[0], ready, retire);
       return;
     }
-    // Two-phase locking in the order of addresses: pushes are serialisable, and no two pushers can wait in a circle.
+    // Two-phase locking in one order: pushes are serialisable, and no two pushers can wait in a circle.
     for (int i = 0; i < n; ++i) tokens[i].next = take(tokens[i], locked_tail<P>());
     for (int i = 0; i < n; ++i) {
       Tok* before = tokens[i].next;

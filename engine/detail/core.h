@@ -97,6 +97,7 @@ class Core final : public CoreBase {
   void prepare_stream_uses(Op* op);
   void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
   void reset(Op* op) noexcept;
+  static bool locked_before(const Node* a, const Node* b);
   Op* internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where);
   void link(Op* op, ReadyList<P>& ready);
   void push_internal(Op* op);
@@ -166,6 +167,7 @@ class Core final : public CoreBase {
   const std::uint64_t uid_;  ///< tells engines apart in a thread's cache of slots
   std::vector<std::unique_ptr<Lane<P>>> lanes_;
 
+  std::atomic<std::uint32_t> next_variable_{0};
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
   mutable typename P::Mutex slots_mutex_;

@@ -221,19 +221,20 @@ void Core<P>::return_credits(Slot<P>&, std::int64_t count) {
 
 template <class P>
 void Core<P>::wake_cap_waiters() {
-  std::vector<std::shared_ptr<Wait>> parked;
-  {
-    std::lock_guard lock(cap_mutex_);
-    parked.swap(cap_parked_);
-  }
-  for (auto& w : parked) w->parker.signal();
+  std::lock_guard lock(cap_mutex_);
+  for (auto& w : cap_parked_) w->parker.signal();
 }
 
 /// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is.
 template <class P>
 template <class Full>
 bool Core<P>::park_at_cap(Full&& full) {
-  auto parked = std::make_shared<Wait>();
+  for (int i = 0; i < P::kWaitSpins; ++i) {
+    if (!full()) return true;
+    P::pause();
+  }
+  auto& parked = my_slot().cap_wait;
+  if (!parked) parked = std::make_shared<Wait>();
   {
     std::lock_guard lock(cap_mutex_);
     cap_parked_.push_back(parked);
@@ -310,8 +311,8 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBas
   for (std::size_t k = 0; k < count; ++k) {
     const Access a = k < accesses.size() ? accesses[k] : Access{sequence, AccessMode::order};
     auto* node = static_cast<Node*>(a.variable);
-    int i = n;  // insertion keeps them sorted by address, equal variables joined
-    while (i > 0 && op->tokens[i - 1].variable > node) --i;
+    int i = n;  // insertion keeps them sorted, equal variables joined
+    while (i > 0 && locked_before(node, op->tokens[i - 1].variable)) --i;
     if (i > 0 && op->tokens[i - 1].variable == node) {
       Token<P>& t = op->tokens[i - 1];
       if (t.mode != a.mode) t.mode = AccessMode::update;
@@ -340,6 +341,12 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBas
     t.heal = false;
     t.variable->refs.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+/// One order for all pushers: that of making, which is the same in every run; addresses where the count came round.
+template <class P>
+bool Core<P>::locked_before(const Node* a, const Node* b) {
+  return a->number != b->number ? a->number < b->number : std::less<>()(a, b);
 }
 
 /// Stream ops keep their events with the variable; most variables never have any.

@@ -33,18 +33,11 @@ void Core<P>::wake(Lane<P>& lane) {
     if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
   }
   auto self = std::static_pointer_cast<Core>(shared_from_this());
-  // A substitute is no thread of the arena: it runs loops alone.
-  std::function<void()> alone;
   try {
-    alone = [self, &lane] { self->drain(lane, 1); };
     if (active >= lane.width) {
-      P::start_substitute(std::move(alone));
+      P::start_substitute([self, &lane] { self->drain(lane, 1); });  // no thread of the arena: its loops run alone
     } else {
-      // oneTBB may find this task while a body waits for a loop of its own; no op runs on another op's stack.
-      lane.workers.start([self, &lane, alone] {
-        if (thread_state().operation) return P::start_substitute(alone);
-        self->drain(lane, lane.width);
-      });
+      lane.workers.start([self, &lane] { self->drain(lane, lane.width); });
     }
   } catch (...) {
     // No memory or no thread for it: whoever blocks looks again (block()).

@@ -52,6 +52,7 @@ VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
   // A variable keeps its engine's core alive: a handle may outlive the Engine.
   node->keep = shared_from_this();
   node->name = name;
+  node->number = next_variable_.fetch_add(1, std::memory_order_relaxed);
   node->has_value = has_value;
   return node;
 }

@@ -69,6 +69,7 @@ class Explorer {
   Thread* holder_ = nullptr;
   bool free_running_ = false;
   std::uint64_t random_ = 0, hash_ = 0, points_ = 0, max_points_ = ~std::uint64_t{0};
+  std::uint64_t stay_ = 1;  ///< one time in so many the holder may lose its turn
   std::int64_t clock_ = 0;
   std::chrono::steady_clock::time_point last_step_;
 };

@@ -63,7 +63,7 @@ struct SystemPolicy {
     struct Pool;
     struct Start;
     class Watch;
-    static void arrive(std::shared_ptr<Start>* task);
+    static void arrive(Start* task);
     std::shared_ptr<Pool> pool_;
   };
 

@@ -33,6 +33,7 @@ struct alignas(64) Slot {
   OpRecord<P>* return_tail = nullptr;
   int return_count = 0;
   std::uint32_t number = 0;
+  std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
   // Written by the owner, read by all.
   alignas(64) typename P::template Atomic<Activity> activity{Activity::outside};
   /// Twice the pushes begun here; odd between the first link and the last hand-over of a push or a wait.

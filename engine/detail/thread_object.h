@@ -17,16 +17,27 @@ class ThreadObject {
     if (!object_) make();
     return *object_;
   }
+  /// Ends it before the thread does.
+  static void drop() {
+    if (object_) drop_object();
+  }
 
  private:
-  static void make() {
+  static pthread_key_t key() {
     static const pthread_key_t key = [] {
       pthread_key_t made{};
       pthread_key_create(&made, [](void*) { delete std::exchange(object_, nullptr); });
       return made;
     }();
+    return key;
+  }
+  static void make() {
     object_ = new T;
-    pthread_setspecific(key, object_);
+    pthread_setspecific(key(), object_);
+  }
+  static void drop_object() {
+    delete std::exchange(object_, nullptr);
+    pthread_setspecific(key(), object_);
   }
   static inline constinit thread_local T* object_ = nullptr;
 };

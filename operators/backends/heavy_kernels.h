@@ -7,10 +7,10 @@
 
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/register.h"
 #include "sluice/operators/backends/cpu/conv2d.h"
 #include "sluice/operators/backends/cpu/fused.h"
 #include "sluice/operators/backends/cpu/pool.h"
+#include "sluice/operators/backends/register.h"
 #include "sluice/operators/optimizer_steps.h"
 
 namespace sluice::backends {
@@ -45,13 +45,29 @@ struct Matrix {
 };
 
 inline cpu_backend::Conv2dShape conv_shape(const Dims& x, const Dims& w, const ConvAttributes& a) {
-  return {.batch = x[0], .in_channels = x[1], .height = x[2], .width = x[3], .out_channels = w[0], .kernel_h = w[2],
-          .kernel_w = w[3], .stride_h = a.stride, .stride_w = a.stride, .pad_h = a.padding, .pad_w = a.padding};
+  return {.batch = x[0],
+          .in_channels = x[1],
+          .height = x[2],
+          .width = x[3],
+          .out_channels = w[0],
+          .kernel_h = w[2],
+          .kernel_w = w[3],
+          .stride_h = a.stride,
+          .stride_w = a.stride,
+          .pad_h = a.padding,
+          .pad_w = a.padding};
 }
 
 inline cpu_backend::PoolShape pool_shape(const Dims& x, const PoolAttributes& a) {
-  return {.planes = x[0] * x[1], .height = x[2], .width = x[3], .kernel_h = a.kernel, .kernel_w = a.kernel,
-          .stride_h = a.stride, .stride_w = a.stride, .pad_h = a.padding, .pad_w = a.padding};
+  return {.planes = x[0] * x[1],
+          .height = x[2],
+          .width = x[3],
+          .kernel_h = a.kernel,
+          .kernel_w = a.kernel,
+          .stride_h = a.stride,
+          .stride_w = a.stride,
+          .pad_h = a.padding,
+          .pad_w = a.padding};
 }
 
 template <class Backend>
@@ -117,8 +133,13 @@ struct Heavy {
     static void run(ArrayContext& c) {
       const Dims& g = c.input(0).shape;
       // Only sizes of the result count here.
-      const cpu_backend::Conv2dShape shape{.batch = g[0], .in_channels = 1, .height = g[2], .width = g[3],
-                                           .out_channels = g[1], .kernel_h = 1, .kernel_w = 1};
+      const cpu_backend::Conv2dShape shape{.batch = g[0],
+                                           .in_channels = 1,
+                                           .height = g[2],
+                                           .width = g[3],
+                                           .out_channels = g[1],
+                                           .kernel_h = 1,
+                                           .kernel_w = 1};
       Backend::conv2d_bias_grad(shape, c.input(0).as<T>(), c.output().as<T>());
     }
   };
@@ -174,8 +195,8 @@ struct Heavy {
   struct Adam {
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<AdamStep>();
-      const cpu_backend::AdamSettings<T> settings{static_cast<T>(a.lr),  static_cast<T>(a.beta1),
-                                                  static_cast<T>(a.beta2), static_cast<T>(a.eps),
+      const cpu_backend::AdamSettings<T> settings{static_cast<T>(a.lr),           static_cast<T>(a.beta1),
+                                                  static_cast<T>(a.beta2),        static_cast<T>(a.eps),
                                                   static_cast<T>(a.weight_decay), a.decoupled};
       Backend::adam_step(c.output(0).as<T>(), c.output(1).as<T>(), c.output(2).as<T>(), c.input(0).as<T>(),
                          c.input(0).count(), a.step, settings);

@@ -68,8 +68,8 @@ struct JoinedAxes {
   }
 };
 
-/// Calls row(offsets, n, steps) for stretches of rows of the windows, split over parallel_for into pieces that depend on
-/// the shape alone: all of `views` have views[0]'s shape; offsets and steps are in elements.
+/// Calls row(offsets, n, steps) for stretches of rows of the windows, split over parallel_for into pieces that depend
+/// on the shape alone: all of `views` have views[0]'s shape; offsets and steps are in elements.
 template <int N, class Row>
 void for_each_row(const std::array<const TensorView*, N>& views, std::int64_t grain, Row row) {
   if (views[0]->count() == 0) return;

@@ -264,7 +264,6 @@ void run_seeds(std::uint64_t first, int count, Flavour flavour) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
-    if (std::getenv("ORACLE_VERBOSE")) std::printf("%llu\n", (unsigned long long)seed), std::fflush(stdout);
     Run(seed, flavour).go();
     if (::testing::Test::HasFailure()) {
       std::printf("fails with seed %llu\n", static_cast<unsigned long long>(seed));

@@ -190,7 +190,7 @@ TEST(Usage, StopHasADeadlineAndMayBeCalledByMany) {
   gate.open();
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
-    threads.emplace_back([&] { EXPECT_TRUE(engine.stop(i % 2 ? StopMode::drain : StopMode::cancel)); });
+    threads.emplace_back([&, i] { EXPECT_TRUE(engine.stop(i % 2 ? StopMode::drain : StopMode::cancel)); });
   for (auto& t : threads) t.join();
 }
 
@@ -249,8 +249,7 @@ TEST(Usage, TracesHoldEveryOpAndOpenAsJson) {
   const auto json = nlohmann::json::parse(to_perfetto(events));
   EXPECT_GE(json.at("traceEvents").size(), 22u);
   EXPECT_TRUE(nlohmann::json::accept(to_perfetto({})));
-  engine.push([] {}, {});
-  engine.wait_all();
+  engine.push([] {}, {}).wait();
   EXPECT_TRUE(engine.stop_trace().empty());
   EXPECT_THROW(write_trace("/no/such/folder/trace.json", events), std::runtime_error);
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -37,7 +38,7 @@ TEST(Views, ShapesChangeWithoutCopiesWhereTheyCan) {
   EXPECT_EQ(elements(x.transpose())[1], 12);
   EXPECT_EQ(elements(x.permute({1, 0, 2})(0)), (Ints{0, 1, 2, 3, 12, 13, 14, 15}));
   EXPECT_TRUE(x.reshape({-1, 4}).same_array(x));
-  EXPECT_TRUE(x(all, all, slice(0, 2)).reshape({6, 2}).same_array(x));   // rows step evenly
+  EXPECT_TRUE(x(all, all, slice(0, 2)).reshape({6, 2}).same_array(x));  // rows step evenly
   EXPECT_FALSE(x.transpose().reshape({24}).same_array(x));
   EXPECT_EQ(elements(x.transpose().reshape({4, 6})(1)), (Ints{1, 13, 5, 17, 9, 21}));
   EXPECT_TRUE(x(all, 1).reshape({2, 2, 2}).same_array(x));
@@ -87,7 +88,7 @@ TEST(Printing, LooksLikeNumPy) {
   EXPECT_EQ(text(from({1.0 / 3, 100.0}, {2})), "[  0.33333333 100.        ]");
   EXPECT_EQ(text(from({1.0F / 3}, {1})), "[0.33333334]");
   EXPECT_EQ(text(from({123456789.0, 0.5}, {2})), "[1.23456789e+08 5.00000000e-01]");
-  EXPECT_EQ(text(from({NAN, 1.0, INFINITY}, {3})), "[nan  1. inf]");
+  EXPECT_EQ(text(from({double{NAN}, 1.0, double{INFINITY}}, {3})), "[nan  1. inf]");
   EXPECT_EQ(text(less(arange(0, 2), 1)), "[ True False]");
   EXPECT_EQ(text(from({2.0F}, {})), "2.0");
   EXPECT_EQ(text(arange(7, 8).reshape({})), "7");

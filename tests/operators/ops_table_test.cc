@@ -15,7 +15,8 @@ void expect_close(const NDArray& a, const NDArray& b, double tolerance, const st
   double largest = 1e-30;
   for (double v : y) largest = std::max(largest, std::abs(v));
   for (std::size_t i = 0; i < x.size(); ++i) {
-    ASSERT_LE(std::abs(x[i] - y[i]), tolerance * largest) << what << ", element " << i << ": " << x[i] << " and " << y[i];
+    ASSERT_LE(std::abs(x[i] - y[i]), tolerance * largest)
+        << what << ", element " << i << ": " << x[i] << " and " << y[i];
   }
 }
 
@@ -53,9 +54,9 @@ TEST_P(Operators, CpuForwardAndBackwardEqualTheReference) {
       plain = run();
     }
     for (std::size_t i = 0; i < fast.size(); ++i) {
-      expect_close(fast[i], plain[i], tolerance,
-                   c.name + (i == 0 ? ", result" : ", gradient " + std::to_string(i - 1)) + ", " +
-                       std::string(name_of(dtype)));
+      expect_close(
+          fast[i], plain[i], tolerance,
+          c.name + (i == 0 ? ", result" : ", gradient " + std::to_string(i - 1)) + ", " + std::string(name_of(dtype)));
     }
   }
 }
@@ -79,7 +80,8 @@ void check_gradients(const OperatorCase& c, const std::function<NDArray(const Ar
         return f(trial).item<double>();
       };
       const double expected = (at(step) - at(-step)) / (2 * step);
-      ASSERT_NEAR(found[i], expected, 2e-6 * std::max(1.0, std::abs(expected))) << what << ", input " << k << ", element " << i;
+      ASSERT_NEAR(found[i], expected, 2e-6 * std::max(1.0, std::abs(expected)))
+          << what << ", input " << k << ", element " << i;
     }
   }
 }
@@ -88,7 +90,8 @@ TEST_P(Operators, GradientsEqualFiniteDifferences) {
   const OperatorCase& c = GetParam();
   if (!c.gradient) return;
   check_gradients(
-      c, [&](const Arrays& x) {
+      c,
+      [&](const Arrays& x) {
         const NDArray y = c.call(x);
         return sum(y * weights_like(y));
       },
@@ -103,7 +106,8 @@ TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
     return;
   }
   check_gradients(
-      c, [&](const Arrays& x) {
+      c,
+      [&](const Arrays& x) {
         const NDArray y = c.call(x);
         const Arrays first = grad(sum(y * weights_like(y)), x, true);
         NDArray total = sum(x[0]) * 0;
@@ -146,12 +150,44 @@ TEST(Registry, DispatchedKernelsAreNotTheReference) {
 TEST(Operators, IntegersAndComparisonsEqualTheReference) {
   const auto run = [](DType dtype) {
     const NDArray a = arange(-10, 25, 1, dtype).reshape({5, 7}), b = arange(3, 10, 1, dtype);
-    Arrays all_results{a + b, a - b, a * b, a / b, maximum(a, b), minimum(a, b), neg(a), abs(a), square(a), relu(a),
-                       a + 3, 3 - a, a * 3, a / 2, equal(a, b), not_equal(a, b), less(a, b), less_equal(a, b),
-                       greater(a, b), greater_equal(a, b), less(a, 4), sum(a, {0}), sum(a), sum(a, {1}), max(a, {1}),
-                       argmax(a, 1), argmax(a, 0), where(less(a, b), a, b), matmul(a, a, false, true),
-                       a.to(DType::u8), a.to(DType::boolean), a.to(DType::f16), a.to(DType::bf16), a.to(DType::f64),
-                       one_hot(arange(0, 4), 5, dtype), a.transpose().copy(), ones({3}, dtype), full({2}, 7, dtype)};
+    Arrays all_results{a + b,
+                       a - b,
+                       a * b,
+                       a / b,
+                       maximum(a, b),
+                       minimum(a, b),
+                       neg(a),
+                       abs(a),
+                       square(a),
+                       relu(a),
+                       a + 3,
+                       3 - a,
+                       a * 3,
+                       a / 2,
+                       equal(a, b),
+                       not_equal(a, b),
+                       less(a, b),
+                       less_equal(a, b),
+                       greater(a, b),
+                       greater_equal(a, b),
+                       less(a, 4),
+                       sum(a, {0}),
+                       sum(a),
+                       sum(a, {1}),
+                       max(a, {1}),
+                       argmax(a, 1),
+                       argmax(a, 0),
+                       where(less(a, b), a, b),
+                       matmul(a, a, false, true),
+                       a.to(DType::u8),
+                       a.to(DType::boolean),
+                       a.to(DType::f16),
+                       a.to(DType::bf16),
+                       a.to(DType::f64),
+                       one_hot(arange(0, 4), 5, dtype),
+                       a.transpose().copy(),
+                       ones({3}, dtype),
+                       full({2}, 7, dtype)};
     return all_results;
   };
   for (DType dtype : {DType::i32, DType::i64}) {
@@ -213,8 +249,9 @@ TEST(Operators, ErrorsAtTheCallAreOneLine) {
     return "no error";
   };
   const NDArray a = zeros({64, 10}), b = zeros({12, 3});
-  EXPECT_THAT(message([&] { matmul(a, b); }),
-              ::testing::MatchesRegex("\\[matmul\\] ops_table_test.cc:[0-9]+: \\(64, 10\\) x \\(12, 3\\): inner sizes differ"));
+  EXPECT_THAT(
+      message([&] { matmul(a, b); }),
+      ::testing::MatchesRegex("\\[matmul\\] ops_table_test.cc:[0-9]+: \\(64, 10\\) x \\(12, 3\\): inner sizes differ"));
   EXPECT_THAT(message([&] { a + b; }), ::testing::HasSubstr("(64, 10) x (12, 3): shapes do not broadcast"));
   EXPECT_THAT(message([&] { a + a.to(DType::f64); }), ::testing::HasSubstr("dtypes f32 and f64 do not mix"));
   EXPECT_THAT(message([&] { a.to(DType::u8) + a.to(DType::u8); }), ::testing::HasSubstr("no arithmetic in u8"));
@@ -239,12 +276,18 @@ TEST(Registry, AProgramAddsOperatorsAndKernels) {
   });
   const NDArray x = from({1.0, 2.0, 3.0}, {3}).with_grad();
   EXPECT_THROW(apply(row, {&x}), ArrayError);  // no kernel yet
-  row.add_kernel(DeviceKind::cpu, DType::f64, {.backend = "mine", .rank = 20, .run = [](ArrayContext& c) {
-                                                 for (std::int64_t i = 0; i < c.output().count(); ++i) {
-                                                   const double v = c.input(0).as<double>()[i];
-                                                   c.output().as<double>()[i] = v * v * v;
-                                                 }
-                                               }, .dense_inputs = true, .dense_outputs = true});
+  row.add_kernel(DeviceKind::cpu, DType::f64,
+                 {.backend = "mine",
+                  .rank = 20,
+                  .run =
+                      [](ArrayContext& c) {
+                        for (std::int64_t i = 0; i < c.output().count(); ++i) {
+                          const double v = c.input(0).as<double>()[i];
+                          c.output().as<double>()[i] = v * v * v;
+                        }
+                      },
+                  .dense_inputs = true,
+                  .dense_outputs = true});
   const NDArray y = apply(row, {&x});
   EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{1, 8, 27}));
   sum(y).backward();

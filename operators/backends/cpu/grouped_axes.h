@@ -7,9 +7,9 @@
 
 namespace sluice::cpu_backend {
 
-/// Contiguous memory of shape (outer, reduced, inner), where `reduced` are a reduction's axes: the input itself, or where
-/// the axes lie otherwise a copy with outer the kept axes and inner 1. Group g = (o, i) is output element g in row-major
-/// order.
+/// Contiguous memory of shape (outer, reduced, inner), where `reduced` are a reduction's axes: the input itself, or
+/// where the axes lie otherwise a copy with outer the kept axes and inner 1. Group g = (o, i) is output element g in
+/// row-major order.
 struct GroupedAxes {
   const std::byte* data = nullptr;
   std::int64_t outer = 1, reduced = 1, inner = 1;

@@ -54,13 +54,13 @@ struct CpuBackend {
     cpu_backend::max_pool2d_grad(s, g, at, dx);
   }
   template <class T>
-  static void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const T* logits, const std::int64_t* labels,
-                                    T* loss, T* p) {
+  static void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const T* logits,
+                                    const std::int64_t* labels, T* loss, T* p) {
     cpu_backend::softmax_cross_entropy(rows, classes, logits, labels, loss, p);
   }
   template <class T>
-  static void softmax_cross_entropy_grad(std::int64_t rows, std::int64_t classes, const T* p, const std::int64_t* labels,
-                                         T scale, T* out) {
+  static void softmax_cross_entropy_grad(std::int64_t rows, std::int64_t classes, const T* p,
+                                         const std::int64_t* labels, T scale, T* out) {
     cpu_backend::softmax_cross_entropy_grad(rows, classes, p, labels, static_cast<const T*>(nullptr), scale, out);
   }
   template <class T>

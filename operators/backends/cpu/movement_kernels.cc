@@ -142,7 +142,8 @@ void take_rows(ArrayContext& c) {
       throw std::out_of_range("[take_rows] row " + std::to_string(row) + " of " + std::to_string(rows));
     }
   }
-  const std::int64_t grain = std::max<std::int64_t>(1, 65536 / static_cast<std::int64_t>(std::max<std::size_t>(1, width)));
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 65536 / static_cast<std::int64_t>(std::max<std::size_t>(1, width)));
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i);

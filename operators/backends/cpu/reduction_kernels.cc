@@ -33,8 +33,10 @@ struct Sum {
     const T* x = reinterpret_cast<const T*>(g.data);
     T* y = c.output().as<T>();
     const auto scaled = [&a](auto total) {
-      if constexpr (std::is_floating_point_v<T>) return static_cast<T>(total * static_cast<decltype(total)>(a.scale));
-      else return static_cast<T>(total);
+      if constexpr (std::is_floating_point_v<T>)
+        return static_cast<T>(total * static_cast<decltype(total)>(a.scale));
+      else
+        return static_cast<T>(total);
     };
     if (g.inner == 1) {
       if (g.outer == 1) {

@@ -1,4 +1,5 @@
-// Plain loops for every operator that is not elementwise: the oracle for other backends. One thread, f32 sums in double.
+// Plain loops for every operator that is not elementwise: the oracle for other backends. One thread, f32 sums in
+// double.
 #include <array>
 #include <cmath>
 #include <stdexcept>
@@ -51,13 +52,13 @@ struct ReferenceBackend {
     reference::max_pool2d_grad<T>(s, g, at, dx);
   }
   template <class T>
-  static void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const T* logits, const std::int64_t* labels,
-                                    T* loss, T* p) {
+  static void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const T* logits,
+                                    const std::int64_t* labels, T* loss, T* p) {
     reference::softmax_cross_entropy<T>(rows, classes, logits, labels, loss, p);
   }
   template <class T>
-  static void softmax_cross_entropy_grad(std::int64_t rows, std::int64_t classes, const T* p, const std::int64_t* labels,
-                                         T scale, T* out) {
+  static void softmax_cross_entropy_grad(std::int64_t rows, std::int64_t classes, const T* p,
+                                         const std::int64_t* labels, T scale, T* out) {
     reference::softmax_cross_entropy_grad<T>(rows, classes, p, labels, nullptr, scale, out);
   }
   template <class T>
