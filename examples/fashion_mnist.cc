@@ -80,10 +80,9 @@ struct Model {
 Model make_model(const Arguments& a) {
   RandomStream random(a.seed, 1);
   Model m;
-  m.layers = {std::make_shared<Conv2d>(1, 32, 3, random, ConvOptions{.relu = true}),
-              std::make_shared<MaxPool2d>(2),
-              std::make_shared<Conv2d>(32, 64, 3, random, ConvOptions{.relu = true}),
-              std::make_shared<MaxPool2d>(2), std::make_shared<Flatten>()};
+  m.layers = {std::make_shared<Conv2d>(1, 32, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),
+              std::make_shared<Conv2d>(32, 64, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),
+              std::make_shared<Flatten>()};
   if (a.tensor_parallel == 1) {
     m.layers.push_back(std::make_shared<Linear>(1600, 128, random, true, true));
     m.layers.push_back(std::make_shared<Linear>(128, 10, random));

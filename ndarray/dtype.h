@@ -30,13 +30,34 @@ constexpr bool is_integer(DType t) { return t >= DType::i8 && t <= DType::i64; }
 /// The DType of a C++ type; float16 and bfloat16 have no C++20 type and are reached as bits only.
 template <class T>
 struct dtype_of_t;
-template <> struct dtype_of_t<float> { static constexpr DType value = DType::f32; };
-template <> struct dtype_of_t<double> { static constexpr DType value = DType::f64; };
-template <> struct dtype_of_t<std::int8_t> { static constexpr DType value = DType::i8; };
-template <> struct dtype_of_t<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct dtype_of_t<std::int32_t> { static constexpr DType value = DType::i32; };
-template <> struct dtype_of_t<std::int64_t> { static constexpr DType value = DType::i64; };
-template <> struct dtype_of_t<bool> { static constexpr DType value = DType::boolean; };
+template <>
+struct dtype_of_t<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct dtype_of_t<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct dtype_of_t<std::int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct dtype_of_t<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of_t<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_of_t<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct dtype_of_t<bool> {
+  static constexpr DType value = DType::boolean;
+};
 template <class T>
 inline constexpr DType dtype_of = dtype_of_t<T>::value;
 

@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-/// Blocks of `size` bytes, aligned as max_align_t. Each thread keeps some; more go, in batches, to a list that all share.
-/// A block freed on another thread costs no lock and no return to its maker. Memory is kept for the next object. Under
-/// sanitizers this is plain new and delete, so that they see each object's life.
+/// Blocks of `size` bytes, aligned as max_align_t. Each thread keeps some; more go, in batches, to a list that all
+/// share. A block freed on another thread costs no lock and no return to its maker. Memory is kept for the next object.
+/// Under sanitizers this is plain new and delete, so that they see each object's life.
 template <std::size_t size>
 class ObjectPool {
  public:

@@ -1,5 +1,6 @@
-// Core<P>: the engine for one policy. Declared here; the parts are in core_push.h (pushing, records, caps), core_run.h
-// (lanes, running, finishing), core_wait.h (waits, tickets, stop) and core_errors.h (poison and roots).
+// Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
+// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets, stop)
+// and core_errors.h (poison and roots).
 #pragma once
 
 #include <atomic>
@@ -76,7 +77,7 @@ class Core final : public CoreBase {
     Op ops[kSlabOps];
   };
 
-  // core_push.h
+  // core_records.h, core_caps.h, core_push.h
   Slot<P>& my_slot();
   void release_slot(Slot<P>& slot);
   Op* new_record(Slot<P>& slot);
@@ -108,7 +109,7 @@ class Core final : public CoreBase {
     return &slabs_[index / kSlabOps].load(std::memory_order_acquire)->ops[index % kSlabOps];
   }
 
-  // core_run.h
+  // core_lanes.h, core_run.h
   void retire(Token<P>* token);
   void release(Op* op);
   void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
@@ -208,7 +209,10 @@ class Core final : public CoreBase {
 
 }  // namespace sluice::detail
 
+#include "sluice/engine/detail/core_caps.h"
 #include "sluice/engine/detail/core_errors.h"
+#include "sluice/engine/detail/core_lanes.h"
 #include "sluice/engine/detail/core_push.h"
+#include "sluice/engine/detail/core_records.h"
 #include "sluice/engine/detail/core_run.h"
 #include "sluice/engine/detail/core_wait.h"

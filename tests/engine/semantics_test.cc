@@ -9,21 +9,10 @@ namespace sluice {
 namespace {
 using testing::failure;
 using testing::Gate;
+using testing::Held;
 using testing::QuietEngine;
 using testing::Signal;
 using testing::thrown;
-
-/// An op that completes when the test says so.
-struct Held {
-  Completion completion;
-  Signal begun;
-  auto body() {
-    return [this](Completion done) {
-      completion = std::move(done);
-      begun.raise();
-    };
-  }
-};
 
 void fail(const char* what) { throw std::runtime_error(what); }
 
@@ -298,138 +287,6 @@ TEST(Semantics, Rule3ABorrowOfAnotherThreadIsNoDeadlock) {
   const Ticket t = engine.push([&] { waiting.raise(), engine.wait(v); }, {});
   t.wait();
   other.join();
-}
-
-// ---- 4: caps
-
-TEST(Semantics, Rule4AnOutsidePusherBlocksAtTheCapWhileSomethingRuns) {
-  QuietEngine engine({.threads = 1, .max_ops = 4});
-  Gate gate;
-  std::atomic<int> pushed{0};
-  std::atomic<std::size_t> most{0};
-  std::thread pusher([&] {
-    for (int i = 0; i < 20; ++i) {
-      engine.push([&] { gate.pass(); }, {});
-      pushed.fetch_add(1);
-      most.store(std::max(most.load(), engine.in_flight()));
-    }
-  });
-  while (pushed.load() < 4) std::this_thread::yield();
-  const Variable v = engine.variable();
-  EXPECT_FALSE(engine.wait_for(v, std::chrono::milliseconds(0)) && pushed.load() > 4);
-  gate.open();
-  pusher.join();
-  engine.wait_all();
-  EXPECT_LE(most.load(), 4u);
-}
-
-TEST(Semantics, Rule4PushesFromOpsNeverBlockAndThrowAtTheHardCap) {
-  QuietEngine engine({.threads = 1, .max_ops = 4});
-  int pushed = 0;
-  std::string what;
-  engine.push(
-      [&] {
-        try {
-          for (;; ++pushed) engine.push([] {}, {}, {.name = "inner"});
-        } catch (const CapError& e) {
-          what = e.what();
-        }
-      },
-      {});
-  while (engine.in_flight() > 0) engine.wait_all();
-  EXPECT_EQ(pushed, 15);
-  EXPECT_NE(what.find("[inner] semantics_test.cc:"), std::string::npos) << what;
-  engine.push([] {}, {}).wait();
-}
-
-TEST(Semantics, Rule4WhereAllAwaitsACompletionPushesGoOnToTheHardCap) {
-  QuietEngine engine({.threads = 1, .max_ops = 4});
-  const Variable v = engine.variable();
-  Held held;
-  engine.push(held.body(), {write(v)});
-  held.begun.wait();
-  int pushed = 1;
-  EXPECT_THROW(
-      {
-        for (;; ++pushed) engine.push([] {}, {read(v)});
-      },
-      CapError);
-  EXPECT_EQ(pushed, 16);
-  held.completion.done();
-  engine.wait_all();
-  engine.push([] {}, {}).wait();
-}
-
-TEST(Semantics, Rule4WhereAllAwaitsABorrowPushesGoOnToTheHardCap) {
-  QuietEngine engine({.threads = 1, .max_ops = 4});
-  const Variable v = engine.variable();
-  Borrow held = engine.borrow(update(v));
-  int pushed = 0;
-  EXPECT_THROW(
-      {
-        for (;; ++pushed) engine.push([] {}, {read(v)});
-      },
-      CapError);
-  EXPECT_EQ(pushed, 16);
-  held.release();
-  engine.wait_all();
-}
-
-TEST(Semantics, Rule4BytesAreCappedAndAnOpAboveTheCapRunsAlone) {
-  QuietEngine engine({.threads = 4, .max_bytes = 1000});
-  std::atomic<int> bytes{0}, most{0}, alone{0};
-  for (int i = 0; i < 200; ++i) {
-    const int mine = i % 10 == 0 ? 5000 : 300;
-    engine.push(
-        [&, mine] {
-          const int now = bytes.fetch_add(mine) + mine;
-          if (mine > 1000) {
-            alone.fetch_add(now == mine);
-          } else {
-            most.store(std::max(most.load(), now));
-          }
-          std::this_thread::yield();
-          bytes.fetch_sub(mine);
-        },
-        {}, {.bytes = static_cast<std::size_t>(mine)});
-  }
-  engine.wait_all();
-  EXPECT_EQ(alone.load(), 20);
-  EXPECT_LE(most.load(), 1000);
-}
-
-TEST(Semantics, Rule4BytesHaveAHardCapToo) {
-  QuietEngine engine({.threads = 1, .max_bytes = 100});
-  const Variable v = engine.variable();
-  Borrow held = engine.borrow(update(v));
-  int pushed = 0;
-  EXPECT_THROW(
-      {
-        for (;; ++pushed) engine.push([] {}, {read(v)}, {.bytes = 50});
-      },
-      CapError);
-  EXPECT_EQ(pushed, 8);
-  held.release();
-  engine.wait_all();
-}
-
-TEST(Semantics, Rule4ManyPushersAtASmallCap) {
-  QuietEngine engine({.threads = 2, .max_ops = 3});
-  std::atomic<int> ran{0};
-  std::vector<std::thread> pushers;
-  const Variable v = engine.variable();
-  for (int p = 0; p < 6; ++p)
-    pushers.emplace_back([&, p] {
-      for (int i = 0; i < 200; ++i)
-        if ((i + p) % 3) {
-          engine.push([&] { ran.fetch_add(1); }, {update(v)});
-        } else {
-          engine.push([&] { ran.fetch_add(1); }, {});
-        }
-    });
-  for (auto& t : pushers) t.join();
-  engine.wait_all();
-  EXPECT_EQ(ran.load(), 1200);
 }
 
 // ---- 18: serial mode

@@ -51,6 +51,18 @@ class Signal {
   std::atomic<bool> raised_{false};
 };
 
+/// An op that completes when the test says so.
+struct Held {
+  Completion completion;
+  Signal begun;
+  auto body() {
+    return [this](Completion done) {
+      completion = std::move(done);
+      begun.raise();
+    };
+  }
+};
+
 /// The root that `f` throws; null if it throws no Error.
 inline ErrorRef thrown(const std::function<void()>& f) {
   try {

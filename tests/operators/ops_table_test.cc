@@ -117,13 +117,15 @@ TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
       c.name + ", second order");
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, Operators, ::testing::ValuesIn(operator_cases()), [](const auto& info) {
-  std::string name = std::to_string(info.index) + "_" + info.param.name;
+std::string test_name(const ::testing::TestParamInfo<OperatorCase>& test) {
+  std::string name = std::to_string(test.index) + "_" + test.param.name;
   for (char& ch : name) {
     if (!std::isalnum(static_cast<unsigned char>(ch))) ch = '_';
   }
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Operators, ::testing::ValuesIn(operator_cases()), test_name);
 
 // What is dispatched for each operator and dtype that the reference knows must be another kernel.
 TEST(Registry, DispatchedKernelsAreNotTheReference) {

@@ -1,0 +1,135 @@
+// What the engine costs by itself: nanoseconds per op of programs whose bodies do nothing, from the first push to the
+// end of the last op. Beside it how far the two cores are from each other, because most of the cost is that distance.
+//
+//   bench_engine [--benchmark_repetitions=9 --benchmark_report_aggregates_only=true]
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+
+namespace {
+
+constexpr int kOps = 1 << 16;
+
+sluice::EngineOptions options(const benchmark::State& state) {
+  return {.mode = sluice::EngineMode::threaded, .mode_given = true, .threads = static_cast<int>(state.range(0))};
+}
+
+/// Times `push_all` (kOps pushes) and the wait for what it pushed.
+template <class Push>
+void run(benchmark::State& state, int variables, const Push& push_all) {
+  sluice::Engine engine(options(state));
+  std::vector<sluice::Variable> v;
+  for (int i = 0; i < variables; ++i) v.push_back(engine.variable());
+  for (auto _ : state) {
+    push_all(engine, v);
+    engine.wait_all();
+  }
+  state.SetItemsProcessed(state.iterations() * kOps);
+  state.counters["ns_per_op"] = benchmark::Counter(static_cast<double>(state.iterations()) * kOps * 1e-9,
+                                                   benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void independent(benchmark::State& state) {
+  run(state, 0, [](sluice::Engine& engine, auto&) {
+    for (int i = 0; i < kOps; ++i) engine.push([] {}, {});
+  });
+}
+
+void chains(benchmark::State& state) {
+  run(state, static_cast<int>(state.range(1)), [](sluice::Engine& engine, auto& v) {
+    for (std::size_t i = 0; i < kOps; ++i) engine.push([] {}, {sluice::update(v[i % v.size()])});
+  });
+}
+
+void one_writer_sixteen_readers(benchmark::State& state) {
+  run(state, 1, [](sluice::Engine& engine, auto& v) {
+    for (int i = 0; i < kOps; ++i)
+      if (i % 17 == 0) {
+        engine.push([] {}, {sluice::write(v[0])});
+      } else {
+        engine.push([] {}, {sluice::read(v[0])});
+      }
+  });
+}
+
+/// Two reads and an update of three of 64 variables.
+void random_graph(benchmark::State& state) {
+  std::mt19937 random(1);
+  std::vector<std::array<std::uint8_t, 3>> picks(kOps);
+  for (auto& p : picks) do {
+      for (auto& x : p) x = static_cast<std::uint8_t>(random() % 64);
+    } while (p[0] == p[1] || p[0] == p[2] || p[1] == p[2]);
+  run(state, 64, [&](sluice::Engine& engine, auto& v) {
+    for (const auto& p : picks)
+      engine.push([] {}, {sluice::read(v[p[0]]), sluice::read(v[p[1]]), sluice::update(v[p[2]])});
+  });
+}
+
+/// One push and the wait for it: what a program pays that looks at each result.
+void push_to_wait(benchmark::State& state) {
+  sluice::Engine engine(options(state));
+  const sluice::Variable v = engine.variable();
+  for (auto _ : state) {
+    engine.push([] {}, {sluice::write(v)});
+    engine.wait(v);
+  }
+}
+
+/// Nanoseconds for a cache line to another core and back; the least of some rounds.
+double ping_pong() {
+  double least = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    constexpr int kTurns = 20'000;
+    std::atomic<int> ball{0};
+    std::thread other([&] {
+      for (int i = 0; i < kTurns; ++i) {
+        while (ball.load(std::memory_order_acquire) != 2 * i + 1) {
+        }
+        ball.store(2 * i + 2, std::memory_order_release);
+      }
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTurns; ++i) {
+      ball.store(2 * i + 1, std::memory_order_release);
+      while (ball.load(std::memory_order_acquire) != 2 * i + 2) {
+      }
+    }
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+    other.join();
+    least = std::min(least, time.count() / kTurns);
+  }
+  return least;
+}
+
+void settings(benchmark::internal::Benchmark* b) {
+  b->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace
+
+BENCHMARK(independent)->Apply(settings);
+BENCHMARK(chains)
+    ->ArgNames({"threads", "chains"})
+    ->ArgsProduct({{1, 2}, {1, 1024}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(one_writer_sixteen_readers)->Apply(settings);
+BENCHMARK(random_graph)->Apply(settings);
+BENCHMARK(push_to_wait)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kNanosecond);
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  std::printf("a cache line to the other core and back: %.0f ns\n", ping_pong());
+  benchmark::RunSpecifiedBenchmarks();
+  std::printf("a cache line to the other core and back: %.0f ns\n", ping_pong());
+  benchmark::Shutdown();
+}

@@ -1,0 +1,111 @@
+// Core<P>, caps: credits for ops, bytes, and who waits for them.
+#pragma once
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`; a small one where few are
+/// left, so that idle threads do not sit on many.
+template <class P>
+bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
+  std::int64_t have = credits_.load(std::memory_order_relaxed);
+  for (;;) {
+    if (have <= floor) return false;
+    const std::int64_t take = std::clamp<std::int64_t>((have - floor) / 8, 1, credit_batch_);
+    if (credits_.compare_exchange_weak(have, have - take, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      slot.credits += take;
+      return true;
+    }
+  }
+}
+
+template <class P>
+void Core<P>::return_credits(Slot<P>&, std::int64_t count) {
+  if (count == 0) return;
+  credits_.fetch_add(count, std::memory_order_seq_cst);
+  if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+}
+
+template <class P>
+void Core<P>::wake_cap_waiters() {
+  std::lock_guard lock(cap_mutex_);
+  for (auto& w : cap_parked_) w->parker.signal();
+}
+
+/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is.
+template <class P>
+template <class Full>
+bool Core<P>::park_at_cap(Full&& full) {
+  for (int i = 0; i < P::kWaitSpins; ++i) {
+    if (!full()) return true;
+    P::pause();
+  }
+  auto& parked = my_slot().cap_wait;
+  if (!parked) parked = std::make_shared<Wait>();
+  {
+    std::lock_guard lock(cap_mutex_);
+    cap_parked_.push_back(parked);
+  }
+  cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  const bool moves = !full() || anything_moves(false);
+  if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
+  cap_waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  std::lock_guard lock(cap_mutex_);
+  std::erase(cap_parked_, parked);
+  return moves;
+}
+
+/// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
+/// for Completions or Borrows), and from ops, it goes on to the hard cap.
+template <class P>
+void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+  const std::int64_t hard_floor = -3 * options_.max_ops;
+  while (slot.credits <= 0) {
+    if (grab_credits(slot, in_op() ? hard_floor : 0)) break;
+    if (slot.returned_credits) {
+      flush(slot);
+      continue;
+    }
+    const auto refuse = [&] {
+      const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(4 * options_.max_ops) +
+                     " ops in flight, the hard cap (max_ops " + std::to_string(options_.max_ops) + ")");
+    };
+    if (in_op()) refuse();
+    if (options_.serial) drain_serial();
+    if (park_at_cap([&] { return credits_.load(std::memory_order_seq_cst) <= 0; })) continue;
+    if (credits_.load() > 0 || anything_moves(false)) continue;
+    if (grab_credits(slot, hard_floor)) break;
+    refuse();
+  }
+  --slot.credits;
+}
+
+template <class P>
+void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+  if (options.bytes == 0) return;
+  std::size_t have = bytes_.load(std::memory_order_relaxed);
+  for (;;) {
+    // An op above the cap runs alone.
+    const bool fits = have == 0 || have + options.bytes <= options_.max_bytes;
+    if (!fits && !in_op()) {
+      flush(slot);
+      if (options_.serial) drain_serial();
+      const auto full = [&] {
+        have = bytes_.load(std::memory_order_seq_cst);
+        return have != 0 && have + options.bytes > options_.max_bytes;
+      };
+      if (park_at_cap(full)) continue;
+      have = bytes_.load(std::memory_order_relaxed);
+    }
+    if (!fits && have / 4 >= options_.max_bytes) {
+      const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(have) +
+                     " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
+    }
+    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_acq_rel)) return;
+  }
+}
+
+}  // namespace sluice::detail

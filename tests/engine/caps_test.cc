@@ -1,0 +1,145 @@
+// Bounded: the caps on ops and bytes in flight (SEMANTICS, rule 4).
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "support.h"
+
+namespace sluice {
+namespace {
+using testing::Gate;
+using testing::Held;
+using testing::QuietEngine;
+
+TEST(Caps, Rule4AnOutsidePusherBlocksAtTheCapWhileSomethingRuns) {
+  QuietEngine engine({.threads = 1, .max_ops = 4});
+  Gate gate;
+  std::atomic<int> pushed{0};
+  std::atomic<std::size_t> most{0};
+  std::thread pusher([&] {
+    for (int i = 0; i < 20; ++i) {
+      engine.push([&] { gate.pass(); }, {});
+      pushed.fetch_add(1);
+      most.store(std::max(most.load(), engine.in_flight()));
+    }
+  });
+  while (pushed.load() < 4) std::this_thread::yield();
+  const Variable v = engine.variable();
+  EXPECT_FALSE(engine.wait_for(v, std::chrono::milliseconds(0)) && pushed.load() > 4);
+  gate.open();
+  pusher.join();
+  engine.wait_all();
+  EXPECT_LE(most.load(), 4u);
+}
+
+TEST(Caps, Rule4PushesFromOpsNeverBlockAndThrowAtTheHardCap) {
+  QuietEngine engine({.threads = 1, .max_ops = 4});
+  int pushed = 0;
+  std::string what;
+  engine.push(
+      [&] {
+        try {
+          for (;; ++pushed) engine.push([] {}, {}, {.name = "inner"});
+        } catch (const CapError& e) {
+          what = e.what();
+        }
+      },
+      {});
+  while (engine.in_flight() > 0) engine.wait_all();
+  EXPECT_EQ(pushed, 15);
+  EXPECT_NE(what.find("[inner] caps_test.cc:"), std::string::npos) << what;
+  engine.push([] {}, {}).wait();
+}
+
+TEST(Caps, Rule4WhereAllAwaitsACompletionPushesGoOnToTheHardCap) {
+  QuietEngine engine({.threads = 1, .max_ops = 4});
+  const Variable v = engine.variable();
+  Held held;
+  engine.push(held.body(), {write(v)});
+  held.begun.wait();
+  int pushed = 1;
+  EXPECT_THROW(
+      {
+        for (;; ++pushed) engine.push([] {}, {read(v)});
+      },
+      CapError);
+  EXPECT_EQ(pushed, 16);
+  held.completion.done();
+  engine.wait_all();
+  engine.push([] {}, {}).wait();
+}
+
+TEST(Caps, Rule4WhereAllAwaitsABorrowPushesGoOnToTheHardCap) {
+  QuietEngine engine({.threads = 1, .max_ops = 4});
+  const Variable v = engine.variable();
+  Borrow held = engine.borrow(update(v));
+  int pushed = 0;
+  EXPECT_THROW(
+      {
+        for (;; ++pushed) engine.push([] {}, {read(v)});
+      },
+      CapError);
+  EXPECT_EQ(pushed, 16);
+  held.release();
+  engine.wait_all();
+}
+
+TEST(Caps, Rule4BytesAreCappedAndAnOpAboveTheCapRunsAlone) {
+  QuietEngine engine({.threads = 4, .max_bytes = 1000});
+  std::atomic<int> bytes{0}, most{0}, alone{0};
+  for (int i = 0; i < 200; ++i) {
+    const int mine = i % 10 == 0 ? 5000 : 300;
+    engine.push(
+        [&, mine] {
+          const int now = bytes.fetch_add(mine) + mine;
+          if (mine > 1000) {
+            alone.fetch_add(now == mine);
+          } else {
+            most.store(std::max(most.load(), now));
+          }
+          std::this_thread::yield();
+          bytes.fetch_sub(mine);
+        },
+        {}, {.bytes = static_cast<std::size_t>(mine)});
+  }
+  engine.wait_all();
+  EXPECT_EQ(alone.load(), 20);
+  EXPECT_LE(most.load(), 1000);
+}
+
+TEST(Caps, Rule4BytesHaveAHardCapToo) {
+  QuietEngine engine({.threads = 1, .max_bytes = 100});
+  const Variable v = engine.variable();
+  Borrow held = engine.borrow(update(v));
+  int pushed = 0;
+  EXPECT_THROW(
+      {
+        for (;; ++pushed) engine.push([] {}, {read(v)}, {.bytes = 50});
+      },
+      CapError);
+  EXPECT_EQ(pushed, 8);
+  held.release();
+  engine.wait_all();
+}
+
+TEST(Caps, Rule4ManyPushersAtASmallCap) {
+  QuietEngine engine({.threads = 2, .max_ops = 3});
+  std::atomic<int> ran{0};
+  std::vector<std::thread> pushers;
+  const Variable v = engine.variable();
+  for (int p = 0; p < 6; ++p)
+    pushers.emplace_back([&, p] {
+      for (int i = 0; i < 200; ++i)
+        if ((i + p) % 3) {
+          engine.push([&] { ran.fetch_add(1); }, {update(v)});
+        } else {
+          engine.push([&] { ran.fetch_add(1); }, {});
+        }
+    });
+  for (auto& t : pushers) t.join();
+  engine.wait_all();
+  EXPECT_EQ(ran.load(), 1200);
+}
+
+}  // namespace
+}  // namespace sluice
