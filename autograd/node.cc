@@ -67,17 +67,12 @@ NDArray look(const NDArray& whole, const Window& window, const std::source_locat
 
 namespace {
 
-// Everything that a node owns may own nodes in turn. While one is being let go of on this thread, others queue.
+/// Everything that a node owns may own nodes in turn. While one is being let go of on this thread, others queue.
 struct Trash {
   std::vector<Edge> edges;
   std::vector<NDArray> arrays;
-  bool draining = false;
 };
-
-Trash& trash() {
-  thread_local auto* const list = new Trash();  // outlives thread-local handles that end after it
-  return *list;
-}
+constinit thread_local Trash* draining = nullptr;
 
 template <class T>
 void move_to(std::vector<T>& to, std::vector<T>& from) {
@@ -90,12 +85,13 @@ void move_to(std::vector<T>& to, std::vector<T>& from) {
 
 void Node::release() noexcept {
   if (edges.empty() && saved_inputs.empty() && saved_outputs.empty()) return;
-  Trash& list = trash();
+  Trash own;
+  Trash& list = draining ? *draining : own;
   move_to(list.edges, edges);
   move_to(list.arrays, saved_inputs);
   move_to(list.arrays, saved_outputs);
-  if (list.draining) return;
-  list.draining = true;
+  if (draining) return;
+  draining = &own;
   while (!list.edges.empty() || !list.arrays.empty()) {
     if (!list.arrays.empty()) {
       const NDArray last = std::move(list.arrays.back());
@@ -105,7 +101,7 @@ void Node::release() noexcept {
       list.edges.pop_back();
     }
   }
-  list.draining = false;
+  draining = nullptr;
 }
 
 // ---- recording

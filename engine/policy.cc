@@ -20,6 +20,7 @@ namespace {
 struct Arenas {
   std::mutex mutex;
   std::multimap<int, std::unique_ptr<tbb::task_arena>> idle;
+  std::vector<std::unique_ptr<tbb::task_arena>> abandoned;  ///< each may still hold the task that it lost
   tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 256};
 };
 Arenas& arenas() {
@@ -91,8 +92,9 @@ class SystemPolicy::Workers::Watch {
 
   static void rescue(Start& start) {
     {
-      std::lock_guard lock(start.pool->mutex);
-      [[maybe_unused]] auto* abandoned = start.pool->arena.release();
+      Arenas& all = arenas();
+      std::scoped_lock lock(start.pool->mutex, all.mutex);
+      all.abandoned.push_back(std::move(start.pool->arena));
       start.pool->arena = std::make_unique<tbb::task_arena>(start.pool->width, 0);
     }
     std::thread(std::move(start.drainer)).detach();

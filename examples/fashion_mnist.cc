@@ -80,17 +80,20 @@ struct Model {
 Model make_model(const Arguments& a) {
   RandomStream random(a.seed, 1);
   Model m;
-  m.layers = {std::make_shared<Conv2d>(1, 32, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),
-              std::make_shared<Conv2d>(32, 64, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),
+  m.layers = {std::make_shared<Conv2d>(1, 32, 3, random, ConvOptions{.relu = true}),
+              std::make_shared<MaxPool2d>(2),
+              std::make_shared<Conv2d>(32, 32, 3, random, ConvOptions{.padding = 1, .relu = true}),
+              std::make_shared<Conv2d>(32, 48, 3, random, ConvOptions{.relu = true}),
+              std::make_shared<MaxPool2d>(2),
               std::make_shared<Flatten>()};
   if (a.tensor_parallel == 1) {
-    m.layers.push_back(std::make_shared<Linear>(1600, 128, random, true, true));
+    m.layers.push_back(std::make_shared<Linear>(1200, 128, random, true, true));
     m.layers.push_back(std::make_shared<Linear>(128, 10, random));
   } else {
     const parallel::Communicator group({cpu(a.stages - 1), cpu(a.stages)});
-    m.layers.push_back(std::make_shared<parallel::ShardedMlp>(1600, 128, 10, group, random));
+    m.layers.push_back(std::make_shared<parallel::ShardedMlp>(1200, 128, 10, group, random));
   }
-  static const std::vector<int> cuts[] = {{0}, {0, 2}, {0, 2, 3}, {0, 1, 2, 3}};
+  static const std::vector<int> cuts[] = {{0}, {0, 3}, {0, 2, 3}, {0, 2, 3, 4}};
   m.first_layer = cuts[a.stages - 1];
   return m;
 }

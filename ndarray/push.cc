@@ -126,6 +126,9 @@ std::pair<std::int64_t, std::int64_t> extent(const Dims& shape, const Dims& stri
   return {low, high + 1};
 }
 
+/// The masks of a push speak of its first 32 arrays.
+bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && (mask >> i & 1U) != 0; }
+
 /// True if two indices of the window may name one element. Exact for windows made by slicing and permuting.
 bool overlaps_itself(const NDArray& x) {
   if (x.count() <= 1 || x.is_contiguous()) return false;
@@ -154,8 +157,6 @@ bool same_window(const NDArray& a, const NDArray& b) {
 class Locks {
  public:
   void add(Array& array) {
-    // Nobody else can reach an array with one reference: a new output, say.
-    if (array.refs() == 1 && !array.group()) return;
     std::recursive_mutex* mutex = &array.mutex();
     if (count_ == few_.size()) {
       many_.assign(few_.begin(), few_.end());
@@ -211,7 +212,7 @@ class Attempt {
  private:
   struct Move {  ///< an output's array goes to a new version
     Array* array;
-    Ref<Version> version;
+    Ref<Version> from, version;
   };
   struct Away {  ///< a held value of a partitioned buffer, copied out
     Ref<Array> array;
@@ -248,7 +249,7 @@ void Attempt::resolve(ArrayPushResult& result) {
     operand.pack = push_.dense_inputs && !x.is_contiguous();
     use(*operand.version, AccessMode::read);
     if (push_.want_histories) result.input_histories[i] = {array.history, array.history_output};
-    if (push_.save_inputs >> i & 1U) result.saved_inputs[i] = x.on(array.snapshot());
+    if (bit(push_.save_inputs, i)) result.saved_inputs[i] = x.on(array.snapshot());
   }
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
   if (push_.want_histories) {
@@ -262,7 +263,7 @@ void Attempt::resolve(ArrayPushResult& result) {
 void Attempt::resolve_output(std::size_t index) {
   const NDArray& y = push_.outputs[index];
   Array& array = *y.array();
-  const bool reads = (push_.updates >> index & 1U) != 0;
+  const bool reads = bit(push_.updates, index);
   const bool whole = y.count() == array.shape().count();
   Resolved& operand =
       call->operands.emplace_back({array.version(), {nullptr, y.dtype(), y.shape(), y.strides()}, y.offset()});
@@ -279,7 +280,7 @@ void Attempt::resolve_output(std::size_t index) {
       use(*operand.version, AccessMode::read);
     }
     use(*fresh, AccessMode::write);
-    moves_.push_back({&array, fresh});
+    moves_.push_back({&array, array.version(), fresh});
     operand.version = std::move(fresh);
     return;  // no input lies in the new buffer
   }
@@ -315,8 +316,11 @@ bool Attempt::current() const {
   }
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
     Array& array = *push_.outputs[i].array();
-    const bool moved = std::any_of(moves_.begin(), moves_.end(), [&](const Move& m) { return m.array == &array; });
-    if (moved) continue;
+    const auto move = std::find_if(moves_.begin(), moves_.end(), [&](const Move& m) { return m.array == &array; });
+    if (move != moves_.end()) {
+      if (!(array.version() == move->from)) return false;  // what it keeps of the old elements would be stale
+      continue;
+    }
     if (!(array.version() == call->operands[call->inputs + i].version)) return false;
     if (array.group()) {
       for (const Ref<Array>& holder : array.holders()) {
@@ -333,7 +337,7 @@ void Attempt::keep_outputs(ArrayPushResult& result) {
   if (!push_.save_outputs) return;
   result.saved_outputs.assign(push_.outputs.size(), NDArray());
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
-    if ((push_.save_outputs >> i & 1U) == 0) continue;
+    if (!bit(push_.save_outputs, i)) continue;
     Ref<Array> kept = push_.outputs[i].array()->snapshot();  // its version comes with apply()
     kept->history = Ref<History>();  // the history will own it: a reference back would be a ring
     kept->leaf = false;
@@ -350,7 +354,7 @@ void Attempt::apply(ArrayPushResult& result) noexcept {
     array.history = push_.history;
     array.history_output = push_.history_output + static_cast<std::int32_t>(i);
     array.leaf = false;
-    if (push_.save_outputs >> i & 1U) {
+    if (bit(push_.save_outputs, i)) {
       const Ref<Array>& kept = result.saved_outputs[i].array();
       kept->set_version(array.version());
     }
@@ -430,10 +434,9 @@ void copy_held_values(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
     Array& array = *y.array();
-    if (array.refs() == 1 && !array.group()) continue;  // new
     {
       std::lock_guard lock(array.mutex());
-      const bool overwrites = (push.updates >> i & 1U) == 0 && y.count() == array.shape().count();
+      const bool overwrites = !bit(push.updates, i) && y.count() == array.shape().count();
       if (array.group() ? array.holders().empty() : overwrites || !array.held()) continue;
     }
     const NDArray whole(y.array());

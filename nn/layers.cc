@@ -98,6 +98,10 @@ void Sequential::collect(const std::string& prefix, std::vector<NamedParameter>&
   for (const Layer& layer : layers_) layer.module->collect(prefix + layer.name + ".", out);
 }
 
+void Sequential::to(Device device) {
+  for (const Layer& layer : layers_) layer.module->to(device);
+}
+
 void Sequential::push_back(ModulePtr layer) {
   if (!layer) throw UsageError("[Sequential] layer " + std::to_string(next_name_) + " is null");
   layers_.push_back({std::to_string(next_name_++), std::move(layer)});

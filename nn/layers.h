@@ -105,6 +105,8 @@ class Sequential : public Module {
 
   NDArray forward(const NDArray& x) override;
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
+  /// Each layer in its own way: a layer that lies on several devices has its say.
+  void to(Device device) override;
 
   /// Throws UsageError for a null layer.
   void push_back(ModulePtr layer);

@@ -64,7 +64,8 @@ Dims Signature::broadcast() const {
 
 const Kernel* Operator::kernel(DeviceKind device, DType dtype, int max_rank) const {
   const auto& slot = kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
-  for (const List* entry = slot.load(std::memory_order_acquire); entry; entry = entry->next) {
+  for (const List* entry = slot.load(std::memory_order_acquire); entry;
+       entry = entry->next.load(std::memory_order_acquire)) {
     if (entry->kernel.rank <= max_rank) return &entry->kernel;
   }
   return nullptr;
@@ -73,15 +74,13 @@ const Kernel* Operator::kernel(DeviceKind device, DType dtype, int max_rank) con
 void Operator::add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  auto& slot = kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
-  // Readers may walk the list now: entries before the new one are copied, and none is freed, since rows live as long as
-  // the program.
-  std::vector<Kernel> sorted{kernel};
-  for (const List* e = slot.load(std::memory_order_acquire); e; e = e->next) sorted.push_back(e->kernel);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Kernel& a, const Kernel& b) { return a.rank < b.rank; });
-  const List* head = nullptr;
-  for (const Kernel& k : sorted) head = new List{k, head};
-  slot.store(head, std::memory_order_release);
+  // Readers may walk the list meanwhile: the entry is whole before it is linked in, and none is ever taken out.
+  auto* at = &kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
+  while (const List* entry = at->load(std::memory_order_relaxed)) {
+    if (entry->kernel.rank <= kernel.rank) break;  // of equal ranks the last one added counts
+    at = &entry->next;
+  }
+  at->store(new List{kernel, at->load(std::memory_order_relaxed)}, std::memory_order_release);
 }
 
 // ---- rows

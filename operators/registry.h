@@ -163,7 +163,7 @@ struct Operator : OperatorInfo {
  private:
   struct List {
     Kernel kernel;
-    const List* next;  ///< by falling rank; entries are never removed
+    mutable std::atomic<const List*> next;  ///< by falling rank; entries are never removed
   };
   mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, 3> kernels_{};
 };

@@ -101,6 +101,24 @@ TEST(Rule7, TwoThreadsPushingOnSharedArraysSeeWholeOperations) {
   writer.join();
 }
 
+TEST(Rule7, WritesOfTwoThreadsToAHeldValueAreAllThere) {
+  TestEngine test(2);
+  NDArray x = zeros({1000});
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 2; ++t) {
+    writers.emplace_back([&x] {
+      NDArray mine = x;
+      for (int i = 0; i < 300; ++i) {
+        const NDArray kept = mine.detach();  // the write moves to a new version, with the old elements
+        mine += 1;
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(-max(-x).item<float>(), 600);
+  EXPECT_EQ(max(x).item<float>(), 600);
+}
+
 // ---- 8: write needs all of the buffer
 
 TEST(Rule8, ASliceAssignmentKeepsTheRest) {

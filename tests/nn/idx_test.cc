@@ -3,7 +3,6 @@
 //
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
 #include <array>
 #include <numeric>
@@ -13,39 +12,20 @@
 
 #include "sluice/nn/idx.h"
 #include "sluice/tests/support/format_checks.h"
+#include "sluice/tests/support/idx_files.h"
 
 namespace sluice {
 namespace {
 
+using test::big_endian;
 using test::expect_format_error;
+using test::gzip;
+using test::idx;
 using test::TemporaryDirectory;
 using test::write_file;
 
 void load(const std::filesystem::path& path) { load_idx(path); }
 
-std::string big_endian(std::uint32_t value) {
-  std::string text;
-  for (int shift = 24; shift >= 0; shift -= 8) text.push_back(static_cast<char>(value >> shift & 0xff));
-  return text;
-}
-std::string idx(std::uint32_t type, const std::vector<std::uint32_t>& shape, const std::string& data) {
-  std::string file = big_endian(type << 8 | static_cast<std::uint32_t>(shape.size()));
-  for (auto size : shape) file += big_endian(size);
-  return file + data;
-}
-std::string gzip(const std::string& plain) {
-  z_stream stream{};
-  if (deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) != Z_OK) throw std::runtime_error("zlib");
-  std::string packed(deflateBound(&stream, plain.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(plain.data()));
-  stream.avail_in = static_cast<uInt>(plain.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<uInt>(packed.size());
-  if (deflate(&stream, Z_FINISH) != Z_STREAM_END) throw std::runtime_error("zlib");
-  packed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return packed;
-}
 std::string counting(std::size_t n) {
   std::string bytes(n, '\0');
   for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<char>(i * 7);

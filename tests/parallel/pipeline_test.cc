@@ -177,34 +177,45 @@ TEST(Pipeline, StagesRunAtOnce) {
   second.wait();
 }
 
+/// How many pairs of boxes of different stages overlap in time.
+int overlaps(const std::vector<parallel::TimelineBox>& boxes) {
+  int pairs = 0;
+  for (const auto& a : boxes)
+    for (const auto& b : boxes) pairs += a.stage < b.stage && a.start < b.end && b.start < a.end;
+  return pairs;
+}
+
+// Each step's boxes are those of the schedule, one after another on each device. Whether two stages overlap in one
+// short step is up to the operating system; in one of many they do.
 TEST(Pipeline, MeasuredTimelineFollowsTheScheduleAndOverlaps) {
   for (auto make : {parallel::gpipe, parallel::one_f_one_b}) {
     TestEngine many(3);
     parallel::Pipeline net(make_stages(make_layers(7), 3));
     const Data data = make_data(48, 7);
-    many.engine.wait_all();
-    many.engine.start_trace();
-    net.step(data.x, data.y, {.microbatches = 6, .schedule = make}).wait();
-    many.engine.wait_all();
-    std::vector<parallel::TimelineBox> boxes = net.boxes(many.engine.stop_trace(), net.step_number());
-    ASSERT_EQ(boxes.size(), 2U * 3 * 6);
-    std::sort(boxes.begin(), boxes.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
     const parallel::Schedule schedule = make(3, 6);
-    for (int s = 0; s < 3; ++s) {
-      std::vector<parallel::Action> ran;
-      double free_from = 0;
-      for (const parallel::TimelineBox& b : boxes)
-        if (b.stage == s) {
+    int found = 0;
+    for (int step = 0; step < 100 && found == 0; ++step) {
+      many.engine.wait_all();
+      many.engine.start_trace();
+      net.step(data.x, data.y, {.microbatches = 6, .schedule = make}).wait();
+      many.engine.wait_all();
+      std::vector<parallel::TimelineBox> boxes = net.boxes(many.engine.stop_trace(), net.step_number());
+      ASSERT_EQ(boxes.size(), 2U * 3 * 6);
+      std::sort(boxes.begin(), boxes.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+      for (int s = 0; s < 3; ++s) {
+        std::vector<parallel::Action> ran;
+        double free_from = 0;
+        for (const parallel::TimelineBox& b : boxes) {
+          if (b.stage != s) continue;
           ran.push_back({b.kind, b.stage, b.microbatch});
           EXPECT_GE(b.start, free_from) << "boxes of one device overlap";
           free_from = b.end;
         }
-      EXPECT_EQ(ran, schedule.per_stage[static_cast<std::size_t>(s)]) << schedule.name;
+        EXPECT_EQ(ran, schedule.per_stage[static_cast<std::size_t>(s)]) << schedule.name;
+      }
+      found = overlaps(boxes);
     }
-    int overlaps = 0;
-    for (const auto& a : boxes)
-      for (const auto& b : boxes) overlaps += a.stage < b.stage && a.start < b.end && b.start < a.end;
-    EXPECT_GT(overlaps, 0) << "no two stages ever ran at once";
+    EXPECT_GT(found, 0) << "no two stages ever ran at once";
   }
 }
 

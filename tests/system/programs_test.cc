@@ -1,0 +1,211 @@
+// The example programs, run as a newcomer runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "sluice/tests/support/idx_files.h"
+#include "sluice/tests/support/program.h"
+#include "sluice/tests/support/temporary_directory.h"
+
+namespace sluice {
+namespace {
+
+using test::gzip;
+using test::idx;
+using test::Outcome;
+using test::ProgramOptions;
+using test::read_file;
+using test::TemporaryDirectory;
+using test::write_file;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+std::string example(const std::string& name) { return std::string(SLUICE_BINARY_DIR) + "/examples/" + name; }
+
+// A data set that is learnt at once: class c is a bright bar at height 2 c + 4 on a noisy ground.
+class FashionMnistProgram : public ::testing::Test {
+ protected:
+  static constexpr int kTrain = 640, kTest = 200;
+
+  FashionMnistProgram() {
+    put("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", kTrain, 1);
+    put("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", kTest, 2);
+  }
+
+  void put(const std::string& images, const std::string& labels, int n, unsigned seed) {
+    std::mt19937 random(seed);
+    std::string pixels(static_cast<std::size_t>(n) * 784, '\0'), classes(static_cast<std::size_t>(n), '\0');
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      const std::size_t label = random() % 10;
+      classes[i] = static_cast<char>(label);
+      for (std::size_t p = 0; p < 784; ++p)
+        pixels[i * 784 + p] = static_cast<char>(random() % 64 + (p / 56 == label + 2 ? 150 : 0));
+    }
+    write_file(data_ / images, gzip(idx(0x08, {static_cast<std::uint32_t>(n), 28, 28}, pixels)));
+    write_file(data_ / labels, gzip(idx(0x08, {static_cast<std::uint32_t>(n)}, classes)));
+  }
+
+  Outcome train(std::vector<std::string> arguments, const ProgramOptions& options = {}) {
+    for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{
+             {"--data", data_.path()}, {"--out", out_ / "run"}, {"--batch", "64"}, {"--epochs", "2"}}) {
+      if (std::find(arguments.begin(), arguments.end(), flag) == arguments.end())
+        arguments.insert(arguments.end(), {flag, value});
+    }
+    return test::run_program(example("fashion_mnist"), arguments, options);
+  }
+
+  /// The model that a run with these arguments saves.
+  std::string model(const std::vector<std::string>& arguments, const ProgramOptions& options = {}) {
+    const Outcome run = train(arguments, options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return read_file(out_ / "run/model.safetensors");
+  }
+
+  void refuses(const std::vector<std::string>& arguments, const std::string& words) {
+    const Outcome run = train(arguments);
+    EXPECT_FALSE(run.timed_out) << words;
+    EXPECT_EQ(run.status, 2) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(words));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+
+  TemporaryDirectory data_, out_;
+};
+
+TEST_F(FashionMnistProgram, TrainsAndReports) {
+  const Outcome run = train({"--epochs", "4"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, ContainsRegex("training 100 %  epoch 4/4  loss [0-9.]+  [0-9]+ images/s\n"));
+  EXPECT_THAT(run.out, ContainsRegex("test accuracy   (0\\.[6-9]|1\\.0)[0-9]+      \\(200 images\\)\n"));
+  EXPECT_THAT(run.out, ContainsRegex("throughput      [0-9]+ images/s\n"));
+  EXPECT_THAT(run.out,
+              ContainsRegex("bubble          [0-9.]+ %     \\(simulated with the measured F and B times and [0-9]+ "
+                            "cores?: [0-9.]+ %; 1F1B formula [0-9.]+ %\\)\n"));
+  EXPECT_THAT(run.out, HasSubstr("timeline        " + (out_ / "run/timeline.json").string() + "   (open in"));
+  EXPECT_THAT(run.out, HasSubstr("picture         " + (out_ / "run/timeline.svg").string() + "\n"));
+  EXPECT_THAT(run.out, HasSubstr("model           " + (out_ / "run/model.safetensors").string() + "\n"));
+  EXPECT_THAT(read_file(out_ / "run/timeline.svg"), HasSubstr("<svg"));
+  EXPECT_THAT(read_file(out_ / "run/timeline.json"), HasSubstr("traceEvents"));
+}
+
+TEST_F(FashionMnistProgram, TheModelHasTheSameBitsHoweverItIsTrained) {
+  const std::string first = model({});
+  EXPECT_EQ(model({}), first) << "from run to run";
+  EXPECT_EQ(model({"--schedule", "gpipe"}), first);
+  for (const char* stages : {"1", "3", "4"}) EXPECT_EQ(model({"--stages", stages}), first) << stages << " stages";
+  for (const char* threads : {"1", "4"})
+    EXPECT_EQ(model({}, {.environment = {{"SLUICE_THREADS", threads}}}), first) << threads << " threads";
+  EXPECT_EQ(model({}, {.environment = {{"SLUICE_ENGINE", "serial"}}}), first) << "serial mode";
+  EXPECT_NE(model({"--seed", "2"}), first);
+}
+
+TEST_F(FashionMnistProgram, ShardsItsDenseLayers) {
+  const Outcome run = train({"--tensor-parallel", "2", "--epochs", "4"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, ContainsRegex("test accuracy   (0\\.[6-9]|1\\.0)[0-9]+ "));
+}
+
+TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
+  const std::string whole = model({"--epochs", "6"});
+  const std::string kept = out_ / "kept.safetensors";
+  bool sent = false;
+  ProgramOptions interrupting;
+  interrupting.on_output = [&](pid_t process, const std::string& out) {
+    if (!sent && out.find("training") != std::string::npos) {
+      sent = true;
+      ::kill(process, SIGINT);
+    }
+  };
+  const Outcome run = train({"--epochs", "6", "--save", kept}, interrupting);
+  EXPECT_EQ(run.status, 130) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("checkpoint      " + kept + "   (go on with --resume " + kept + ")\n"));
+  EXPECT_EQ(model({"--epochs", "6", "--resume", kept}), whole);
+}
+
+TEST_F(FashionMnistProgram, HelpNamesEveryFlag) {
+  const Outcome run = test::run_program(example("fashion_mnist"), {"--help"});
+  EXPECT_EQ(run.status, 0);
+  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--tensor-parallel", "--epochs", "--batch",
+                           "--lr", "--seed", "--data", "--save", "--resume", "--device"})
+    EXPECT_THAT(run.out, HasSubstr(flag));
+}
+
+TEST_F(FashionMnistProgram, FailedTrainingIsAFailure) {
+  const Outcome run = train({"--lr", "1e30"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("training failed: the loss is"));
+}
+
+TEST_F(FashionMnistProgram, BadArgumentsAreOneLine) {
+  refuses({"--stagse", "2"}, "--stagse");
+  refuses({"--stages", "5"}, "--stages");
+  refuses({"--stages", "two"}, "--stages");
+  refuses({"--schedule", "2f2b"}, "--schedule");
+  refuses({"--lr", "-1"}, "--lr");
+  refuses({"--epochs"}, "--epochs");
+  refuses({"--device", "cuda"}, "--device cuda");
+  refuses({"--device", "tpu"}, "--device");
+  refuses({"--microbatches", "65"}, "--microbatches 65: more than --batch 64");
+  refuses({"--batch", "641"}, "--batch 641: more than the 640 training images");
+  refuses({"--out", data_ / "train-labels-idx1-ubyte.gz"}, "not a folder");
+  refuses({"--data", data_ / "nowhere"}, "nowhere: no such directory");
+}
+
+TEST_F(FashionMnistProgram, BadDataAreOneLine) {
+  const std::string name = "train-images-idx3-ubyte.gz";
+  const std::string good = read_file(data_ / name);
+  write_file(data_ / name, good.substr(0, good.size() / 2));
+  refuses({}, name);
+  std::string corrupt = good;
+  for (std::size_t i = corrupt.size() / 2; i < corrupt.size() / 2 + 64; ++i)
+    corrupt[i] = static_cast<char>(~corrupt[i]);
+  write_file(data_ / name, corrupt);
+  refuses({}, name);
+  write_file(data_ / name, gzip(idx(0x08, {kTrain, 28, 28}, std::string(1000, '\0'))));
+  refuses({}, name);
+  write_file(data_ / name, gzip(idx(0x08, {kTrain - 1, 28, 28}, std::string((kTrain - 1) * 784, '\0'))));
+  refuses({}, "holds 640 labels, train-images-idx3-ubyte.gz holds 639 images");
+  write_file(data_ / name, gzip("\x01\x02\x03\x04 no IDX"));
+  refuses({}, name);
+  std::filesystem::remove(data_ / name);
+  refuses({}, name);
+}
+
+TEST_F(FashionMnistProgram, BadCheckpointsAreOneLine) {
+  refuses({"--resume", out_ / "nothing.safetensors"}, "nothing.safetensors");
+  write_file(out_ / "text.safetensors", "no tensors here");
+  refuses({"--resume", out_ / "text.safetensors"}, "text.safetensors");
+  const std::string kept = out_ / "kept.safetensors";
+  ASSERT_EQ(train({"--save", kept}).status, 0);
+  refuses({"--resume", kept, "--seed", "2"}, "made with --batch 64 --seed 1");
+  refuses({"--resume", kept, "--batch", "32"}, "made with --batch 64 --seed 1");
+  refuses({"--resume", kept, "--epochs", "1"}, "is at step 20, past the 10 wanted");
+  refuses({"--resume", kept, "--tensor-parallel", "2"}, "kept.safetensors");
+  const Outcome again = train({"--resume", kept});  // nothing left to do: the test alone
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("test accuracy"));
+}
+
+TEST(OtherPrograms, LinearRegressionFits) {
+  const Outcome run = test::run_program(example("linear_regression"), {});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, ContainsRegex("fitted  y = (2\\.9|3\\.0)[0-9]+ x \\+ 0\\.(4|5)[0-9]+\n"));
+}
+
+TEST(OtherPrograms, EngineTourShowsWhatItSays) {
+  const Outcome run = test::run_program(example("engine_tour"), {});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("the camera is unplugged\n   after the next draw the frame is good again\n"));
+  EXPECT_THAT(run.out, HasSubstr("cancelled: yes. [blur]"));
+  EXPECT_EQ(test::run_program(example("engine_tour"), {}, {.environment = {{"SLUICE_ENGINE", "serial"}}}).out, run.out);
+}
+
+}  // namespace
+}  // namespace sluice
