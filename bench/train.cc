@@ -31,10 +31,10 @@ int main(int argc, char** argv) {
     Sequential net{Conv2d(1, 32, 3, random, with_relu),
                    MaxPool2d(2),
                    Conv2d(32, 32, 3, random, {.padding = 1, .relu = true}),
-                   Conv2d(32, 48, 3, random, with_relu),
+                   Conv2d(32, 64, 3, random, with_relu),
                    MaxPool2d(2),
                    Flatten(),
-                   Linear(1200, 128, random, true, true),
+                   Linear(1600, 128, random, true, true),
                    Linear(128, 10, random)};
     Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
     const NDArray x = normal({batch, 1, 28, 28}, random);

@@ -20,11 +20,13 @@ using namespace sluice;
 namespace {
 
 struct Arguments {
-  int stages = 2, microbatches = 8, tensor_parallel = 1, epochs = 3, batch = 128, train_limit = 0;
+  int stages = 2, microbatches = 8, tensor_parallel = 1, epochs = 5, batch = 128, train_limit = 0;
   double lr = 0.05;
   std::uint64_t seed = 1;
   std::string schedule = "1f1b", data = kFashionMnistDirectory, save, resume, device = "cpu", out = "build/quickstart";
 };
+
+constexpr double kMean = 0.286, kDeviation = 0.353;  ///< of the training pixels, where white is 1
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -83,15 +85,15 @@ Model make_model(const Arguments& a) {
   m.layers = {std::make_shared<Conv2d>(1, 32, 3, random, ConvOptions{.relu = true}),
               std::make_shared<MaxPool2d>(2),
               std::make_shared<Conv2d>(32, 32, 3, random, ConvOptions{.padding = 1, .relu = true}),
-              std::make_shared<Conv2d>(32, 48, 3, random, ConvOptions{.relu = true}),
+              std::make_shared<Conv2d>(32, 64, 3, random, ConvOptions{.relu = true}),
               std::make_shared<MaxPool2d>(2),
               std::make_shared<Flatten>()};
   if (a.tensor_parallel == 1) {
-    m.layers.push_back(std::make_shared<Linear>(1200, 128, random, true, true));
+    m.layers.push_back(std::make_shared<Linear>(1600, 128, random, true, true));
     m.layers.push_back(std::make_shared<Linear>(128, 10, random));
   } else {
     const parallel::Communicator group({cpu(a.stages - 1), cpu(a.stages)});
-    m.layers.push_back(std::make_shared<parallel::ShardedMlp>(1200, 128, 10, group, random));
+    m.layers.push_back(std::make_shared<parallel::ShardedMlp>(1600, 128, 10, group, random));
   }
   static const std::vector<int> cuts[] = {{0}, {0, 3}, {0, 2, 3}, {0, 2, 3, 4}};
   m.first_layer = cuts[a.stages - 1];
@@ -120,7 +122,12 @@ HostTensor first_samples(const HostTensor& all, std::int64_t n) {
 
 double test_accuracy(const parallel::Pipeline& net, const FashionMnist& data, Device first, Device last) {
   DataLoader loader(data.test_images, data.test_labels,
-                    {.batch = 500, .sample_shape = {1, 28, 28}, .device = first, .label_device = last});
+                    {.batch = 500,
+                     .sample_shape = {1, 28, 28},
+                     .mean = kMean,
+                     .deviation = kDeviation,
+                     .device = first,
+                     .label_device = last});
   std::deque<NDArray> counts;
   for (auto [x, y] : loader) counts.push_back(accuracy(net.forward(x), y));
   std::int64_t right = 0;
@@ -218,6 +225,8 @@ int train(const Arguments& a) {
                      .prefetch = 4,
                      .drop_last = true,
                      .sample_shape = {1, 28, 28},
+                     .mean = kMean,
+                     .deviation = kDeviation,
                      .device = first,
                      .label_device = last});
   const std::int64_t per_epoch = loader.size(), total = per_epoch * a.epochs;

@@ -156,7 +156,10 @@ NDArray NDArray::to(Device device, Where where) const {
   const Device from = checked("to", where).device();
   if (from == device) return *this;
   static const Operator& row = Registry::instance().get("transfer");
-  return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = Place(device, LaneKind::copy_in)});
+  // Between CPU devices a copy is a few microseconds of the receiver's own core: waking a copy lane would take longer.
+  const bool on_host = device.kind == DeviceKind::cpu && from.kind == DeviceKind::cpu;
+  const Place place(device, on_host ? LaneKind::compute : LaneKind::copy_in);
+  return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = place});
 }
 
 NDArray NDArray::to(DType dtype, Where where) const {

@@ -77,8 +77,8 @@ double images_per_second(const Options& options) {
   namespace nn = torch::nn;
   nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(1, 32, 3)), nn::ReLU(), nn::MaxPool2d(2),
                      nn::Conv2d(nn::Conv2dOptions(32, 32, 3).padding(1)), nn::ReLU(),
-                     nn::Conv2d(nn::Conv2dOptions(32, 48, 3)), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
-                     nn::Linear(1200, 128), nn::ReLU(), nn::Linear(128, 10));
+                     nn::Conv2d(nn::Conv2dOptions(32, 64, 3)), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+                     nn::Linear(1600, 128), nn::ReLU(), nn::Linear(128, 10));
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const torch::Tensor images = torch::rand({options.batch, 1, 28, 28});
   const torch::Tensor labels = torch::randint(10, {options.batch}, torch::kLong);
