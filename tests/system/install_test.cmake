@@ -13,8 +13,18 @@ file(REMOVE_RECURSE ${WORK})
 run("the installation" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
 file(RENAME ${WORK}/first ${WORK}/prefix)  # an installation must not know where it was made
 
+# The program in the README is one of them.
+file(READ ${PROJECTS}/../../../README.md readme)
+if(NOT readme MATCHES "```cpp\n([^`]+)```")
+  message(FATAL_ERROR "README.md shows no program")
+endif()
+set(readme_program "${CMAKE_MATCH_1}")
+
 foreach(project engine_only whole)
   file(COPY ${PROJECTS}/${project} DESTINATION ${WORK})
+  if(project STREQUAL whole)
+    file(WRITE ${WORK}/whole/readme.cc "${readme_program}")
+  endif()
   run("${project}: configuring" ${CMAKE_COMMAND} -S ${WORK}/${project} -B ${WORK}/${project}/build -G ${GENERATOR}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG}
     "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror ${FLAGS}")
@@ -22,6 +32,8 @@ foreach(project engine_only whole)
   run("${project}: running" ${WORK}/${project}/build/program)
   message("${project} printed: ${output}")
 endforeach()
+run("the README's program: running" ${WORK}/whole/build/readme)
+message("the README's program printed: ${output}")
 
 run("ldd" ldd ${WORK}/engine_only/build/program)
 if(output MATCHES "(openblas|dnnl|libz\\.|libsluice\\.)")
