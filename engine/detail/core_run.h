@@ -244,8 +244,9 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   const std::shared_ptr<Wait> waiter = op->waiter;
+  const bool borrow = op->kind == OpKind::borrow;
   if (waiter) waiter->error = start_error(op);
-  if (op->kind == OpKind::borrow) {
+  if (borrow) {
     open_.fetch_add(1, std::memory_order_seq_cst);
     std::uint32_t expected = Wait::waiting;
     if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
@@ -254,8 +255,8 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
     }
     open_.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
   }
-  finish(op, ready);
-  if (waiter && op->kind != OpKind::borrow) {
+  finish(op, ready);  // and the record may be another op's from here on
+  if (waiter && !borrow) {
     std::uint32_t expected = Wait::waiting;
     waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel);
     waiter->parker.signal();
