@@ -20,7 +20,7 @@ build_preset release bench-pipeline fashion_mnist
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 run() {  # STAGES THREADS
-  SLUICE_THREADS=$2 "$root/build/release/examples/fashion_mnist" --epochs 1 --train-limit 20480 --stages "$1" \
+  SLUICE_THREADS=$2 "$root/build/release/examples/fashion_mnist" --epochs 1 --stages "$1" \
     --out "$work" "${arguments[@]}" | awk '/^throughput/ { print $2 }'
 }
 median() { sort -g "$1" | awk '{ v[NR] = $1 } END { printf "%.0f (%.0f to %.0f)", v[int((NR + 1) / 2)], v[1], v[NR] }'; }
