@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "sluice/engine/detail/at_exit.h"
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/core_setup.h"
 #include "sluice/engine/detail/explore.h"
@@ -77,7 +78,10 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
                              std::uint64_t{4} << 30, std::uint64_t{1} << 62);
   options.log_order = given.log_order;
   if (mode == EngineMode::explore) return make_exploring_core(options, seed);
-  return std::make_shared<Core<SystemPolicy>>(options);
+  auto core = std::make_shared<Core<SystemPolicy>>(options);
+  settle_at_exit(core);
+  arm_exit_wait();
+  return core;
 }
 
 }  // namespace
@@ -121,8 +125,8 @@ Engine::~Engine() {
 }
 
 Engine& Engine::instance() {
-  // Never destroyed: ops of static objects may still name it at exit. Drained by an exit handler, which runs before
-  // the destructors of whatever was loaded before the first use (oneTBB among them).
+  // Never destroyed: ops of static objects may still name it at exit. Stopped by an exit handler, which runs before
+  // the destructors of whatever was loaded before the first use (oneTBB among them); see also at_exit.cc.
   static Engine* const engine = [] {
     auto* made = new Engine();
     const char* path = std::getenv("SLUICE_TRACE");

@@ -213,6 +213,8 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual Borrow borrow(Access access, const std::source_location& where) = 0;
   virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
+  /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for.
+  virtual void settle(std::chrono::nanoseconds limit) = 0;
   virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
   virtual std::size_t in_flight() const = 0;
   virtual int threads(Device device) const = 0;

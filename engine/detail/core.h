@@ -62,6 +62,7 @@ class Core final : public CoreBase {
   Borrow borrow(Access access, const std::source_location& where) override;
   void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
   bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
+  void settle(std::chrono::nanoseconds limit) override;
   void on_unobserved(std::function<void(const ErrorRoot&)> hook) override;
   std::size_t in_flight() const override;
   int threads(Device device) const override;

@@ -1,6 +1,7 @@
 // Core<P>, what threads keep: slots, op records and their way home.
 #pragma once
 
+#include "sluice/engine/detail/at_exit.h"
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
@@ -45,6 +46,7 @@ SlotCache& slot_cache();
 template <class P>
 Slot<P>& Core<P>::my_slot() {
   if (void* found = slot_cache().find(uid_)) return *static_cast<Slot<P>*>(found);
+  arm_exit_wait();
   Slot<P>* slot = nullptr;
   {
     std::lock_guard lock(slots_mutex_);

@@ -326,6 +326,20 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
 }
 
 template <class P>
+void Core<P>::settle(std::chrono::nanoseconds limit) {
+  if (in_op()) return;
+  const std::int64_t end = deadline_of(limit);
+  std::uint64_t seen = 0;
+  for (int quiet = 0; quiet < 3 && P::now() < end;) {
+    const std::uint64_t now = progress();
+    const bool moves = anything_moves(false);
+    quiet = !moves && (quiet == 0 || now == seen) ? quiet + 1 : 0;
+    seen = now;
+    if (moves) wait_live(std::min<std::chrono::nanoseconds>(P::kTick, std::chrono::nanoseconds(end - P::now())));
+  }
+}
+
+template <class P>
 bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
   stopped_.store(true, std::memory_order_seq_cst);

@@ -82,8 +82,6 @@ struct SystemPolicy {
 #endif
   }
   static void yield() { std::this_thread::yield(); }
-  /// True where nothing but the passing of time could move the engine, known without asking twice (the explorer).
-  static constexpr bool kExploring = false;
 };
 
 }  // namespace sluice::detail

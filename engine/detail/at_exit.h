@@ -1,0 +1,15 @@
+// The end of the process, while ops are in flight.
+#pragma once
+
+#include <memory>
+
+namespace sluice::detail {
+
+class CoreBase;
+
+/// Whatever is ready or running in this engine is waited for before the first static object of the process goes.
+void settle_at_exit(const std::weak_ptr<CoreBase>& core);
+/// Called by each thread at its first use of an engine; the main thread's call arms the wait.
+void arm_exit_wait();
+
+}  // namespace sluice::detail
