@@ -5,7 +5,9 @@
 #include <cstring>
 #include <memory>
 
+#include "sluice/ndarray/short_list.h"
 #include "sluice/ndarray/strided_copy.h"
+#include "sluice/ndarray/windows.h"
 #include "sluice/resources/object_pool.h"
 
 namespace sluice {
@@ -24,41 +26,6 @@ struct Resolved {
 struct Preserve {
   Ref<Version> from, to;
   std::size_t begin = 0, bytes = 0;
-};
-
-/// A list with room for a few on the spot.
-template <class T, std::size_t few>
-class ShortList {
- public:
-  ShortList() = default;
-  ShortList(const ShortList&) = delete;
-  ShortList& operator=(const ShortList&) = delete;
-  ~ShortList() {
-    std::destroy_n(data_, size_);
-    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
-  }
-  T& emplace_back(T value) {
-    if (size_ == capacity_) grow();
-    return *new (data_ + size_++) T(std::move(value));
-  }
-  std::size_t size() const { return size_; }
-  T& operator[](std::size_t i) { return data_[i]; }
-  const T& operator[](std::size_t i) const { return data_[i]; }
-  const T* begin() const { return data_; }
-  const T* end() const { return data_ + size_; }
-
- private:
-  void grow() {
-    T* more = std::allocator<T>().allocate(2 * capacity_);
-    std::uninitialized_move_n(data_, size_, more);
-    std::destroy_n(data_, size_);
-    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
-    data_ = more;
-    capacity_ *= 2;
-  }
-  alignas(T) std::byte storage_[few * sizeof(T)];
-  T* data_ = reinterpret_cast<T*>(storage_);
-  std::size_t size_ = 0, capacity_ = few;
 };
 
 /// What the op owns until it completes.
@@ -115,43 +82,8 @@ struct CallClosure {
   void operator()(Context& context) const { call->run(context); }
 };
 
-/// First and one past the last element that a window touches.
-std::pair<std::int64_t, std::int64_t> extent(const Dims& shape, const Dims& strides, std::int64_t offset) {
-  std::int64_t low = offset, high = offset;
-  for (int i = 0; i < shape.rank(); ++i) {
-    if (shape[i] == 0) return {offset, offset};
-    const std::int64_t reach = (shape[i] - 1) * strides[i];
-    (reach < 0 ? low : high) += reach;
-  }
-  return {low, high + 1};
-}
-
 /// The masks of a push speak of its first 32 arrays.
 bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && (mask >> i & 1U) != 0; }
-
-/// True if two indices of the window may name one element. Exact for windows made by slicing and permuting.
-bool overlaps_itself(const NDArray& x) {
-  if (x.count() <= 1 || x.is_contiguous()) return false;
-  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> axes;  // (stride, size), by stride
-  std::size_t n = 0;
-  for (int i = 0; i < x.rank(); ++i) {
-    if (x.shape()[i] <= 1) continue;
-    const std::int64_t stride = std::abs(x.strides()[i]);
-    std::size_t at = n++;
-    for (; at > 0 && stride < axes[at - 1].first; --at) axes[at] = axes[at - 1];
-    axes[at] = {stride, x.shape()[i]};
-  }
-  std::int64_t reach = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (axes[i].first <= reach) return true;
-    reach += axes[i].first * (axes[i].second - 1);
-  }
-  return false;
-}
-
-bool same_window(const NDArray& a, const NDArray& b) {
-  return a.offset() == b.offset() && a.shape() == b.shape() && a.strides() == b.strides();
-}
 
 /// The locks of the arrays of a push, in address order.
 class Locks {

@@ -1,0 +1,45 @@
+// A list that takes nothing from the heap while it is short.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace sluice {
+
+/// A list with room for a few on the spot.
+template <class T, std::size_t few>
+class ShortList {
+ public:
+  ShortList() = default;
+  ShortList(const ShortList&) = delete;
+  ShortList& operator=(const ShortList&) = delete;
+  ~ShortList() {
+    std::destroy_n(data_, size_);
+    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
+  }
+  T& emplace_back(T value) {
+    if (size_ == capacity_) grow();
+    return *new (data_ + size_++) T(std::move(value));
+  }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t i) { return data_[i]; }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+
+ private:
+  void grow() {
+    T* more = std::allocator<T>().allocate(2 * capacity_);
+    std::uninitialized_move_n(data_, size_, more);
+    std::destroy_n(data_, size_);
+    if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = more;
+    capacity_ *= 2;
+  }
+  alignas(T) std::byte storage_[few * sizeof(T)];
+  T* data_ = reinterpret_cast<T*>(storage_);
+  std::size_t size_ = 0, capacity_ = few;
+};
+
+}  // namespace sluice

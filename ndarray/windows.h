@@ -1,0 +1,48 @@
+// Which elements of a buffer a view touches.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+
+#include "sluice/ndarray/nd_array.h"
+
+namespace sluice {
+
+/// First and one past the last element that a window touches.
+inline std::pair<std::int64_t, std::int64_t> extent(const Dims& shape, const Dims& strides, std::int64_t offset) {
+  std::int64_t low = offset, high = offset;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == 0) return {offset, offset};
+    const std::int64_t reach = (shape[i] - 1) * strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  return {low, high + 1};
+}
+
+/// True if two indices of the window may name one element. Exact for windows made by slicing and permuting.
+inline bool overlaps_itself(const NDArray& x) {
+  if (x.count() <= 1 || x.is_contiguous()) return false;
+  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> axes;  // (stride, size), by stride
+  std::size_t n = 0;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (x.shape()[i] <= 1) continue;
+    const std::int64_t stride = std::abs(x.strides()[i]);
+    std::size_t at = n++;
+    for (; at > 0 && stride < axes[at - 1].first; --at) axes[at] = axes[at - 1];
+    axes[at] = {stride, x.shape()[i]};
+  }
+  std::int64_t reach = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (axes[i].first <= reach) return true;
+    reach += axes[i].first * (axes[i].second - 1);
+  }
+  return false;
+}
+
+inline bool same_window(const NDArray& a, const NDArray& b) {
+  return a.offset() == b.offset() && a.shape() == b.shape() && a.strides() == b.strides();
+}
+
+}  // namespace sluice
