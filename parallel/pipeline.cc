@@ -99,7 +99,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   std::vector<std::vector<Passage>> passages(stages_.size(), std::vector<Passage>(static_cast<std::size_t>(m)));
   std::vector<NDArray> losses(static_cast<std::size_t>(m));
 
-  // Transfers stand outside of a device's sequence: they run on copy lanes as soon as they can.
+  // Transfers stand outside of a device's sequence: they run as soon as they can.
   const auto inside = [&](const Action& action, auto&& body) {
     DeviceScope device(stages_[static_cast<std::size_t>(action.stage)].device);
     TagScope tag(tag_of(step_, plan.schedule, action));
