@@ -89,15 +89,11 @@ struct Operation {
   const char* name = nullptr;
   const OperatorInfo* info = nullptr;
   std::source_location where;
-  std::shared_ptr<const void> attributes;
-  ScopeState scope;
-  std::size_t bytes = 0;
   Place place;
   std::uint8_t priority = kDefaultPriority;
   OnPoison on_poison = OnPoison::skip;
   bool wrote_nothing = false;
-  std::exception_ptr exception;  ///< what the body threw or its Completion failed with
-  ErrorKind exception_kind = ErrorKind::failed;
+  ScopeState scope;
   alignas(std::max_align_t) std::byte storage[kInlineClosure];
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/engine/detail/record.h"
 
@@ -22,8 +23,9 @@ class Chain {
   using Op = OpRecord<P>;
 
   /// Sets `bits` on a token and does all that follows: the op's own counts, what its successor gains, and so on down
-  /// the chain. `retire(token)` is called once for each token that nobody will touch again: one that is done and has
-  /// *all* its rights, so that a thread that still has rights to bring may rely on finding it.
+  /// the chain. `retire(token, idle)` is called once for each token that nobody will touch again: one that is done and
+  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `idle`: it left its
+  /// variable without a token; the reference that a chain has to its variable is the callee's.
   template <class Retire>
   static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Retire&& retire) {
     while (token) {
@@ -52,7 +54,7 @@ class Chain {
       const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
       const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
       count_down(op, exclusive, on_stream, now & ~old, ready);
-      if (last) retire(token);
+      if (last) retire(token, detached);
       token = passed ? next : nullptr;
       bits = passed;
     }
@@ -75,6 +77,7 @@ class Chain {
       Tok* before = tokens[i].next;
       tokens[i].next = nullptr;
       if (!before) {
+        hold(tokens[i]);
         grant(tokens[i]);
         tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
       } else {
@@ -89,6 +92,7 @@ class Chain {
   static Tok* take(Tok& token, Tok* mark) {
     auto& tail = token.variable->tail;
     Tok* before = tail.load(std::memory_order_acquire);
+    bool held = false;
     for (int spins = 0;;) {
       if (before == locked_tail<P>()) {
         if (++spins > 100) P::yield();
@@ -100,6 +104,7 @@ class Chain {
         if (!before) {
           // Not yet visible to anybody: plain stores. Undone below if another pusher comes first.
           grant_state(token);
+          if (!std::exchange(held, true)) hold(token);
         } else {
           token.state.store(0, std::memory_order_relaxed);
         }
@@ -107,8 +112,11 @@ class Chain {
       if (tail.compare_exchange_weak(before, mark, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
     if (mark == &token && !before) count_granted(token);
+    if (held && before) token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
     return before;
   }
+  /// A chain that has tokens has a reference to its variable.
+  static void hold(Tok& token) { token.variable->refs.fetch_add(1, std::memory_order_relaxed); }
   static void grant_state(Tok& token) { token.state.store(kAllRights, std::memory_order_relaxed); }
   static void grant(Tok& token) {
     grant_state(token);
@@ -128,7 +136,7 @@ class Chain {
     const std::uint32_t passed = rights_passed(old | kNext, exclusive);
     const bool last = (old & kFinished) == kFinished;
     if (passed) advance(token, passed, ready, retire);
-    if (last) retire(before);
+    if (last) retire(before, false);
   }
 
   /// Takes the rights gained off the op's counts. Touches the op only where a count is due.

@@ -79,7 +79,8 @@ class Core final : public CoreBase {
   };
 
   // core_records.h, core_caps.h, core_push.h
-  Slot<P>& my_slot();
+  Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
+  Slot<P>& find_slot();
   void release_slot(Slot<P>& slot);
   Op* new_record(Slot<P>& slot);
   void recycle(Op* op);
@@ -111,7 +112,7 @@ class Core final : public CoreBase {
   }
 
   // core_lanes.h, core_run.h
-  void retire(Token<P>* token);
+  void retire(Token<P>* token, bool idle);
   void release(Op* op);
   void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
   void enqueue(Op* op);

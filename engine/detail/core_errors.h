@@ -59,10 +59,11 @@ ErrorRef Core<P>::start_error(Op* op) {
 template <class P>
 ErrorRef Core<P>::decide_error(Op* op) {
   if (op->kind != OpKind::body) return nullptr;
-  if (op->start_error) return op->start_error;
-  if (op->thrown || op->exception || op->device_error || op->exception_kind != ErrorKind::failed) {
-    const std::exception_ptr cause = op->thrown ? op->thrown : op->exception ? op->exception : op->device_error;
-    ErrorKind kind = op->thrown ? ErrorKind::failed : op->exception_kind;
+  const RareParts<P>& rare = op->rare;
+  if (op->skipped) return rare.start_error;
+  if (op->failed || op->answered || op->device_failed) {
+    const std::exception_ptr cause = rare.thrown ? rare.thrown : rare.exception ? rare.exception : rare.device_error;
+    ErrorKind kind = rare.thrown ? ErrorKind::failed : rare.exception_kind;
     std::string message = cause ? message_of(cause) : "its Completion was dropped without an answer";
     try {
       if (cause) std::rethrow_exception(cause);
@@ -100,7 +101,8 @@ void Core<P>::apply_poison(Op* op, const ErrorRef& error) {
       set_poison(node, error, torn);
     } else {
       if (now != Poison::none && (t.mode == AccessMode::write || t.heal)) clear_poison(node);
-      if (node.poison.load(std::memory_order_relaxed) == Poison::none) node.has_value = true;
+      // Written once: the pushers of the variable use this cache line.
+      if (!node.has_value && node.poison.load(std::memory_order_relaxed) == Poison::none) node.has_value = true;
     }
   }
   if (error && !wrote && !op->skipped) {

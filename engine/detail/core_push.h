@@ -79,7 +79,6 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBas
     t.op = op;
     t.next = nullptr;
     t.heal = false;
-    t.variable->refs.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -120,12 +119,11 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
     take_credit(slot, options, where);
     try {
       take_bytes(slot, options, where);
-      op->bytes = options.bytes;
+      if (options.bytes) op->has_rare = true, op->rare.bytes = options.bytes;
       set_accesses(op, accesses, scope.sequence.get());
       if (lane->stream) prepare_stream_uses(op);
     } catch (...) {
-      for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);
-      if (op->bytes) bytes_.fetch_sub(op->bytes);
+      if (op->has_rare) bytes_.fetch_sub(op->rare.bytes);
       ++slot.credits;
       throw;
     }
@@ -138,7 +136,7 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
   op->kind = OpKind::body;
   op->name = options.name ? options.name : options.op ? options.op->name : "op";
   op->info = options.op;
-  op->attributes = options.attributes;
+  if (options.attributes) op->has_rare = true, op->rare.attributes = options.attributes;
   op->where = where;
   op->scope = scope;
   op->scope.sequence = {};
@@ -148,9 +146,8 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
   op->on_poison = options.on_poison;
   op->lane = lane;
   op->on_stream = lane->stream != nullptr;
-  begin_link(slot);
-  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
-  // Either a stop() sees this push in flight, or the push sees the stop.
+  // One push more, and being linked (begin_link). Either a stop() sees this push in flight, or the push sees the stop.
+  slot.pushes.store((slot.pushes.load(std::memory_order_relaxed) + 2) | 1, std::memory_order_seq_cst);
   if (stopped_.load(std::memory_order_seq_cst) && !in_op()) {
     abandon_push(op);
     refuse_stopped(options, where);
@@ -175,9 +172,8 @@ void Core<P>::abandon_push(Operation* operation) noexcept {
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
   end_link(slot);
-  if (op->bytes) bytes_.fetch_sub(op->bytes);
+  if (op->has_rare && op->rare.bytes) bytes_.fetch_sub(op->rare.bytes);
   ++slot.credits;
-  for (int i = 0; i < op->token_count; ++i) Variable(op->tokens[i].variable);  // adopts and drops the reference
   op->table = nullptr;
   reset(op);
   op->next = slot.free;
@@ -192,8 +188,12 @@ Ticket Core<P>::commit_push(Operation* operation) noexcept {
   const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
   // Set by begin_push already, unless making the closure pushed something itself.
   if (!(slot.pushes.load(std::memory_order_relaxed) & 1)) begin_link(slot);
-  op->word.store(generation << kGenerationShift | kLive, std::memory_order_seq_cst);
-  op->pushed_at = tracing_.load(std::memory_order_relaxed) ? P::now() : 0;
+  // Who waits for pushes of before knows of them by other means; a stop() counts them.
+  op->word.store(generation << kGenerationShift | kLive, std::memory_order_release);
+  if (tracing_.load(std::memory_order_relaxed)) {
+    op->has_rare = op->traced = true;
+    op->rare.pushed_at = P::now();
+  }
   const std::uint32_t index = op->index;
   ReadyList<P> ready;
   link(op, ready);
@@ -211,7 +211,7 @@ void Core<P>::link(Op* op, ReadyList<P>& ready) {
   // Of a stream op: its rights, its body, its device work. Of an async op: its body, its Completion.
   op->finish_pending.store(op->on_stream ? n + 2 + op->async : 2, std::memory_order_relaxed);
   op->refs.store(n + 1, std::memory_order_relaxed);
-  const auto retire_token = [this](Token<P>* t) { retire(t); };
+  const auto retire_token = [this](Token<P>* t, bool idle) { retire(t, idle); };
   if (options_.log_order) {
     std::lock_guard lock(log_mutex_);
     if (op->kind != OpKind::borrow)

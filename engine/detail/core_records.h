@@ -16,35 +16,31 @@ class SlotCache {
     void (*release)(CoreBase& core, void* slot);
   };
   ~SlotCache() {
+    slot_hint = {};
     for (Entry& e : entries_)
       if (auto core = e.core.lock()) e.release(*core, e.slot);
   }
   void* find(std::uint64_t uid) {
-    if (last_.uid == uid) return last_.slot;
     for (Entry& e : entries_)
       if (e.uid == uid) {
-        last_ = {uid, e.slot};
+        slot_hint = {uid, e.slot};
         return e.slot;
       }
     return nullptr;
   }
   void add(Entry entry) {
     std::erase_if(entries_, [](const Entry& e) { return e.core.expired(); });
-    last_ = {entry.uid, entry.slot};
+    slot_hint = {entry.uid, entry.slot};
     entries_.push_back(std::move(entry));
   }
 
  private:
-  struct {
-    std::uint64_t uid = 0;
-    void* slot = nullptr;
-  } last_;
   std::vector<Entry> entries_;
 };
 SlotCache& slot_cache();
 
 template <class P>
-Slot<P>& Core<P>::my_slot() {
+Slot<P>& Core<P>::find_slot() {
   if (void* found = slot_cache().find(uid_)) return *static_cast<Slot<P>*>(found);
   arm_exit_wait();
   Slot<P>* slot = nullptr;
@@ -112,17 +108,12 @@ void Core<P>::reset(Op* op) noexcept {
   if (op->closure && op->closure != op->storage) ::operator delete (op->closure, std::align_val_t{64});
   op->closure = nullptr;
   op->table = nullptr;
-  if (op->attributes) op->attributes.reset();
   if (op->scope.cancel) op->scope.cancel.reset();
-  if (op->exception) op->exception = nullptr;
-  if (op->waiter) op->waiter.reset();
-  if (op->start_error) op->start_error.reset();
-  if (op->thrown) op->thrown = nullptr;
-  if (op->device_error) op->device_error = nullptr;
-  op->exception_kind = ErrorKind::failed;
+  if (op->has_rare || op->failed || op->answered || op->device_failed) {
+    op->rare = {};
+    op->has_rare = op->failed = op->answered = op->device_failed = op->traced = false;
+  }
   op->wrote_nothing = op->skipped = op->finishing = op->on_stream = op->async = false;
-  op->pushed_at = op->ready_at = op->started_at = op->ended_at = 0;
-  op->bytes = 0;
 }
 
 /// Back to the slot that it came from: at once to one's own, in batches to another's.

@@ -9,15 +9,16 @@ namespace sluice::detail {
 
 template <class P>
 bool Core<P>::should_run(Op* op) {
+  ErrorRef error;
   const std::uint64_t old = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
   if (cancel_all_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(error_mutex_);
     if (!stop_root_)
       stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
-    op->start_error = stop_root_;
+    error = stop_root_;
   } else if (old & kCancelled) {
     std::lock_guard lock(error_mutex_);
-    op->start_error = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+    error = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
   } else if (op->scope.cancel && op->scope.cancel->cancelled.load(std::memory_order_acquire)) {
     CancelState& scope = *op->scope.cancel;
     std::lock_guard scope_lock(scope.mutex);
@@ -25,11 +26,14 @@ bool Core<P>::should_run(Op* op) {
       std::lock_guard lock(error_mutex_);
       scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
     }
-    op->start_error = scope.root;
+    error = scope.root;
   } else if (op->on_poison == OnPoison::skip) {
-    op->start_error = start_error(op);
+    error = start_error(op);
   }
-  op->skipped = op->start_error != nullptr;
+  if (error) {
+    op->skipped = op->failed = true;
+    op->rare.start_error = std::move(error);
+  }
   return !op->skipped;
 }
 
@@ -57,7 +61,10 @@ void Core<P>::run_body(Op* op) {
   }
   op->table->destroy(op->closure);
   op->table = nullptr;
-  op->thrown = std::move(thrown);
+  if (thrown) {
+    op->failed = true;
+    op->rare.thrown = std::move(thrown);
+  }
   state = saved;
   scope = std::move(saved_scope);
 }
@@ -65,8 +72,10 @@ void Core<P>::run_body(Op* op) {
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
 template <class P>
 auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
-  op->thread = slot.number;
-  if (op->pushed_at) op->started_at = P::now();
+  if (op->traced) {
+    op->rare.thread = slot.number;
+    op->rare.started_at = P::now();
+  }
   ReadyList<P> ready;
   const bool run = should_run(op);
   if (op->on_stream) {
@@ -79,7 +88,7 @@ auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
       op->table->destroy(op->closure);
       op->table = nullptr;
     }
-    if (op->pushed_at) op->ended_at = P::now();
+    if (op->traced) op->rare.ended_at = P::now();
     if (!async || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   }
   Op* next = nullptr;
@@ -100,7 +109,7 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
       }
       continue;
     }
-    if (op->pushed_at) op->ready_at = P::now();
+    if (op->traced) op->rare.ready_at = P::now();
     if (hand_off && !*hand_off && op->lane == here) {
       *hand_off = op;
     } else {
@@ -150,7 +159,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   }
   // The device's part of finish_pending is still held, so the op stays while its tokens are marked.
   for (int i = 0; i < op->token_count; ++i)
-    Chain<P>::advance(&op->tokens[i], kIssued, ready, [this](Token<P>* t) { retire(t); });
+    Chain<P>::advance(&op->tokens[i], kIssued, ready, [this](Token<P>* t, bool idle) { retire(t, idle); });
   // Not the last count: the device's part is still held.
   op->finish_pending.fetch_sub(!run && op->async ? 2 : 1, std::memory_order_acq_rel);
   open_.fetch_add(1, std::memory_order_seq_cst);
@@ -168,8 +177,11 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  if (error) op->device_error = std::move(error);
-  if (op->pushed_at) op->ended_at = P::now();
+  if (error) {
+    op->device_failed = true;
+    op->rare.device_error = std::move(error);
+  }
+  if (op->traced) op->rare.ended_at = P::now();
   ReadyList<P> ready;
   if (op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   open_.fetch_sub(1, std::memory_order_seq_cst);
@@ -189,8 +201,9 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   if (op->kind == OpKind::borrow) op->owner->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
-    op->exception = error;
-    op->exception_kind = kind;
+    op->answered = true;
+    op->rare.exception = error;
+    op->rare.exception_kind = kind;
   }
   ReadyList<P> ready;
   if (op->kind == OpKind::borrow || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
@@ -207,11 +220,14 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
   const ErrorRef error = decide_error(op);
   apply_poison(op, error);
   if (error && op->kind == OpKind::body) remember_failure(op, error);
-  if (op->pushed_at && op->kind == OpKind::body) record_trace(op, error != nullptr);
-  if (op->attributes) op->attributes.reset();
-  const std::size_t bytes = op->bytes;
+  std::size_t bytes = 0;
+  if (op->has_rare) {
+    if (op->traced && op->kind == OpKind::body) record_trace(op, error != nullptr);
+    op->rare.attributes.reset();
+    bytes = op->rare.bytes;
+  }
   for (int i = 0; i < op->token_count; ++i)
-    Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t) { retire(t); });
+    Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t, bool idle) { retire(t, idle); });
   Slot<P>& slot = my_slot();
   if (op->kind == OpKind::body || op->kind == OpKind::recover)
     slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -243,7 +259,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
 
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
-  const std::shared_ptr<Wait> waiter = op->waiter;
+  const std::shared_ptr<Wait> waiter = op->rare.waiter;
   const bool borrow = op->kind == OpKind::borrow;
   if (waiter) waiter->error = start_error(op);
   if (borrow) {
@@ -263,10 +279,11 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   }
 }
 
+/// Nobody touches the token again. `idle`: it was the last of its variable.
 template <class P>
-void Core<P>::retire(Token<P>* token) {
+void Core<P>::retire(Token<P>* token, bool idle) {
   Op* op = token->op;
-  Variable drop(token->variable);  // adopts the token's reference
+  if (idle) Variable drop(token->variable);  // adopts the chain's reference
   release(op);
 }
 
@@ -282,15 +299,15 @@ void Core<P>::record_trace(Op* op, bool failed) {
   TraceEvent e{op->name,
                op->place.device,
                op->place.lane,
-               op->thread,
+               op->rare.thread,
                id_of(op),
                op->scope.tag,
                op->where.file_name(),
                op->where.line(),
-               op->pushed_at,
-               op->ready_at,
-               op->started_at ? op->started_at : now,
-               op->ended_at ? op->ended_at : now,
+               op->rare.pushed_at,
+               op->rare.ready_at,
+               op->rare.started_at ? op->rare.started_at : now,
+               op->rare.ended_at ? op->rare.ended_at : now,
                failed};
   std::lock_guard lock(slot.trace_mutex);
   slot.trace.push_back(e);

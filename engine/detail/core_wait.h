@@ -161,7 +161,8 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   const Access access{variable, AccessMode::read};
   Op* op = internal_op(OpKind::wait, {&access, 1}, std::source_location::current());
   auto wait = std::make_shared<Wait>();
-  op->waiter = wait;
+  op->has_rare = true;
+  op->rare.waiter = wait;
   push_internal(op);
   if (block(*wait, limit, "wait") == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
@@ -316,7 +317,8 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   }
   Op* op = internal_op(OpKind::borrow, {&access, 1}, where);
   auto wait = std::make_shared<Wait>();
-  op->waiter = wait;
+  op->has_rare = true;
+  op->rare.waiter = wait;
   push_internal(op);
   block(*wait, std::chrono::nanoseconds::max(), "borrow");
   my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);

@@ -108,8 +108,28 @@ struct Slot;
 template <class P>
 struct Lane;
 
+/// What few ops have. Each part has its note in the record, set by the thread that fills it: where there is no note,
+/// nobody touches these cache lines.
 template <class P>
-struct OpRecord : Operation {
+struct RareParts {
+  // The pusher's; the times and the thread are set later, where `traced` says so.
+  std::shared_ptr<const void> attributes;
+  std::size_t bytes = 0;
+  std::shared_ptr<WaitState<P>> waiter;
+  std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
+  std::uint32_t thread = 0;
+  // The running thread's.
+  ErrorRef start_error;       ///< why the body was skipped
+  std::exception_ptr thrown;  ///< by the body
+  // The Completion's.
+  std::exception_ptr exception;  ///< that it was failed with
+  ErrorKind exception_kind = ErrorKind::failed;
+  // The device's.
+  std::exception_ptr device_error;
+};
+
+template <class P>
+struct alignas(64) OpRecord : Operation {
   static constexpr int kInlineTokens = 4;
 
   typename P::template Atomic<std::uint64_t> word{0};  ///< generation and RecordState
@@ -122,6 +142,9 @@ struct OpRecord : Operation {
   bool finishing = false;  ///< in a ready list because it is to be finished, not started
   bool skipped = false;    ///< the body was not run
   bool async = false;      ///< the body takes a Completion
+  bool traced = false;     ///< times are taken
+  // Which parts of `rare` are filled. One byte for each thread that may.
+  bool has_rare = false, failed = false, answered = false, device_failed = false;
   std::uint32_t index = 0;
   int token_count = 0;
   Lane<P>* lane = nullptr;
@@ -129,12 +152,7 @@ struct OpRecord : Operation {
   OpRecord* next = nullptr;  ///< in a ready list or a free list
   Token<P>* tokens = nullptr;
   Token<P> inline_tokens[kInlineTokens];
-  std::shared_ptr<WaitState<P>> waiter;
-  ErrorRef start_error;       ///< why the body was skipped
-  std::exception_ptr thrown;  ///< what the body threw; `exception` is what its Completion said
-  std::exception_ptr device_error;
-  std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
-  std::uint32_t thread = 0;
+  RareParts<P> rare;
 };
 
 /// Ops that a transition made ready (or to be finished), in the order in which it found them.

@@ -70,6 +70,14 @@ struct Lane {
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };
 
+/// The engine that the calling thread used last, and its slot there. Needs no destructor, so it can be read to the end
+/// of the thread.
+struct SlotHint {
+  std::uint64_t uid = 0;
+  void* slot = nullptr;
+};
+inline constinit thread_local SlotHint slot_hint{};
+
 /// What the calling thread is in the middle of.
 struct ThreadState {
   CoreBase* core = nullptr;  ///< the engine whose body this thread runs; null outside of bodies
