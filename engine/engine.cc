@@ -23,6 +23,7 @@ ThreadState& thread_state() {
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 
+static_assert(sizeof(OpRecord<SystemPolicy>) <= 384, "six cache lines");
 template class Core<SystemPolicy>;
 
 namespace {

@@ -32,7 +32,7 @@ class Chain {
       // Once the state has changed another thread may finish and retire the token, so all is read before. The op lives
       // as long as a count of it is due here.
       Op* const op = token->op;
-      const bool exclusive = token->exclusive, on_stream = op->on_stream;
+      const bool exclusive = token->exclusive(), on_stream = op->on_stream;
       Tok* next = nullptr;
       std::uint32_t old = token->state.load(std::memory_order_acquire), now;
       bool detached = false;
@@ -130,7 +130,7 @@ class Chain {
 
   template <class Retire>
   static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Retire&& retire) {
-    const bool exclusive = before->exclusive;
+    const bool exclusive = before->exclusive();
     before->next = token;
     const std::uint32_t old = before->state.fetch_or(kNext, std::memory_order_acq_rel);
     const std::uint32_t passed = rights_passed(old | kNext, exclusive);

@@ -76,6 +76,7 @@ class Core final : public CoreBase {
   static constexpr std::uint32_t kMaxSlabs = 1u << 14;
   struct Slab {
     Op ops[kSlabOps];
+    RareParts<P> rare[kSlabOps];
   };
 
   // core_records.h, core_caps.h, core_push.h

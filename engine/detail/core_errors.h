@@ -59,7 +59,7 @@ ErrorRef Core<P>::start_error(Op* op) {
 template <class P>
 ErrorRef Core<P>::decide_error(Op* op) {
   if (op->kind != OpKind::body) return nullptr;
-  const RareParts<P>& rare = op->rare;
+  const RareParts<P>& rare = *op->rare;
   if (op->skipped) return rare.start_error;
   if (op->failed || op->answered || op->device_failed) {
     const std::exception_ptr cause = rare.thrown ? rare.thrown : rare.exception ? rare.exception : rare.device_error;

@@ -56,19 +56,16 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBas
     if (i > 0 && op->tokens[i - 1].variable == node) {
       Token<P>& t = op->tokens[i - 1];
       if (t.mode != a.mode) t.mode = AccessMode::update;
-      t.exclusive = t.mode != AccessMode::read;
       continue;
     }
     for (int j = n; j > i; --j) {
       op->tokens[j].variable = op->tokens[j - 1].variable;
       op->tokens[j].mode = op->tokens[j - 1].mode;
-      op->tokens[j].exclusive = op->tokens[j - 1].exclusive;
       op->tokens[j].position = op->tokens[j - 1].position;
     }
     Token<P>& t = op->tokens[i];
     t.variable = node;
     t.mode = a.mode;
-    t.exclusive = a.mode != AccessMode::read;
     t.position = static_cast<std::uint16_t>(std::min<std::size_t>(k, 0xffff));
     ++n;
   }
@@ -119,11 +116,11 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
     take_credit(slot, options, where);
     try {
       take_bytes(slot, options, where);
-      if (options.bytes) op->has_rare = true, op->rare.bytes = options.bytes;
+      if (options.bytes) op->has_rare = true, op->rare->bytes = options.bytes;
       set_accesses(op, accesses, scope.sequence.get());
       if (lane->stream) prepare_stream_uses(op);
     } catch (...) {
-      if (op->has_rare) bytes_.fetch_sub(op->rare.bytes);
+      if (op->has_rare) bytes_.fetch_sub(op->rare->bytes);
       ++slot.credits;
       throw;
     }
@@ -136,7 +133,7 @@ Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t clo
   op->kind = OpKind::body;
   op->name = options.name ? options.name : options.op ? options.op->name : "op";
   op->info = options.op;
-  if (options.attributes) op->has_rare = true, op->rare.attributes = options.attributes;
+  if (options.attributes) op->has_rare = true, op->rare->attributes = options.attributes;
   op->where = where;
   op->scope = scope;
   op->scope.sequence = {};
@@ -172,7 +169,7 @@ void Core<P>::abandon_push(Operation* operation) noexcept {
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
   end_link(slot);
-  if (op->has_rare && op->rare.bytes) bytes_.fetch_sub(op->rare.bytes);
+  if (op->has_rare && op->rare->bytes) bytes_.fetch_sub(op->rare->bytes);
   ++slot.credits;
   op->table = nullptr;
   reset(op);
@@ -192,7 +189,7 @@ Ticket Core<P>::commit_push(Operation* operation) noexcept {
   op->word.store(generation << kGenerationShift | kLive, std::memory_order_release);
   if (tracing_.load(std::memory_order_relaxed)) {
     op->has_rare = op->traced = true;
-    op->rare.pushed_at = P::now();
+    op->rare->pushed_at = P::now();
   }
   const std::uint32_t index = op->index;
   ReadyList<P> ready;

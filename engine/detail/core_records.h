@@ -88,6 +88,7 @@ auto Core<P>::new_record(Slot<P>& slot) -> Op* {
     for (std::uint32_t i = kSlabOps; i-- > 0;) {
       Op& op = slab->ops[i];
       op.index = number * kSlabOps + i;
+      op.rare = &slab->rare[i];
       op.owner = &slot;
       op.next = slot.free;
       slot.free = &op;
@@ -110,7 +111,7 @@ void Core<P>::reset(Op* op) noexcept {
   op->table = nullptr;
   if (op->scope.cancel) op->scope.cancel.reset();
   if (op->has_rare || op->failed || op->answered || op->device_failed) {
-    op->rare = {};
+    *op->rare = {};
     op->has_rare = op->failed = op->answered = op->device_failed = op->traced = false;
   }
   op->wrote_nothing = op->skipped = op->finishing = op->on_stream = op->async = false;

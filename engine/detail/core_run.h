@@ -32,7 +32,7 @@ bool Core<P>::should_run(Op* op) {
   }
   if (error) {
     op->skipped = op->failed = true;
-    op->rare.start_error = std::move(error);
+    op->rare->start_error = std::move(error);
   }
   return !op->skipped;
 }
@@ -63,7 +63,7 @@ void Core<P>::run_body(Op* op) {
   op->table = nullptr;
   if (thrown) {
     op->failed = true;
-    op->rare.thrown = std::move(thrown);
+    op->rare->thrown = std::move(thrown);
   }
   state = saved;
   scope = std::move(saved_scope);
@@ -73,8 +73,8 @@ void Core<P>::run_body(Op* op) {
 template <class P>
 auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
   if (op->traced) {
-    op->rare.thread = slot.number;
-    op->rare.started_at = P::now();
+    op->rare->thread = slot.number;
+    op->rare->started_at = P::now();
   }
   ReadyList<P> ready;
   const bool run = should_run(op);
@@ -88,7 +88,7 @@ auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
       op->table->destroy(op->closure);
       op->table = nullptr;
     }
-    if (op->traced) op->rare.ended_at = P::now();
+    if (op->traced) op->rare->ended_at = P::now();
     if (!async || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   }
   Op* next = nullptr;
@@ -109,7 +109,7 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
       }
       continue;
     }
-    if (op->traced) op->rare.ready_at = P::now();
+    if (op->traced) op->rare->ready_at = P::now();
     if (hand_off && !*hand_off && op->lane == here) {
       *hand_off = op;
     } else {
@@ -133,7 +133,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
       std::lock_guard lock(t.variable->uses->mutex);
       const StreamUses& uses = *t.variable->uses;
       if (uses.last_write.stream && uses.last_write.stream != &stream) stream.wait(uses.last_write);
-      if (!t.exclusive) continue;
+      if (!t.exclusive()) continue;
       for (const StreamEvent& e : uses.reads)
         if (e.stream != &stream) stream.wait(e);
     }
@@ -143,7 +143,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
       Token<P>& t = op->tokens[i];
       std::lock_guard lock(t.variable->uses->mutex);
       StreamUses& uses = *t.variable->uses;
-      if (t.exclusive) {
+      if (t.exclusive()) {
         uses.last_write = event;
         uses.reads.clear();
         continue;
@@ -179,9 +179,9 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   if (error) {
     op->device_failed = true;
-    op->rare.device_error = std::move(error);
+    op->rare->device_error = std::move(error);
   }
-  if (op->traced) op->rare.ended_at = P::now();
+  if (op->traced) op->rare->ended_at = P::now();
   ReadyList<P> ready;
   if (op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   open_.fetch_sub(1, std::memory_order_seq_cst);
@@ -202,8 +202,8 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   if (op->kind == OpKind::borrow) op->owner->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
     op->answered = true;
-    op->rare.exception = error;
-    op->rare.exception_kind = kind;
+    op->rare->exception = error;
+    op->rare->exception_kind = kind;
   }
   ReadyList<P> ready;
   if (op->kind == OpKind::borrow || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
@@ -223,8 +223,8 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
   std::size_t bytes = 0;
   if (op->has_rare) {
     if (op->traced && op->kind == OpKind::body) record_trace(op, error != nullptr);
-    op->rare.attributes.reset();
-    bytes = op->rare.bytes;
+    op->rare->attributes.reset();
+    bytes = op->rare->bytes;
   }
   for (int i = 0; i < op->token_count; ++i)
     Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t, bool idle) { retire(t, idle); });
@@ -259,7 +259,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
 
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
-  const std::shared_ptr<Wait> waiter = op->rare.waiter;
+  const std::shared_ptr<Wait> waiter = op->rare->waiter;
   const bool borrow = op->kind == OpKind::borrow;
   if (waiter) waiter->error = start_error(op);
   if (borrow) {
@@ -299,15 +299,15 @@ void Core<P>::record_trace(Op* op, bool failed) {
   TraceEvent e{op->name,
                op->place.device,
                op->place.lane,
-               op->rare.thread,
+               op->rare->thread,
                id_of(op),
                op->scope.tag,
                op->where.file_name(),
                op->where.line(),
-               op->rare.pushed_at,
-               op->rare.ready_at,
-               op->rare.started_at ? op->rare.started_at : now,
-               op->rare.ended_at ? op->rare.ended_at : now,
+               op->rare->pushed_at,
+               op->rare->ready_at,
+               op->rare->started_at ? op->rare->started_at : now,
+               op->rare->ended_at ? op->rare->ended_at : now,
                failed};
   std::lock_guard lock(slot.trace_mutex);
   slot.trace.push_back(e);

@@ -154,7 +154,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   if (in_op()) {
     const Op* op = static_cast<const Op*>(thread_state().operation);
     for (int i = 0; i < op->token_count; ++i)
-      if (op->tokens[i].variable == &node && op->tokens[i].exclusive)
+      if (op->tokens[i].variable == &node && op->tokens[i].exclusive())
         deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
                  "' alone");
   }
@@ -162,7 +162,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   Op* op = internal_op(OpKind::wait, {&access, 1}, std::source_location::current());
   auto wait = std::make_shared<Wait>();
   op->has_rare = true;
-  op->rare.waiter = wait;
+  op->rare->waiter = wait;
   push_internal(op);
   if (block(*wait, limit, "wait") == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
@@ -312,13 +312,13 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   if (in_op()) {
     const Op* self = static_cast<const Op*>(thread_state().operation);
     for (int i = 0; i < self->token_count; ++i)
-      if (self->tokens[i].variable == access.variable && self->tokens[i].exclusive)
+      if (self->tokens[i].variable == access.variable && self->tokens[i].exclusive())
         deadlock("borrow can never be granted: the op itself has the variable alone");
   }
   Op* op = internal_op(OpKind::borrow, {&access, 1}, where);
   auto wait = std::make_shared<Wait>();
   op->has_rare = true;
-  op->rare.waiter = wait;
+  op->rare->waiter = wait;
   push_internal(op);
   block(*wait, std::chrono::nanoseconds::max(), "borrow");
   my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);

@@ -52,13 +52,14 @@ struct VariableNode;
 template <class P>
 struct Token {
   typename P::template Atomic<std::uint32_t> state{0};
-  AccessMode mode = AccessMode::read;
-  bool exclusive = false;
-  bool heal = false;           ///< Context::heal was called
   std::uint16_t position = 0;  ///< of its first mention in the push
+  AccessMode mode = AccessMode::read;
+  bool heal = false;  ///< Context::heal was called
   Token* next = nullptr;
   VariableNode<P>* variable = nullptr;
   OpRecord<P>* op = nullptr;
+
+  bool exclusive() const { return mode != AccessMode::read; }
 };
 
 /// Which stream events a variable's last uses end with; only variables that stream ops touch have one.
@@ -152,7 +153,7 @@ struct alignas(64) OpRecord : Operation {
   OpRecord* next = nullptr;  ///< in a ready list or a free list
   Token<P>* tokens = nullptr;
   Token<P> inline_tokens[kInlineTokens];
-  RareParts<P> rare;
+  RareParts<P>* rare = nullptr;  ///< beside the records, which stay together
 };
 
 /// Ops that a transition made ready (or to be finished), in the order in which it found them.
