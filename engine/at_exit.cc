@@ -26,7 +26,9 @@ Engines& engines() {
 }
 
 struct ExitWait {
+  const pid_t process = ::getpid();
   ~ExitWait() {
+    if (process != ::getpid()) return;  // a forked child has none of the threads that it would wait for
     std::vector<std::shared_ptr<CoreBase>> alive;
     {
       std::lock_guard lock(engines().mutex);
