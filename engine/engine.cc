@@ -23,7 +23,8 @@ ThreadState& thread_state() {
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 
-static_assert(sizeof(OpRecord<SystemPolicy>) <= 384, "six cache lines");
+static_assert(sizeof(OpRecord<SystemPolicy>) == 256, "four cache lines");
+static_assert(sizeof(VariableNode<SystemPolicy>) == 64, "one cache line");
 template class Core<SystemPolicy>;
 
 namespace {
@@ -97,9 +98,7 @@ bool Ticket::wait_for(std::chrono::nanoseconds limit) const {
 }
 bool Ticket::cancel() const { return core_ && core_->ticket_cancel(index_, generation_); }
 
-bool Context::cancelled() const {
-  return core_->stopping() || (operation_->scope.cancel && operation_->scope.cancel->cancelled.load());
-}
+bool Context::cancelled() const { return core_->cancelled(operation_); }
 ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
 void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
 

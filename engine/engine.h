@@ -196,10 +196,10 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual VariableBase* new_variable(const char* name, bool has_value) = 0;
   virtual void delete_variable(VariableBase* variable) noexcept = 0;
   /// Checks, waits at the caps, reserves: all that can throw. Then the closure is moved in, and commit cannot fail.
-  virtual Operation* begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
-                                const PushOptions& options, const std::source_location& where) = 0;
+  virtual OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                              const PushOptions& options, const std::source_location& where) = 0;
   virtual void abandon_push(Operation* operation) noexcept = 0;
-  virtual Ticket commit_push(Operation* operation) noexcept = 0;
+  virtual Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept = 0;
   virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) = 0;
   virtual bool ticket_done(std::uint32_t index, std::uint64_t generation) = 0;
   virtual bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) = 0;
@@ -208,7 +208,7 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual void clear_errors() = 0;
   virtual ErrorRef error_of(const VariableBase* variable) = 0;
   virtual void heal(Operation* operation, const VariableBase* variable) = 0;
-  virtual bool stopping() const = 0;
+  virtual bool cancelled(const Operation* operation) const = 0;
   virtual Ticket push_recover(VariableBase* variable, const std::source_location& where) = 0;
   virtual Borrow borrow(Access access, const std::source_location& where) = 0;
   virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
@@ -233,15 +233,14 @@ Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOption
   if (detail::is_null(body))
     throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + to_string(where) +
                      ": null closure");
-  detail::Operation* operation = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
+  const auto [operation, closure] = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
   try {
-    new (operation->closure) Closure(std::forward<F>(body));
+    new (closure) Closure(std::forward<F>(body));
   } catch (...) {
     core_->abandon_push(operation);
     throw;
   }
-  operation->table = &detail::closure_table<Closure>;
-  return core_->commit_push(operation);
+  return core_->commit_push(operation, detail::closure_table<Closure>);
 }
 
 }  // namespace sluice

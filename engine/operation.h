@@ -49,8 +49,8 @@ namespace detail {
 
 struct ClosureTable {
   void (*invoke)(void* closure, Context& context, Completion* completion);
-  void (*destroy)(void* closure) noexcept;
-  bool async;  ///< takes a Completion
+  void (*destroy)(void* closure) noexcept;  ///< null where there is nothing to do
+  bool async;                               ///< takes a Completion
 };
 
 template <class F>
@@ -67,7 +67,7 @@ inline constexpr ClosureTable closure_table{
         f();
       }
     },
-    [](void* closure) noexcept { static_cast<F*>(closure)->~F(); },
+    std::is_trivially_destructible_v<F> ? nullptr : +[](void* closure) noexcept { static_cast<F*>(closure)->~F(); },
     std::is_invocable_v<F&, Completion> || std::is_invocable_v<F&, Context&, Completion>};
 
 template <class F>
@@ -80,21 +80,30 @@ bool is_null(const F& f) {
   return false;
 }
 
+/// What an op record is for. Internal kinds never enter a lane: whoever finds them ready finishes them.
+enum class OpKind : std::uint8_t { body, wait, borrow, recover };
+
 /// The part of an op record that does not belong to the protocol.
 struct Operation {
   static constexpr std::size_t kInlineClosure = 48;
 
-  const ClosureTable* table = nullptr;
-  void* closure = nullptr;  ///< in `storage`, or on the heap when it does not fit
+  alignas(std::max_align_t) std::byte storage[kInlineClosure];  ///< the closure, or a pointer to it on the heap
   const char* name = nullptr;
-  const OperatorInfo* info = nullptr;
   std::source_location where;
-  Place place;
+  const OperatorInfo* info = nullptr;
+  std::uint64_t tag = 0;  ///< of the scope of its push, as the next two
+  std::uint32_t flags = 0;
+  Device scope_device;
   std::uint8_t priority = kDefaultPriority;
-  OnPoison on_poison = OnPoison::skip;
-  bool wrote_nothing = false;
-  ScopeState scope;
-  alignas(std::max_align_t) std::byte storage[kInlineClosure];
+  OpKind kind = OpKind::body;
+  std::uint32_t index = 0;                      ///< of its record
+  bool wrote_nothing = false, skipped = false;  ///< the running thread's
+};
+
+/// An op record that is being filled: where the closure goes.
+struct OpenPush {
+  Operation* operation;
+  void* closure;
 };
 
 }  // namespace detail
@@ -102,7 +111,7 @@ struct Operation {
 /// What a body may ask while it runs. Not to be kept.
 class Context {
  public:
-  Device device() const { return operation_->place.device; }
+  Device device() const { return device_; }
   /// The stream that the op issues to, on a stream lane; else null.
   Stream* stream() const { return stream_; }
   /// True when the op's scope or the engine was cancelled meanwhile: a long body may then return or throw early.
@@ -115,19 +124,18 @@ class Context {
   void heal(const HasVariable auto& x) { heal_variable(variable_of(x).get()); }
 
  private:
-  template <class P>
-  friend class CoreAccess;
   ErrorRef error_of(const detail::VariableBase* variable) const;
   void heal_variable(const detail::VariableBase* variable);
 
  public:  // for the engine
-  Context(detail::Operation* operation, detail::CoreBase* core, Stream* stream)
-      : operation_(operation), core_(core), stream_(stream) {}
+  Context(detail::Operation* operation, detail::CoreBase* core, Stream* stream, Device device)
+      : operation_(operation), core_(core), stream_(stream), device_(device) {}
 
  private:
   detail::Operation* operation_;
   detail::CoreBase* core_;
   Stream* stream_;
+  Device device_;
 };
 
 /// The answer of an op that completes later than it returns. Move-only, one-shot: the first answer counts, any thread

@@ -337,7 +337,7 @@ ArrayPushResult push_checked(const ArrayPush& push, const PushOptions& options) 
       attempt.resolve(result);
     }
     detail::CoreBase& core = *attempt.accesses().front().variable->core;
-    detail::Operation* operation =
+    const auto [operation, closure] =
         core.begin_push(attempt.accesses(), sizeof(CallClosure), alignof(CallClosure), options, push.where);
     std::unique_lock lock(locks);
     if (!attempt.current()) {
@@ -352,10 +352,9 @@ ArrayPushResult push_checked(const ArrayPush& push, const PushOptions& options) 
       core.abandon_push(operation);
       throw;
     }
-    new (operation->closure) CallClosure{std::move(attempt.call)};
-    operation->table = &detail::closure_table<CallClosure>;
+    new (closure) CallClosure{std::move(attempt.call)};
     attempt.apply(result);  // before the commit, because serial mode runs the body there
-    result.ticket = core.commit_push(operation);
+    result.ticket = core.commit_push(operation, detail::closure_table<CallClosure>);
     return result;
   }
 }

@@ -23,16 +23,17 @@ class Chain {
   using Op = OpRecord<P>;
 
   /// Sets `bits` on a token and does all that follows: the op's own counts, what its successor gains, and so on down
-  /// the chain. `retire(token, idle)` is called once for each token that nobody will touch again: one that is done and
-  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `idle`: it left its
-  /// variable without a token; the reference that a chain has to its variable is the callee's.
-  template <class Retire>
-  static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Retire&& retire) {
+  /// the chain. `retire(op, variable)` is called once for each token that nobody will touch again: one that is done and
+  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `variable`: the
+  /// token left it without a token, and the reference that a chain has to its variable is the callee's; else null.
+  template <class Pending, class Retire>
+  static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Pending&& pending, Retire&& retire) {
     while (token) {
       // Once the state has changed another thread may finish and retire the token, so all is read before. The op lives
       // as long as a count of it is due here.
       Op* const op = token->op;
-      const bool exclusive = token->exclusive(), on_stream = op->on_stream;
+      VariableNode<P>* const variable = token->variable;
+      const bool exclusive = token->exclusive(), on_stream = op->is(kOnStream);
       Tok* next = nullptr;
       std::uint32_t old = token->state.load(std::memory_order_acquire), now;
       bool detached = false;
@@ -44,7 +45,7 @@ class Chain {
           // Last in its chain and finished: leave the variable idle. Before the state says so, or a pusher that linked
           // itself meanwhile could close this record under the compare-exchange.
           Tok* expected = token;
-          if (token->variable->tail.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel)) {
+          if (variable->tail.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel)) {
             detached = true;
             break;
           }
@@ -53,107 +54,129 @@ class Chain {
       }
       const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
       const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
-      count_down(op, exclusive, on_stream, now & ~old, ready);
-      if (last) retire(token, detached);
+      if (now & ~old & kAllRights) count_down(op, exclusive, on_stream, now & ~old, ready, pending);
+      if (last) retire(op, detached ? variable : nullptr);
       token = passed ? next : nullptr;
       bits = passed;
     }
   }
 
-  /// Links all tokens of `op` at one instant, and counts down the rights that it has at once. Tokens are sorted by
-  /// variable, each variable once; start_pending holds one count for the caller.
-  template <class Retire>
-  static void link(Op* op, ReadyList<P>& ready, Retire&& retire) {
-    Tok* tokens = op->tokens;
-    const int n = op->token_count;
+  /// Links all tokens of `op` at one instant. Tokens are sorted by variable, each variable once. `counts(missing)` is
+  /// called when it is known how many of them still miss rights, before any of those is linked. True: none does, and
+  /// the op is the caller's to start; else it may run, and be gone, before this returns.
+  template <class Counts, class Pending, class Retire>
+  static bool link(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending, Retire&& retire) {
     if (n == 1) {
-      Tok* before = take(tokens[0], &tokens[0]);
-      if (before) connect(before, &tokens[0], ready, retire);
-      return;
+      Tok* before = take_one(tokens[0], counts);
+      if (before) connect(before, &tokens[0], ready, pending, retire);
+      return !before;
     }
     // Two-phase locking in one order: pushes are serialisable, and no two pushers can wait in a circle.
-    for (int i = 0; i < n; ++i) tokens[i].next = take(tokens[i], locked_tail<P>());
+    int missing = 0;
     for (int i = 0; i < n; ++i) {
-      Tok* before = tokens[i].next;
-      tokens[i].next = nullptr;
-      if (!before) {
-        hold(tokens[i]);
+      missing += (tokens[i].next = take(tokens[i])) != nullptr;
+      tokens[i].state.store(0, std::memory_order_relaxed);
+    }
+    counts(missing);
+    for (int i = 0; i < n; ++i)
+      if (!tokens[i].next) {
         grant(tokens[i]);
+        hold(tokens[i]);
         tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
-      } else {
-        tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
-        connect(before, &tokens[i], ready, retire);
+      }
+    if (missing == 0) return true;
+    // From the last connection on the op is not ours. A token that has rights is linked already.
+    for (int i = 0; missing > 0; ++i) {
+      if (tokens[i].state.load(std::memory_order_relaxed) != 0) continue;
+      Tok* before = std::exchange(tokens[i].next, nullptr);
+      --missing;
+      tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
+      connect(before, &tokens[i], ready, pending, retire);
+    }
+    return false;
+  }
+
+ private:
+  /// Holds the variable's tail for this pusher; returns what was there.
+  static Tok* take(Tok& token) {
+    auto& tail = token.variable->tail;
+    Tok* before = tail.load(std::memory_order_acquire);
+    for (int spins = 0;;) {
+      if (before == locked_tail<P>()) {
+        wait_turn(spins);
+        before = tail.load(std::memory_order_acquire);
+      } else if (tail.compare_exchange_weak(before, locked_tail<P>(), std::memory_order_acq_rel,
+                                            std::memory_order_acquire)) {
+        return before;
       }
     }
   }
 
- private:
-  /// Puts `mark` (the token itself, or the lock) at the tail of its variable; returns what was there.
-  static Tok* take(Tok& token, Tok* mark) {
+  /// The same for the only token of an op: it becomes the tail at once.
+  template <class Counts>
+  static Tok* take_one(Tok& token, Counts&& counts) {
     auto& tail = token.variable->tail;
     Tok* before = tail.load(std::memory_order_acquire);
     bool held = false;
     for (int spins = 0;;) {
       if (before == locked_tail<P>()) {
-        if (++spins > 100) P::yield();
-        P::pause();
+        wait_turn(spins);
         before = tail.load(std::memory_order_acquire);
         continue;
       }
-      if (mark == &token) {
-        if (!before) {
-          // Not yet visible to anybody: plain stores. Undone below if another pusher comes first.
-          grant_state(token);
-          if (!std::exchange(held, true)) hold(token);
-        } else {
-          token.state.store(0, std::memory_order_relaxed);
-        }
+      // Not yet visible to anybody: plain stores. Undone below if another pusher comes first.
+      counts(before ? 1 : 0);
+      if (!before) {
+        grant(token);
+        if (!std::exchange(held, true)) hold(token);
+      } else {
+        token.state.store(0, std::memory_order_relaxed);
       }
-      if (tail.compare_exchange_weak(before, mark, std::memory_order_acq_rel, std::memory_order_acquire)) break;
+      if (tail.compare_exchange_weak(before, &token, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
-    if (mark == &token && !before) count_granted(token);
     if (held && before) token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
     return before;
   }
+
+  static void wait_turn(int& spins) {
+    if (++spins > 100) P::yield();
+    P::pause();
+  }
   /// A chain that has tokens has a reference to its variable.
   static void hold(Tok& token) { token.variable->refs.fetch_add(1, std::memory_order_relaxed); }
-  static void grant_state(Tok& token) { token.state.store(kAllRights, std::memory_order_relaxed); }
+  /// The first in its chain has all rights at once, and hears of the variable's mark here.
   static void grant(Tok& token) {
-    grant_state(token);
-    count_granted(token);
-  }
-  static void count_granted(Tok& token) {
-    // The caller's own count is still held, so neither reaches zero here.
-    token.op->start_pending.fetch_sub(1, std::memory_order_acq_rel);
-    if (token.op->on_stream) token.op->finish_pending.fetch_sub(1, std::memory_order_acq_rel);
+    const bool marked = token.variable->mark.load(std::memory_order_relaxed) != Mark::none;
+    token.state.store(marked ? kAllRights | kMarked : kAllRights, std::memory_order_relaxed);
   }
 
-  template <class Retire>
-  static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Retire&& retire) {
+  template <class Pending, class Retire>
+  static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Pending&& pending, Retire&& retire) {
     const bool exclusive = before->exclusive();
+    Op* const op = before->op;
     before->next = token;
     const std::uint32_t old = before->state.fetch_or(kNext, std::memory_order_acq_rel);
     const std::uint32_t passed = rights_passed(old | kNext, exclusive);
     const bool last = (old & kFinished) == kFinished;
-    if (passed) advance(token, passed, ready, retire);
-    if (last) retire(before, false);
+    if (passed) advance(token, passed, ready, pending, retire);
+    if (last) retire(op, nullptr);
   }
 
   /// Takes the rights gained off the op's counts. Touches the op only where a count is due.
-  static void count_down(Op* op, bool exclusive, bool on_stream, std::uint32_t gained, ReadyList<P>& ready) {
+  template <class Pending>
+  static void count_down(Op* op, bool exclusive, bool on_stream, std::uint32_t gained, ReadyList<P>& ready,
+                         Pending&& pending) {
     const std::uint32_t complete = exclusive ? kWriteComplete : kReadComplete;
+    const std::uint32_t issued = exclusive ? kWriteIssued : kReadIssued;
     if (!on_stream) {
-      if ((gained & complete) && op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.push(op);
+      if (!(gained & complete)) return;
+      if (op->single() || op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(op);
       return;
     }
-    const std::uint32_t issued = exclusive ? kWriteIssued : kReadIssued;
     // `complete` first: it may be what finishes the op, and only once the op was started can it be.
-    const bool finish = (gained & complete) && op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    if ((gained & issued) && op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.push(op);
-    if (finish) {
-      op->finishing = true;
-      ready.push(op);
-    }
+    const bool finish = (gained & complete) && pending(op).fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if ((gained & issued) && op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(op);
+    if (finish) ready.finish.push(op);
   }
 };
 

@@ -45,10 +45,10 @@ class Core final : public CoreBase {
 
   VariableBase* new_variable(const char* name, bool has_value) override;
   void delete_variable(VariableBase* variable) noexcept override;
-  Operation* begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
-                        const PushOptions& options, const std::source_location& where) override;
+  OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                      const PushOptions& options, const std::source_location& where) override;
   void abandon_push(Operation* operation) noexcept override;
-  Ticket commit_push(Operation* operation) noexcept override;
+  Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept override;
   bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) override;
   bool ticket_done(std::uint32_t index, std::uint64_t generation) override;
   bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) override;
@@ -57,7 +57,7 @@ class Core final : public CoreBase {
   void clear_errors() override;
   ErrorRef error_of(const VariableBase* variable) override;
   void heal(Operation* operation, const VariableBase* variable) override;
-  bool stopping() const override { return cancel_all_.load(std::memory_order_relaxed); }
+  bool cancelled(const Operation* operation) const override;
   Ticket push_recover(VariableBase* variable, const std::source_location& where) override;
   Borrow borrow(Access access, const std::source_location& where) override;
   void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
@@ -72,7 +72,7 @@ class Core final : public CoreBase {
   std::vector<LoggedPush> take_order() override;
 
  private:
-  static constexpr std::uint32_t kSlabOps = 256;
+  static constexpr std::uint32_t kSlabOps = 256, kBlockOps = 64;
   static constexpr std::uint32_t kMaxSlabs = 1u << 14;
   struct Slab {
     Op ops[kSlabOps];
@@ -84,9 +84,18 @@ class Core final : public CoreBase {
   Slot<P>& find_slot();
   void release_slot(Slot<P>& slot);
   Op* new_record(Slot<P>& slot);
-  void recycle(Op* op);
+  Op* find_record(Slot<P>& slot);
+  void add_slabs(Slot<P>& slot);
+  void give_back(Op* op) noexcept;
+  std::uint64_t drop(Op* op, std::uint64_t references, bool all) noexcept;
   void flush(Slot<P>& slot);
-  void return_batch(Slot<P>& slot);
+  RareParts<P>& rare(const Op* op) const {
+    return slabs_[op->index / kSlabOps].load(std::memory_order_acquire)->rare[op->index % kSlabOps];
+  }
+  std::span<Token<P>> tokens(Op* op) const {
+    if (!op->is(kManyTokens)) return {op->inline_tokens, op->inline_count};
+    return {rare(op).tokens.get(), static_cast<std::size_t>(rare(op).token_count)};
+  }
   void check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
   [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where,
                             const std::string& what) const;
@@ -94,15 +103,15 @@ class Core final : public CoreBase {
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
   void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
-  void return_credits(Slot<P>& slot, std::int64_t count);
+  void return_credits(std::int64_t count);
   void wake_cap_waiters();
   template <class Full>
   bool park_at_cap(Full&& full);
   void prepare_stream_uses(Op* op);
   void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
-  void reset(Op* op) noexcept;
   static bool locked_before(const Node* a, const Node* b);
-  Op* internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where);
+  Op* internal_op(OpKind kind, const Access& access, const std::source_location& where);
+  std::uint64_t open_word(Op* op, std::uint64_t state);
   void link(Op* op, ReadyList<P>& ready);
   void push_internal(Op* op);
   void begin_link(Slot<P>& slot);
@@ -113,20 +122,27 @@ class Core final : public CoreBase {
   }
 
   // core_lanes.h, core_run.h
-  void retire(Token<P>* token, bool idle);
-  void release(Op* op);
+  struct Drainer;
   void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
   void enqueue(Op* op);
   void wake(Lane<P>& lane);
   void drain(Lane<P>& lane, int width);
-  Op* take_op(Lane<P>& lane, Slot<P>& slot, std::uint32_t& turn);
+  bool has_work(const Lane<P>& lane) const;
+  Op* take_op(Drainer& d);
+  Op* take_queued(Drainer& d, int priority);
+  Op* take_overflow(Lane<P>& lane);
+  void work(Drainer& d);
+  typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);
   Op* execute(Op* op, Slot<P>& slot, Lane<P>* here);
-  bool should_run(Op* op);
-  void run_body(Op* op);
+  ErrorRef reason_to_skip(Op* op, std::uint64_t word);
+  std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
+  void destroy_closure(Op* op) noexcept;
   void issue(Op* op, ReadyList<P>& ready);
   void device_done(Op* op, std::exception_ptr error);
-  void finish(Op* op, ReadyList<P>& ready);
+  void finish(Op* op, ReadyList<P>& ready, bool clean = false);
+  void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
   void finish_internal(Op* op, ReadyList<P>& ready);
+  void retire(Op* op, Node* idle);
   void drain_serial();
   bool run_one_serial();
   bool anything_queued() const;
@@ -157,10 +173,10 @@ class Core final : public CoreBase {
   ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string message);
   ErrorRef start_error(Op* op);
   ErrorRef decide_error(Op* op);
-  void apply_poison(Op* op, const ErrorRef& error);
+  std::uint32_t pass_mark(Op* op, Token<P>& t, const ErrorRef& error);
+  void note_failure(Op* op, const ErrorRef& error);
   void set_poison(Node& node, const ErrorRef& root, bool torn);
   void clear_poison(Node& node);
-  void remember_failure(Op* op, const ErrorRef& root);
   ErrorRef failure_of(std::uint32_t index, std::uint64_t generation);
   void observe(const ErrorRef& root);
   [[noreturn]] void raise(const ErrorRef& root);

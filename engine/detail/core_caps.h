@@ -21,7 +21,7 @@ bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
 }
 
 template <class P>
-void Core<P>::return_credits(Slot<P>&, std::int64_t count) {
+void Core<P>::return_credits(std::int64_t count) {
   if (count == 0) return;
   credits_.fetch_add(count, std::memory_order_seq_cst);
   if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();

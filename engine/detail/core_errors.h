@@ -44,26 +44,29 @@ ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_p
 template <class P>
 ErrorRef Core<P>::start_error(Op* op) {
   const Token<P>* first = nullptr;
-  for (int i = 0; i < op->token_count; ++i) {
-    const Token<P>& t = op->tokens[i];
+  for (const Token<P>& t : tokens(op)) {
+    // Rights to be issued do not tell of marks.
+    if (!op->is(kOnStream) && !(t.state.load(std::memory_order_relaxed) & kMarked)) continue;
     if (t.mode != AccessMode::read && t.mode != AccessMode::update) continue;
-    if (t.variable->poison.load(std::memory_order_acquire) == Poison::none) continue;
+    if (!poisoned(t.variable->mark.load(std::memory_order_acquire))) continue;
     if (!first || t.position < first->position) first = &t;
   }
   if (!first) return nullptr;
   std::lock_guard lock(error_mutex_);
-  return first->variable->error;
+  return first->variable->rare->error;
 }
 
 /// What becomes of a finished op: null for success, else its own new root, or the one that it was skipped for.
 template <class P>
 ErrorRef Core<P>::decide_error(Op* op) {
-  if (op->kind != OpKind::body) return nullptr;
-  const RareParts<P>& rare = *op->rare;
-  if (op->skipped) return rare.start_error;
-  if (op->failed || op->answered || op->device_failed) {
-    const std::exception_ptr cause = rare.thrown ? rare.thrown : rare.exception ? rare.exception : rare.device_error;
-    ErrorKind kind = rare.thrown ? ErrorKind::failed : rare.exception_kind;
+  if (op->is(kNoBody)) return nullptr;
+  const RareParts<P>& parts = rare(op);
+  if (op->skipped) return parts.start_error;
+  if (parts.thrown || parts.answered || parts.device_error) {
+    const std::exception_ptr cause = parts.thrown      ? parts.thrown
+                                     : parts.exception ? parts.exception
+                                                       : parts.device_error;
+    ErrorKind kind = parts.thrown ? ErrorKind::failed : parts.exception_kind;
     std::string message = cause ? message_of(cause) : "its Completion was dropped without an answer";
     try {
       if (cause) std::rethrow_exception(cause);
@@ -77,63 +80,68 @@ ErrorRef Core<P>::decide_error(Op* op) {
     return new_root(kind, op, cause, std::move(message));
   }
   // Issued to a device before an input's error was known: what it made of it is worth nothing.
-  if (op->on_stream && op->on_poison == OnPoison::skip) return start_error(op);
+  if (op->is(kOnStream) && !op->is(kSeesPoison)) return start_error(op);
   return nullptr;
 }
 
-/// Sets or clears the poison of all that the op had alone. It still has it: no other op looks meanwhile.
+/// Sets or clears the mark of a variable that the op had alone: it still has it, no other op looks meanwhile. The bit
+/// that its token passes on. On the common path the variable is not touched.
 template <class P>
-void Core<P>::apply_poison(Op* op, const ErrorRef& error) {
-  bool wrote = false;
-  for (int i = 0; i < op->token_count; ++i) {
-    Token<P>& t = op->tokens[i];
-    Node& node = *t.variable;
-    if (t.mode != AccessMode::update && t.mode != AccessMode::write) continue;
-    wrote = true;
-    const Poison now = node.poison.load(std::memory_order_relaxed);
-    if (op->kind == OpKind::recover) {
-      if (now == Poison::intact) clear_poison(node);
-    } else if (op->kind == OpKind::borrow) {
-      if (now == Poison::none) node.has_value = true;
-    } else if (error) {
-      const bool whole = op->skipped || op->wrote_nothing;
-      const bool torn = !whole || now == Poison::torn || !node.has_value;
-      set_poison(node, error, torn);
-    } else {
-      if (now != Poison::none && (t.mode == AccessMode::write || t.heal)) clear_poison(node);
-      // Written once: the pushers of the variable use this cache line.
-      if (!node.has_value && node.poison.load(std::memory_order_relaxed) == Poison::none) node.has_value = true;
-    }
+std::uint32_t Core<P>::pass_mark(Op* op, Token<P>& t, const ErrorRef& error) {
+  const bool marked = t.state.load(std::memory_order_relaxed) & kMarked;
+  if (!t.exclusive() || (!marked && !error)) return 0;
+  Node& node = *t.variable;
+  const Mark now = node.mark.load(std::memory_order_relaxed);
+  if (t.mode == AccessMode::order) return marked ? kLeavesMark : std::uint32_t{0};
+  if (error) {
+    const bool whole = op->skipped || op->wrote_nothing;
+    set_poison(node, error, !whole || now == Mark::torn || now == Mark::empty);
+    return kLeavesMark;
   }
-  if (error && !wrote && !op->skipped) {
-    std::lock_guard lock(error_mutex_);
-    if (auto it = roots_.find(error->sequence); it != roots_.end()) it->second.wrote_nothing = true;
+  bool clears = now == Mark::empty;  // it has a value now
+  if (op->kind == OpKind::recover) {
+    clears = now == Mark::intact;
+  } else if (poisoned(now)) {
+    clears = op->kind == OpKind::body && (t.mode == AccessMode::write || t.heal);
   }
+  if (!clears) return kLeavesMark;
+  if (poisoned(now)) {
+    clear_poison(node);
+  } else {
+    node.mark.store(Mark::none, std::memory_order_release);
+  }
+  return 0;
 }
 
 template <class P>
 void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
   std::lock_guard lock(error_mutex_);
-  if (node.error)
-    if (auto it = roots_.find(node.error->sequence); it != roots_.end()) --it->second.live_variables;
-  node.error = root;
+  if (!node.rare) node.rare = std::make_unique<VariableRare>();
+  ErrorRef& error = node.rare->error;
+  if (error)
+    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
+  error = root;
   auto [it, added] = roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true});
   ++it->second.live_variables;
-  node.poison.store(torn ? Poison::torn : Poison::intact, std::memory_order_release);
+  node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_release);
 }
 
 template <class P>
 void Core<P>::clear_poison(Node& node) {
   std::lock_guard lock(error_mutex_);
-  if (node.error)
-    if (auto it = roots_.find(node.error->sequence); it != roots_.end()) --it->second.live_variables;
-  node.error.reset();
-  node.poison.store(Poison::none, std::memory_order_release);
+  ErrorRef& error = node.rare->error;
+  if (error)
+    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
+  error.reset();
+  node.mark.store(Mark::none, std::memory_order_release);
 }
 
+/// What tickets are told, and wait_all of an op that wrote nothing.
 template <class P>
-void Core<P>::remember_failure(Op* op, const ErrorRef& root) {
+void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   const std::uint64_t id = id_of(op);
+  bool wrote = false;
+  for (const Token<P>& t : tokens(op)) wrote = wrote || t.mode == AccessMode::update || t.mode == AccessMode::write;
   std::lock_guard lock(error_mutex_);
   failures_[id] = root;
   failure_order_.push_back(id);
@@ -141,6 +149,8 @@ void Core<P>::remember_failure(Op* op, const ErrorRef& root) {
     failures_.erase(failure_order_.front());
     failure_order_.pop_front();
   }
+  if (wrote || op->skipped) return;
+  if (auto it = roots_.find(root->sequence); it != roots_.end()) it->second.wrote_nothing = true;
 }
 
 template <class P>
@@ -165,15 +175,16 @@ void Core<P>::raise(const ErrorRef& root) {
 template <class P>
 ErrorRef Core<P>::error_of(const VariableBase* variable) {
   std::lock_guard lock(error_mutex_);
-  return static_cast<const Node*>(variable)->error;
+  const auto& parts = static_cast<const Node*>(variable)->rare;
+  return parts ? parts->error : nullptr;
 }
 
 template <class P>
 void Core<P>::heal(Operation* operation, const VariableBase* variable) {
   Op* op = static_cast<Op*>(operation);
-  for (int i = 0; i < op->token_count; ++i)
-    if (op->tokens[i].variable == variable && op->tokens[i].mode == AccessMode::update) {
-      op->tokens[i].heal = true;
+  for (Token<P>& t : tokens(op))
+    if (t.variable == variable && t.mode == AccessMode::update) {
+      t.heal = true;
       return;
     }
   throw UsageError("[" + std::string(op->name) + "] heal: the op has no update access to this variable");

@@ -7,21 +7,40 @@ namespace sluice::detail {
 
 template <class P>
 void Core<P>::enqueue(Op* op) {
-  Lane<P>& lane = *op->lane;
-  const std::uint32_t bit = 1u << op->priority;
+  Lane<P>& lane = *lanes_[op->lane];
+  const int priority = op->priority;
+  const std::uint32_t bit = 1u << priority;
   if (!(lane.priorities.load(std::memory_order_relaxed) & bit))
     lane.priorities.fetch_or(bit, std::memory_order_seq_cst);
-  if (!lane.queues[op->priority].enqueue(op)) {
+  auto& queue = lane.queues[static_cast<std::size_t>(priority)];
+  auto* producer = producer_for(my_slot(), lane, priority);
+  if (!(producer ? queue.enqueue(*producer, op) : queue.enqueue(op))) {
     std::lock_guard lock(lane.overflow_mutex);
     lane.overflow.push(op);
     lane.overflowed.store(true, std::memory_order_relaxed);
   }
-  // Sequentially consistent with a drainer's last look before it leaves (tbb#2136): one of the two sees the other.
-  lane.queued.fetch_add(1, std::memory_order_seq_cst);
-  if (!options_.serial) wake(lane);
+  if (options_.serial) return;
+  // A drainer that leaves says so, then looks once more (drain): one of the two sees the other (tbb#2136).
+  P::fence();
+  wake(lane);
 }
 
-/// Starts one more drainer where there is work, room, and nobody already looking.
+/// The thread's own place in a ready queue; null where there was no memory for one.
+template <class P>
+auto Core<P>::producer_for(Slot<P>& slot, Lane<P>& lane, int priority) -> typename Slot<P>::Queue::Producer* {
+  const std::size_t at = static_cast<std::size_t>(lane.index) * kPriorities + static_cast<std::size_t>(priority);
+  if (at < slot.producers.size() && slot.producers[at]) return slot.producers[at].get();
+  try {
+    if (at >= slot.producers.size()) slot.producers.resize(lanes_.size() * kPriorities);
+    slot.producers[at] =
+        std::make_unique<typename Slot<P>::Queue::Producer>(lane.queues[static_cast<std::size_t>(priority)]);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return slot.producers[at].get();
+}
+
+/// Starts one more drainer where there is room, and nobody already looking.
 template <class P>
 void Core<P>::wake(Lane<P>& lane) {
   if (lane.spinning.load(std::memory_order_seq_cst) > 0) return;
@@ -43,77 +62,176 @@ void Core<P>::wake(Lane<P>& lane) {
   }
 }
 
-/// The next op: the highest priority first; one time in 64 another has the first choice, so that none starves. From
-/// here the slot counts as running, before the queue says that it is empty.
+/// True if an op is ready here and nobody has begun it.
 template <class P>
-auto Core<P>::take_op(Lane<P>& lane, Slot<P>& slot, std::uint32_t& turn) -> Op* {
-  if (lane.queued.load(std::memory_order_seq_cst) <= 0) return nullptr;
+bool Core<P>::has_work(const Lane<P>& lane) const {
   const std::uint32_t used = lane.priorities.load(std::memory_order_acquire);
-  Op* op = nullptr;
-  if (++turn % 64 == 0) {
-    const std::uint32_t favoured = turn / 64 % kPriorities;
-    if (used & (1u << favoured)) lane.queues[favoured].try_dequeue(op);
+  for (std::size_t priority = 0; priority < kPriorities; ++priority)
+    if ((used & (1u << priority)) && lane.queues[priority].size_approx() > 0) return true;
+  if (lane.overflowed.load(std::memory_order_acquire)) return true;
+  const std::uint32_t end = lane.drainers_end.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < end; ++i)
+    if (const Slot<P>* other = lane.drainers[i].load(std::memory_order_acquire); other && !other->batch.empty())
+      return true;
+  return false;
+}
+
+/// One thread's stay in a lane.
+template <class P>
+struct Core<P>::Drainer {
+  explicit Drainer(Lane<P>& l, Slot<P>& s) : lane(l), slot(s) {
+    for (std::uint32_t i = 0; i < lane.drainers.size() && place < 0; ++i) {
+      Slot<P>* nobody = nullptr;
+      if (!lane.drainers[i].compare_exchange_strong(nobody, &slot, std::memory_order_acq_rel)) continue;
+      place = static_cast<int>(i);
+      std::uint32_t end = lane.drainers_end.load(std::memory_order_relaxed);
+      while (end <= i && !lane.drainers_end.compare_exchange_weak(end, i + 1, std::memory_order_acq_rel)) {
+      }
+    }
   }
-  for (int priority = kPriorities - 1; priority >= 0 && !op; --priority)
-    if (used & (1u << priority)) lane.queues[static_cast<std::size_t>(priority)].try_dequeue(op);
-  if (!op && lane.overflowed.load(std::memory_order_acquire)) {
-    std::lock_guard lock(lane.overflow_mutex);
-    op = lane.overflow.pop();
+  ~Drainer() {
+    if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
   }
-  if (!op) return nullptr;
-  if (slot.activity.load(std::memory_order_relaxed) != Activity::running)
-    slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  lane.queued.fetch_sub(1, std::memory_order_seq_cst);
+  Drainer(const Drainer&) = delete;
+  Drainer& operator=(const Drainer&) = delete;
+
+  Lane<P>& lane;
+  Slot<P>& slot;
+  int place = -1;          ///< among the lane's drainers; without one it takes no batches
+  int batch_priority = 0;  ///< of what is in its batch
+  int since = 0;           ///< ops since it last looked at the queues
+  std::uint32_t turn = 0;  ///< looks at the queues
+};
+
+/// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
+/// priority the first choice, so that none starves.
+template <class P>
+auto Core<P>::take_op(Drainer& d) -> Op* {
+  if (d.since < 64)
+    if (Op* op = d.slot.batch.take()) return op;
+  d.since = 0;
+  const std::uint32_t used = d.lane.priorities.load(std::memory_order_acquire);
+  if (++d.turn % 64 == 0) {
+    const int favoured = static_cast<int>(d.turn / 64 % kPriorities);
+    if (used & (1u << favoured))
+      if (Op* op = take_queued(d, favoured)) return op;
+  }
+  for (int priority = kPriorities - 1; priority >= 0; --priority) {
+    if (priority == d.batch_priority)
+      if (Op* op = d.slot.batch.take()) return op;
+    if (used & (1u << priority))
+      if (Op* op = take_queued(d, priority)) return op;
+  }
+  if (Op* op = take_overflow(d.lane)) return op;
+  // What another has in hand, and may not come to for long.
+  const std::uint32_t end = d.lane.drainers_end.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < end; ++i)
+    if (Slot<P>* other = d.lane.drainers[i].load(std::memory_order_acquire); other && other != &d.slot)
+      if (Op* op = other->batch.take()) return op;
+  return nullptr;
+}
+
+/// One op of a queue; with it a batch of those behind it, as large as leaves the other workers their share.
+template <class P>
+auto Core<P>::take_queued(Drainer& d, int priority) -> Op* {
+  auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
+  Op* ops[Batch<P>::kSize];
+  std::size_t most = 1;
+  if (d.place >= 0 && d.slot.batch.empty()) {
+    most = Batch<P>::kSize;
+    if (d.lane.width > 1)
+      most = std::clamp<std::size_t>(queue.size_approx() / (2 * static_cast<std::size_t>(d.lane.width)), 1, most);
+  }
+  const std::size_t count = queue.try_dequeue_bulk(ops, most);
+  if (count == 0) return nullptr;
+  for (std::size_t i = 1; i < count; ++i) __builtin_prefetch(ops[i], 1);
+  if (count > 1) {
+    d.batch_priority = priority;
+    d.slot.batch.put(ops + 1, count - 1);
+    if (d.lane.width > 1) wake(d.lane);
+  }
+  return ops[0];
+}
+
+template <class P>
+auto Core<P>::take_overflow(Lane<P>& lane) -> Op* {
+  if (!lane.overflowed.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(lane.overflow_mutex);
+  Op* op = lane.overflow.pop();
+  if (!lane.overflow.head) lane.overflowed.store(false, std::memory_order_relaxed);
   return op;
 }
 
 /// A drainer: takes ops, looks around for a while, leaves. Restores the thread's state: it may be a thread of oneTBB.
+/// While it is here it counts as running, also where it only looks.
 template <class P>
 void Core<P>::drain(Lane<P>& lane, int width) {
-  Slot<P>& slot = my_slot();
   ThreadState& state = thread_state();
-  const ThreadState saved = state;
-  state = ThreadState{};
-  state.lane = &lane;
-  state.width = width;
-  std::uint32_t turn = 0;
-  for (;;) {
-    Op* op = take_op(lane, slot, turn);
-    if (!op) {
+  const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
+  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}});
+  {
+    Slot<P>& slot = my_slot();
+    Drainer d(lane, slot);
+    bool again = true;
+    while (again) {
+      slot.activity.store(Activity::running, std::memory_order_seq_cst);
+      work(d);
+      slot.activity.store(Activity::outside, std::memory_order_release);
       flush(slot);
-      lane.spinning.fetch_add(1, std::memory_order_seq_cst);
-      for (int i = 0; i < P::kDrainSpins && !op; ++i) {
-        P::pause();
-        op = take_op(lane, slot, turn);
+      lane.active.fetch_sub(1, std::memory_order_seq_cst);
+      // Work that came after the last look: take this drainer's place again, unless others fill the lane.
+      P::fence();
+      again = false;
+      if (!has_work(lane)) break;
+      std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+      while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
       }
-      lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
-      // While this one was looking nobody else was woken: pass it on.
-      if (op && lane.queued.load(std::memory_order_seq_cst) > 0) wake(lane);
     }
-    for (int handed = 0; op; ++handed) {
-      Op* next = execute(op, slot, &lane);
-      if (next && handed >= 64) {
-        enqueue(next);
-        next = nullptr;
-      }
-      op = next;
-      if (!op && lane.active.load(std::memory_order_relaxed) <= lane.limit())
-        op = take_op(lane, slot, turn), handed = 0;
-    }
-    slot.activity.store(Activity::outside, std::memory_order_release);
-    const bool surplus = lane.active.load(std::memory_order_seq_cst) > lane.limit();
-    if (!surplus && lane.queued.load(std::memory_order_seq_cst) > 0) continue;
-    flush(slot);
-    lane.active.fetch_sub(1, std::memory_order_seq_cst);
-    if (lane.queued.load(std::memory_order_seq_cst) <= 0) break;
-    // Work came between the last look and leaving: take this drainer's place again, unless others fill the lane.
-    std::int32_t active = lane.active.load(std::memory_order_seq_cst);
-    bool again = false;
-    while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
-    }
-    if (!again) break;
   }
   state = saved;
+  current_scope() = std::move(saved_scope);
+}
+
+/// Runs ops until there is none, or until this drainer is one too many (its op's wait is over and the substitute is
+/// still here).
+template <class P>
+void Core<P>::work(Drainer& d) {
+  Lane<P>& lane = d.lane;
+  for (;;) {
+    Op* op = take_op(d);
+    if (!op) {
+      flush(d.slot);
+      // Where there may be more drainers than one, nobody wakes another while this one looks.
+      const bool announced = lane.width > 1;
+      if (announced) lane.spinning.fetch_add(1, std::memory_order_seq_cst);
+      for (int i = 0; i < P::kDrainSpins && !op; ++i) {
+        P::pause();
+        op = take_op(d);
+      }
+      if (announced) lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
+      if (!op) return;
+      if (announced) {
+        P::fence();
+        if (has_work(lane)) wake(lane);
+      }
+    }
+    for (; op; ++d.since) {
+      Op* next = execute(op, d.slot, &lane);
+      if (next && d.since >= 64) {
+        if (has_work(lane)) {
+          enqueue(next);
+          next = nullptr;
+        } else {
+          d.since = 0;
+        }
+      }
+      op = next;
+    }
+    if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
+      while (Op* rest = d.slot.batch.take()) enqueue(rest);
+      return;
+    }
+  }
 }
 
 // ---- serial mode
@@ -134,7 +252,7 @@ void Core<P>::drain_serial() {
 template <class P>
 bool Core<P>::anything_queued() const {
   for (auto& lane : lanes_)
-    if (lane->queued.load(std::memory_order_seq_cst) != 0) return true;
+    if (has_work(*lane)) return true;
   return false;
 }
 
@@ -142,14 +260,18 @@ template <class P>
 bool Core<P>::run_one_serial() {
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
-  std::uint32_t turn = 0;
-  for (auto& lane : lanes_)
-    if (Op* op = take_op(*lane, slot, turn)) {
-      execute(op, slot, nullptr);
-      slot.activity.store(before, std::memory_order_release);
-      return true;
-    }
-  return false;
+  // Before the queue says that it is empty.
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  Op* op = nullptr;
+  for (auto& lane : lanes_) {
+    for (std::size_t priority = kPriorities; priority-- > 0 && !op;)
+      if (lane->priorities.load(std::memory_order_acquire) & (1u << priority)) lane->queues[priority].try_dequeue(op);
+    if (!op) op = take_overflow(*lane);
+    if (op) break;
+  }
+  if (op) execute(op, slot, nullptr);
+  slot.activity.store(before, std::memory_order_release);
+  return op != nullptr;
 }
 
 }  // namespace sluice::detail

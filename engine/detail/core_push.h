@@ -19,12 +19,20 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
   throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
 }
 
+/// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
 template <class P>
 Lane<P>* Core<P>::lane_for(const Place& place) const {
   if (place.lane == LaneKind::io) return lanes_.front().get();
-  for (auto& lane : lanes_)
-    if (lane->device == place.device && lane->kind == place.lane) return lane.get();
-  return nullptr;
+  const std::size_t device = place.device.index;
+  std::size_t first = 0;
+  if (place.device.kind == DeviceKind::cpu && device < static_cast<std::size_t>(options_.logical_cpus)) {
+    first = 1 + 3 * device;
+  } else if (place.device.kind == DeviceKind::sim && device < static_cast<std::size_t>(options_.simulated_gpus)) {
+    first = 1 + 3 * (static_cast<std::size_t>(options_.logical_cpus) + device);
+  } else {
+    return nullptr;
+  }
+  return lanes_[first + static_cast<std::size_t>(place.lane)].get();
 }
 
 template <class P>
@@ -38,44 +46,53 @@ void Core<P>::check(std::span<const Access> accesses, const PushOptions& options
   }
   if (options.priority < 0 || options.priority >= kPriorities)
     bad_use(options, where, "priority " + std::to_string(options.priority) + " is not in 0..7");
+  if (accesses.size() > kMaxAccesses)
+    bad_use(options, where,
+            std::to_string(accesses.size()) + " accesses; " + std::to_string(kMaxAccesses) + " are the most");
 }
 
 // ---- push
 
 template <class P>
 void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence) {
-  op->tokens = op->inline_tokens;
   const std::size_t count = accesses.size() + (sequence ? 1 : 0);
-  if (count > static_cast<std::size_t>(Op::kInlineTokens)) op->tokens = new Token<P>[count];
+  Token<P>* list = op->inline_tokens;
+  if (count > static_cast<std::size_t>(Op::kInlineTokens)) {
+    rare(op).tokens = std::make_unique<Token<P>[]>(count);
+    op->path |= kManyTokens;
+    list = rare(op).tokens.get();
+  }
   int n = 0;
   for (std::size_t k = 0; k < count; ++k) {
     const Access a = k < accesses.size() ? accesses[k] : Access{sequence, AccessMode::order};
     auto* node = static_cast<Node*>(a.variable);
     int i = n;  // insertion keeps them sorted, equal variables joined
-    while (i > 0 && locked_before(node, op->tokens[i - 1].variable)) --i;
-    if (i > 0 && op->tokens[i - 1].variable == node) {
-      Token<P>& t = op->tokens[i - 1];
+    while (i > 0 && locked_before(node, list[i - 1].variable)) --i;
+    if (i > 0 && list[i - 1].variable == node) {
+      Token<P>& t = list[i - 1];
       if (t.mode != a.mode) t.mode = AccessMode::update;
       continue;
     }
     for (int j = n; j > i; --j) {
-      op->tokens[j].variable = op->tokens[j - 1].variable;
-      op->tokens[j].mode = op->tokens[j - 1].mode;
-      op->tokens[j].position = op->tokens[j - 1].position;
+      list[j].variable = list[j - 1].variable;
+      list[j].mode = list[j - 1].mode;
+      list[j].position = list[j - 1].position;
     }
-    Token<P>& t = op->tokens[i];
+    Token<P>& t = list[i];
     t.variable = node;
     t.mode = a.mode;
-    t.position = static_cast<std::uint16_t>(std::min<std::size_t>(k, 0xffff));
+    t.position = static_cast<std::uint16_t>(k);
     ++n;
   }
-  op->token_count = n;
   for (int i = 0; i < n; ++i) {
-    Token<P>& t = op->tokens[i];
-    t.state.store(0, std::memory_order_relaxed);
-    t.op = op;
-    t.next = nullptr;
-    t.heal = false;
+    list[i].op = op;
+    list[i].next = nullptr;
+    list[i].heal = false;
+  }
+  if (op->is(kManyTokens)) {
+    rare(op).token_count = n;
+  } else {
+    op->inline_count = static_cast<std::uint8_t>(n);
   }
 }
 
@@ -89,67 +106,73 @@ bool Core<P>::locked_before(const Node* a, const Node* b) {
 template <class P>
 void Core<P>::prepare_stream_uses(Op* op) {
   std::lock_guard lock(error_mutex_);
-  for (int i = 0; i < op->token_count; ++i)
-    if (auto& uses = op->tokens[i].variable->uses; !uses) uses = std::make_unique<StreamUses>();
+  for (Token<P>& t : tokens(op))
+    if (!t.variable->rare) t.variable->rare = std::make_unique<VariableRare>();
 }
 
 template <class P>
-Operation* Core<P>::begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
-                               const PushOptions& options, const std::source_location& where) {
+OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                             const PushOptions& options, const std::source_location& where) {
   check(accesses, options, where);
   const ScopeState& scope = current_scope();
-  const Place place = options.on.given ? options.on : Place(scope.device);
   if (scope.sequence && scope.sequence.get()->core != this)
     bad_use(options, where, "the scope's sequence variable belongs to another engine");
+  const Place place = options.on.given ? options.on : Place(scope.device);
   Lane<P>* lane = lane_for(place);
   if (!lane) bad_use(options, where, "no device " + sluice::to_string(place.device) + " in this engine");
   if (stopped_.load(std::memory_order_acquire) && !in_op()) refuse_stopped(options, where);
   Slot<P>& slot = my_slot();
-  Op* op = new_record(slot);
+  // The caps before all else: while this thread blocks it must hold no reference.
+  take_credit(slot, options, where);
+  Op* op = nullptr;
+  void* closure = nullptr;
+  bool counted = false;
   try {
-    if (closure_size <= Operation::kInlineClosure && closure_align <= alignof(std::max_align_t)) {
-      op->closure = op->storage;
-    } else {
-      op->closure = ::operator new (closure_size, std::align_val_t{64});
+    if (options.bytes) take_bytes(slot, options, where), counted = true;
+    op = new_record(slot);
+    op->path = 0;
+    op->inline_count = 0;
+    closure = op->storage;
+    if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
+      closure = ::operator new (closure_size, std::align_val_t{64});
+      new (op->storage) void*(closure);
+      op->path |= kHeapClosure;
     }
-    // The caps before the accesses: while this thread blocks it must hold no reference.
-    take_credit(slot, options, where);
-    try {
-      take_bytes(slot, options, where);
-      if (options.bytes) op->has_rare = true, op->rare->bytes = options.bytes;
-      set_accesses(op, accesses, scope.sequence.get());
-      if (lane->stream) prepare_stream_uses(op);
-    } catch (...) {
-      if (op->has_rare) bytes_.fetch_sub(op->rare->bytes);
-      ++slot.credits;
-      throw;
-    }
+    set_accesses(op, accesses, scope.sequence.get());
+    if (lane->stream) prepare_stream_uses(op);
   } catch (...) {
-    reset(op);
-    op->next = slot.free;
-    slot.free = op;
+    if (counted) bytes_.fetch_sub(options.bytes);
+    if (op) give_back(op);
+    ++slot.credits;
     throw;
   }
+  const Device scope_device = place.lane == LaneKind::io ? scope.device : place.device;
   op->kind = OpKind::body;
   op->name = options.name ? options.name : options.op ? options.op->name : "op";
   op->info = options.op;
-  if (options.attributes) op->has_rare = true, op->rare->attributes = options.attributes;
   op->where = where;
-  op->scope = scope;
-  op->scope.sequence = {};
-  op->place = place;
-  op->scope.device = place.lane == LaneKind::io ? scope.device : place.device;
+  op->tag = scope.tag;
+  op->flags = scope.flags;
+  op->scope_device = scope_device;
   op->priority = static_cast<std::uint8_t>(options.priority);
-  op->on_poison = options.on_poison;
-  op->lane = lane;
-  op->on_stream = lane->stream != nullptr;
+  op->lane = lane->index;
+  op->wrote_nothing = op->skipped = false;
+  if (scope.tag || scope.flags || scope.cancel || scope_device != lane->device) op->path |= kOwnScope;
+  if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
+  if (lane->stream) op->path |= kOnStream;
+  if (options.bytes || options.attributes || scope.cancel) {
+    op->path |= kHasRare;
+    rare(op).bytes = options.bytes;
+    rare(op).attributes = options.attributes;
+    rare(op).cancel = scope.cancel;
+  }
   // One push more, and being linked (begin_link). Either a stop() sees this push in flight, or the push sees the stop.
   slot.pushes.store((slot.pushes.load(std::memory_order_relaxed) + 2) | 1, std::memory_order_seq_cst);
   if (stopped_.load(std::memory_order_seq_cst) && !in_op()) {
     abandon_push(op);
     refuse_stopped(options, where);
   }
-  return op;
+  return {op, closure};
 }
 
 /// A thread that looks for a deadlock sees the calling thread move from here to end_link.
@@ -169,85 +192,92 @@ void Core<P>::abandon_push(Operation* operation) noexcept {
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
   end_link(slot);
-  if (op->has_rare && op->rare->bytes) bytes_.fetch_sub(op->rare->bytes);
+  if (op->is(kHasRare) && rare(op).bytes) bytes_.fetch_sub(rare(op).bytes);
   ++slot.credits;
-  op->table = nullptr;
-  reset(op);
-  op->next = slot.free;
-  slot.free = op;
+  give_back(op);
 }
 
 template <class P>
-Ticket Core<P>::commit_push(Operation* operation) noexcept {
+Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noexcept {
   Op* op = static_cast<Op*>(operation);
-  op->async = op->table->async;
+  op->table = &table;
   Slot<P>& slot = my_slot();
-  const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
   // Set by begin_push already, unless making the closure pushed something itself.
   if (!(slot.pushes.load(std::memory_order_relaxed) & 1)) begin_link(slot);
-  // Who waits for pushes of before knows of them by other means; a stop() counts them.
-  op->word.store(generation << kGenerationShift | kLive, std::memory_order_release);
+  if (table.async) op->path |= kAsync;
   if (tracing_.load(std::memory_order_relaxed)) {
-    op->has_rare = op->traced = true;
-    op->rare->pushed_at = P::now();
+    op->path |= kHasRare;
+    rare(op).traced = true;
+    rare(op).pushed_at = P::now();
   }
   const std::uint32_t index = op->index;
+  // Who waits for pushes of before knows of them by other means; a stop() counts them.
+  const std::uint64_t generation = open_word(op, kLive);
   ReadyList<P> ready;
   link(op, ready);
   process(ready, nullptr, nullptr);
   end_link(slot);
   if (options_.serial && !in_op()) drain_serial();
-  return Ticket(this, index, generation & 0xffffffffu);
+  return Ticket(this, index, generation);
+}
+
+/// A new generation, with a reference for each token, one for the op, and one for tokens on the heap.
+template <class P>
+std::uint64_t Core<P>::open_word(Op* op, std::uint64_t state) {
+  const std::uint64_t generation = (generation_of(op->word.load(std::memory_order_relaxed)) + 1) & 0xffffffffu;
+  const std::uint64_t references = tokens(op).size() + 1 + (op->is(kManyTokens) ? 1 : 0);
+  op->word.store(generation << kGenerationShift | references * kOneReference | state, std::memory_order_release);
+  return generation;
 }
 
 /// Links the op at one instant (logged, if wanted) and lets it go: from here on another thread may run and recycle it.
 template <class P>
 void Core<P>::link(Op* op, ReadyList<P>& ready) {
-  const int n = op->token_count;
-  op->start_pending.store(n + 1, std::memory_order_relaxed);
-  // Of a stream op: its rights, its body, its device work. Of an async op: its body, its Completion.
-  op->finish_pending.store(op->on_stream ? n + 2 + op->async : 2, std::memory_order_relaxed);
-  op->refs.store(n + 1, std::memory_order_relaxed);
-  const auto retire_token = [this](Token<P>* t, bool idle) { retire(t, idle); };
+  const std::span<Token<P>> list = tokens(op);
+  const int n = static_cast<int>(list.size());
+  const bool later = op->is(kOnStream) || op->is(kAsync);
   if (options_.log_order) {
-    std::lock_guard lock(log_mutex_);
+    log_mutex_.lock();
     if (op->kind != OpKind::borrow)
       log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name,
                       in_op() ? id_of(static_cast<const Op*>(thread_state().operation)) : 0,
-                      op->kind == OpKind::body ? nullptr : op->tokens[0].variable});
-    if (n) Chain<P>::link(op, ready, retire_token);
-  } else if (n) {
-    Chain<P>::link(op, ready, retire_token);
+                      op->kind == OpKind::body ? nullptr : list[0].variable});
   }
-  if (op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.push(op);
+  // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
+  const auto counts = [&](int missing) {
+    if (!op->single() || later) op->start_pending.store(missing, std::memory_order_relaxed);
+    if (later)
+      rare(op).finish_pending.store((op->is(kOnStream) ? missing + 2 : 1) + (op->is(kAsync) ? 1 : 0),
+                                    std::memory_order_relaxed);
+  };
+  bool startable = n == 0;
+  if (n) {
+    startable = Chain<P>::link(
+        list.data(), n, ready, counts, [this](Op* o) -> Atomic<std::int32_t>& { return rare(o).finish_pending; },
+        [this](Op* o, Node* idle) { retire(o, idle); });
+  } else {
+    counts(0);
+  }
+  if (options_.log_order) log_mutex_.unlock();
+  if (startable) ready.start.push(op);
 }
 
 /// A record for a wait, a borrow or a recovery: outside the caps, because what blocks at the cap may need it.
 template <class P>
-auto Core<P>::internal_op(OpKind kind, std::span<const Access> accesses, const std::source_location& where) -> Op* {
-  Slot<P>& slot = my_slot();
-  Op* op = new_record(slot);
-  try {
-    set_accesses(op, accesses);
-  } catch (...) {
-    reset(op);
-    op->next = slot.free;
-    slot.free = op;
-    throw;
-  }
+auto Core<P>::internal_op(OpKind kind, const Access& access, const std::source_location& where) -> Op* {
   static constexpr const char* names[] = {"op", "wait", "borrow", "recover"};
+  Op* op = new_record(my_slot());
+  op->path = kNoBody | kSeesPoison;
+  op->inline_count = 0;
+  set_accesses(op, {&access, 1});
+  op->table = nullptr;
   op->kind = kind;
   op->name = names[static_cast<int>(kind)];
   op->info = nullptr;
   op->where = where;
-  op->place = Place(cpu(0));
-  op->on_poison = OnPoison::run;
-  op->lane = nullptr;
-  op->on_stream = false;
-  const std::uint64_t generation = generation_of(op->word.load(std::memory_order_relaxed)) + 1;
+  op->wrote_nothing = op->skipped = false;
   // A recovery is a push like others, but for the caps, and nothing can cancel it.
-  op->word.store(generation << kGenerationShift | kLive | (kind == OpKind::recover ? kRunning : kInternal),
-                 std::memory_order_seq_cst);
+  open_word(op, kLive | (kind == OpKind::recover ? kRunning : kInternal));
   return op;
 }
 

@@ -7,89 +7,124 @@ namespace sluice::detail {
 
 // ---- running
 
+/// Null if the body is to run. `word`: as it was when the op began.
 template <class P>
-bool Core<P>::should_run(Op* op) {
-  ErrorRef error;
-  const std::uint64_t old = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(error_mutex_);
     if (!stop_root_)
       stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
-    error = stop_root_;
-  } else if (old & kCancelled) {
+    return stop_root_;
+  }
+  if (word & kCancelled) {
     std::lock_guard lock(error_mutex_);
-    error = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
-  } else if (op->scope.cancel && op->scope.cancel->cancelled.load(std::memory_order_acquire)) {
-    CancelState& scope = *op->scope.cancel;
+    return new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+  }
+  if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_acquire)) {
+    CancelState& scope = *rare(op).cancel;
     std::lock_guard scope_lock(scope.mutex);
     if (!scope.root) {
       std::lock_guard lock(error_mutex_);
       scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
     }
-    error = scope.root;
-  } else if (op->on_poison == OnPoison::skip) {
-    error = start_error(op);
+    return scope.root;
   }
-  if (error) {
-    op->skipped = op->failed = true;
-    op->rare->start_error = std::move(error);
-  }
-  return !op->skipped;
+  return op->is(kSeesPoison) ? nullptr : start_error(op);
 }
 
 template <class P>
-void Core<P>::run_body(Op* op) {
+bool Core<P>::cancelled(const Operation* operation) const {
+  const Op* op = static_cast<const Op*>(operation);
+  return cancel_all_.load(std::memory_order_relaxed) ||
+         (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load());
+}
+
+/// Calls the body, in the scope of its push, and destroys the closure. Returns what it threw.
+template <class P>
+std::exception_ptr Core<P>::run_body(Op* op, Lane<P>& lane, Lane<P>* here) {
   ThreadState& state = thread_state();
+  std::exception_ptr thrown;
+  // A drainer's thread stands in its lane's own scope already.
+  if (here && !op->is(kOwnScope) && !op->is(kAsync)) {
+    state.core = this;
+    state.operation = op;
+    Context context(op, this, lane.stream.get(), lane.device);
+    try {
+      op->table->invoke(op->closure(), context, nullptr);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    destroy_closure(op);
+    state.core = nullptr;
+    state.operation = nullptr;
+    return thrown;
+  }
   const ThreadState saved = state;
   ScopeState& scope = current_scope();
-  ScopeState saved_scope = std::exchange(scope, op->scope);
+  ScopeState saved_scope = std::exchange(
+      scope, ScopeState{op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}});
   state.core = this;
   state.operation = op;
-  std::exception_ptr thrown;
   {
     Completion completion;
-    if (op->async) {
+    if (op->is(kAsync)) {
       open_.fetch_add(1, std::memory_order_seq_cst);
       completion = Completion(shared_from_this(), op);
     }
-    Context context(op, this, op->lane ? op->lane->stream.get() : nullptr);
+    Context context(op, this, lane.stream.get(), lane.device);
     try {
-      op->table->invoke(op->closure, context, &completion);
+      op->table->invoke(op->closure(), context, &completion);
     } catch (...) {
       thrown = std::current_exception();
     }
   }
-  op->table->destroy(op->closure);
-  op->table = nullptr;
-  if (thrown) {
-    op->failed = true;
-    op->rare->thrown = std::move(thrown);
-  }
+  destroy_closure(op);
   state = saved;
   scope = std::move(saved_scope);
+  return thrown;
+}
+
+template <class P>
+void Core<P>::destroy_closure(Op* op) noexcept {
+  if (op->table->destroy) op->table->destroy(op->closure());
+  if (op->is(kHeapClosure)) ::operator delete (op->closure(), std::align_val_t{64});
 }
 
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
 template <class P>
 auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
-  if (op->traced) {
-    op->rare->thread = slot.number;
-    op->rare->started_at = P::now();
+  Lane<P>& lane = *lanes_[op->lane];
+  const bool timed = op->is(kHasRare) && rare(op).traced;
+  if (timed) {
+    rare(op).thread = slot.number;
+    rare(op).started_at = P::now();
   }
   ReadyList<P> ready;
-  const bool run = should_run(op);
-  if (op->on_stream) {
+  const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  ErrorRef reason = reason_to_skip(op, word);
+  bool clean = !reason;
+  if (reason) {
+    op->skipped = true;
+    rare(op).start_error = std::move(reason);
+  }
+  if (op->is(kOnStream)) {
     issue(op, ready);
   } else {
-    const bool async = run && op->async;
-    if (run) {
-      run_body(op);
-    } else if (op->table) {
-      op->table->destroy(op->closure);
-      op->table = nullptr;
+    const bool answers_later = clean && op->is(kAsync);
+    if (clean) {
+      if (std::exception_ptr thrown = run_body(op, lane, here)) {
+        clean = false;
+        rare(op).thrown = std::move(thrown);
+      }
+    } else {
+      destroy_closure(op);
     }
-    if (op->traced) op->rare->ended_at = P::now();
-    if (!async || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+    if (timed) rare(op).ended_at = P::now();
+    if (!answers_later) {
+      finish(op, ready, clean);
+    } else if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      finish(op, ready);
+    }
   }
   Op* next = nullptr;
   process(ready, here, here ? &next : nullptr);
@@ -100,17 +135,19 @@ auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
 /// to the caller instead of the queue.
 template <class P>
 void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
-  while (Op* op = ready.pop()) {
-    if (op->finishing || op->kind != OpKind::body) {
-      if (op->kind == OpKind::body) {
-        finish(op, ready);
-      } else {
-        finish_internal(op, ready);
-      }
+  for (;;) {
+    if (Op* op = ready.finish.pop()) {
+      finish(op, ready);
       continue;
     }
-    if (op->traced) op->rare->ready_at = P::now();
-    if (hand_off && !*hand_off && op->lane == here) {
+    Op* op = ready.start.pop();
+    if (!op) return;
+    if (op->is(kNoBody)) {
+      finish_internal(op, ready);
+      continue;
+    }
+    if (op->is(kHasRare) && rare(op).traced) rare(op).ready_at = P::now();
+    if (hand_off && !*hand_off && op->lane == here->index) {
       *hand_off = op;
     } else {
       enqueue(op);
@@ -124,25 +161,23 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
 /// it.
 template <class P>
 void Core<P>::issue(Op* op, ReadyList<P>& ready) {
-  Stream& stream = *op->lane->stream;
+  Lane<P>& lane = *lanes_[op->lane];
+  Stream& stream = *lane.stream;
   const bool run = !op->skipped;
   if (run) {
-    for (int i = 0; i < op->token_count; ++i) {
-      Token<P>& t = op->tokens[i];
-      if (!t.variable->uses) continue;
-      std::lock_guard lock(t.variable->uses->mutex);
-      const StreamUses& uses = *t.variable->uses;
+    for (Token<P>& t : tokens(op)) {
+      StreamUses& uses = t.variable->rare->uses;
+      std::lock_guard lock(uses.mutex);
       if (uses.last_write.stream && uses.last_write.stream != &stream) stream.wait(uses.last_write);
       if (!t.exclusive()) continue;
       for (const StreamEvent& e : uses.reads)
         if (e.stream != &stream) stream.wait(e);
     }
-    run_body(op);
+    rare(op).thrown = run_body(op, lane, nullptr);
     const StreamEvent event = stream.record();
-    for (int i = 0; i < op->token_count; ++i) {
-      Token<P>& t = op->tokens[i];
-      std::lock_guard lock(t.variable->uses->mutex);
-      StreamUses& uses = *t.variable->uses;
+    for (Token<P>& t : tokens(op)) {
+      StreamUses& uses = t.variable->rare->uses;
+      std::lock_guard lock(uses.mutex);
       if (t.exclusive()) {
         uses.last_write = event;
         uses.reads.clear();
@@ -153,15 +188,14 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
         if (e.stream == event.stream) e = event, known = true;
       if (!known) uses.reads.push_back(event);
     }
-  } else if (op->table) {
-    op->table->destroy(op->closure);
-    op->table = nullptr;
+  } else {
+    destroy_closure(op);
   }
-  // The device's part of finish_pending is still held, so the op stays while its tokens are marked.
-  for (int i = 0; i < op->token_count; ++i)
-    Chain<P>::advance(&op->tokens[i], kIssued, ready, [this](Token<P>* t, bool idle) { retire(t, idle); });
-  // Not the last count: the device's part is still held.
-  op->finish_pending.fetch_sub(!run && op->async ? 2 : 1, std::memory_order_acq_rel);
+  // The device's part of finish_pending is still held, so the op stays while its tokens are marked, and the count taken
+  // below is not the last.
+  std::uint64_t retired = 0;
+  for (Token<P>& t : tokens(op)) advance(t, kIssued, ready, nullptr, retired);
+  rare(op).finish_pending.fetch_sub(!run && op->is(kAsync) ? 2 : 1, std::memory_order_acq_rel);
   open_.fetch_add(1, std::memory_order_seq_cst);
   on_device_.fetch_add(1, std::memory_order_seq_cst);
   if (run) {
@@ -177,13 +211,10 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  if (error) {
-    op->device_failed = true;
-    op->rare->device_error = std::move(error);
-  }
-  if (op->traced) op->rare->ended_at = P::now();
+  if (error) rare(op).device_error = std::move(error);
+  if (rare(op).traced) rare(op).ended_at = P::now();
   ReadyList<P> ready;
-  if (op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+  if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
   open_.fetch_sub(1, std::memory_order_seq_cst);
   on_device_.fetch_sub(1, std::memory_order_seq_cst);
   process(ready, nullptr, nullptr);
@@ -199,14 +230,16 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  if (op->kind == OpKind::borrow) op->owner->borrows.fetch_sub(1, std::memory_order_seq_cst);
+  RareParts<P>& parts = rare(op);
+  if (op->kind == OpKind::borrow) parts.borrower->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
-    op->answered = true;
-    op->rare->exception = error;
-    op->rare->exception_kind = kind;
+    parts.answered = true;
+    parts.exception = error;
+    parts.exception_kind = kind;
   }
   ReadyList<P> ready;
-  if (op->kind == OpKind::borrow || op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
+  if (op->kind == OpKind::borrow || parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    finish(op, ready);
   open_.fetch_sub(1, std::memory_order_seq_cst);
   process(ready, nullptr, nullptr);
   if (before != Activity::running) flush(slot);
@@ -214,38 +247,42 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   if (options_.serial && !in_op()) drain_serial();
 }
 
-/// The op is over: its poison is set, its variables pass on, its waiters are told, its record goes home.
+/// The op is over: its poison is set, its variables pass on, its waiters are told, its record is free. `clean`: a body
+/// returned, with nothing to tell but what the record's first line says.
 template <class P>
-void Core<P>::finish(Op* op, ReadyList<P>& ready) {
-  const ErrorRef error = decide_error(op);
-  apply_poison(op, error);
-  if (error && op->kind == OpKind::body) remember_failure(op, error);
+void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
+  ErrorRef error;
   std::size_t bytes = 0;
-  if (op->has_rare) {
-    if (op->traced && op->kind == OpKind::body) record_trace(op, error != nullptr);
-    op->rare->attributes.reset();
-    bytes = op->rare->bytes;
+  const bool body = !op->is(kNoBody), counted = body || op->kind == OpKind::recover;
+  if (!clean) {
+    error = decide_error(op);
+    if (error) note_failure(op, error);
   }
-  for (int i = 0; i < op->token_count; ++i)
-    Chain<P>::advance(&op->tokens[i], kIssued | kDone, ready, [this](Token<P>* t, bool idle) { retire(t, idle); });
+  if (!clean || op->is(kHasRare)) {
+    RareParts<P>& parts = rare(op);
+    if (parts.traced && body) record_trace(op, error != nullptr);
+    bytes = parts.bytes;
+    parts.clear();
+  }
+  std::uint64_t retired = 1;  // the op's own reference
+  for (Token<P>& t : tokens(op)) advance(t, kIssued | kDone | pass_mark(op, t, error), ready, op, retired);
   Slot<P>& slot = my_slot();
-  if (op->kind == OpKind::body || op->kind == OpKind::recover)
-    slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  if (op->kind == OpKind::body) {
+  if (counted) slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (body) {
     if (bytes) {
       bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
       if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
     }
     if (++slot.returned_credits >= credit_batch_ || cap_waiters_.load(std::memory_order_relaxed))
-      return_credits(slot, std::exchange(slot.returned_credits, 0));
+      return_credits(std::exchange(slot.returned_credits, 0));
   }
-  const std::uint64_t id = id_of(op);
-  const std::uint64_t old = op->word.fetch_and(~std::uint64_t{kStateBits}, std::memory_order_seq_cst);
+  const std::uint32_t index = op->index;
+  const std::uint64_t old = drop(op, retired, true);
   if (old & kWaited) {
     std::vector<std::shared_ptr<Wait>> told;
     {
       std::lock_guard lock(ticket_mutex_);
-      const auto [first, last] = ticket_waiters_.equal_range(id);
+      const auto [first, last] = ticket_waiters_.equal_range(generation_of(old) << 32 | index);
       for (auto it = first; it != last; ++it) told.push_back(it->second);
       ticket_waiters_.erase(first, last);
     }
@@ -254,14 +291,14 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready) {
       w->parker.signal();
     }
   }
-  release(op);
 }
 
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
-  const std::shared_ptr<Wait> waiter = op->rare->waiter;
+  if (op->kind == OpKind::recover) return finish(op, ready);
+  const std::shared_ptr<Wait> waiter = rare(op).waiter;
   const bool borrow = op->kind == OpKind::borrow;
-  if (waiter) waiter->error = start_error(op);
+  waiter->error = start_error(op);
   if (borrow) {
     open_.fetch_add(1, std::memory_order_seq_cst);
     std::uint32_t expected = Wait::waiting;
@@ -272,42 +309,50 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
     open_.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
   }
   finish(op, ready);  // and the record may be another op's from here on
-  if (waiter && !borrow) {
+  if (!borrow) {
     std::uint32_t expected = Wait::waiting;
     waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel);
     waiter->parker.signal();
   }
 }
 
-/// Nobody touches the token again. `idle`: it was the last of its variable.
+/// Sets bits on a token; `retired` counts the references to `self` that this gives back, for one drop() of all.
 template <class P>
-void Core<P>::retire(Token<P>* token, bool idle) {
-  Op* op = token->op;
-  if (idle) Variable drop(token->variable);  // adopts the chain's reference
-  release(op);
+void Core<P>::advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired) {
+  Chain<P>::advance(
+      &token, bits, ready, [this](Op* op) -> Atomic<std::int32_t>& { return rare(op).finish_pending; },
+      [this, self, &retired](Op* op, Node* idle) {
+        if (op != self) return retire(op, idle);
+        ++retired;
+        if (idle) Variable dropped(idle);
+      });
 }
 
+/// Nobody touches a token of the op again. `idle`: it was the last of this variable, whose chain's reference goes.
 template <class P>
-void Core<P>::release(Op* op) {
-  if (op->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle(op);
+void Core<P>::retire(Op* op, Node* idle) {
+  if (idle) Variable dropped(idle);
+  drop(op, 1, false);
 }
 
 template <class P>
 void Core<P>::record_trace(Op* op, bool failed) {
   Slot<P>& slot = my_slot();
   const std::int64_t now = P::now();
+  const RareParts<P>& parts = rare(op);
+  const Lane<P>& lane = *lanes_[op->lane];
   TraceEvent e{op->name,
-               op->place.device,
-               op->place.lane,
-               op->rare->thread,
+               lane.device,
+               lane.kind,
+               parts.thread,
                id_of(op),
-               op->scope.tag,
+               op->tag,
                op->where.file_name(),
                op->where.line(),
-               op->rare->pushed_at,
-               op->rare->ready_at,
-               op->rare->started_at ? op->rare->started_at : now,
-               op->rare->ended_at ? op->rare->ended_at : now,
+               parts.pushed_at,
+               parts.ready_at,
+               parts.started_at ? parts.started_at : now,
+               parts.ended_at ? parts.ended_at : now,
                failed};
   std::lock_guard lock(slot.trace_mutex);
   slot.trace.push_back(e);

@@ -20,7 +20,7 @@ Core<P>::Core(const CoreOptions& options)
       credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
       credits_(options.max_ops) {
   const auto add = [&](Device device, LaneKind kind, int width) {
-    lanes_.push_back(std::make_unique<Lane<P>>(device, kind, width));
+    lanes_.push_back(std::make_unique<Lane<P>>(device, kind, width, static_cast<std::uint16_t>(lanes_.size())));
   };
   add(cpu(0), LaneKind::io, 1);
   const int devices = options.logical_cpus;
@@ -53,14 +53,14 @@ VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
   node->keep = shared_from_this();
   node->name = name;
   node->number = next_variable_.fetch_add(1, std::memory_order_relaxed);
-  node->has_value = has_value;
+  if (!has_value) node->mark.store(Mark::empty, std::memory_order_relaxed);
   return node;
 }
 
 template <class P>
 void Core<P>::delete_variable(VariableBase* variable) noexcept {
   Node* node = static_cast<Node*>(variable);
-  if (node->poison.load(std::memory_order_acquire) != Poison::none) clear_poison(*node);
+  if (poisoned(node->mark.load(std::memory_order_acquire))) clear_poison(*node);
   delete node;
 }
 

@@ -1,6 +1,7 @@
 // Core<P>, waiting: for variables, tickets and everything; deadlocks found; stop.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "sluice/engine/detail/core.h"
@@ -108,7 +109,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   while (!told()) {
     // The substitute; and threads that could not be started before.
     for (auto& l : lanes_)
-      if (!options_.serial && l->queued.load(std::memory_order_seq_cst) > 0) wake(*l);
+      if (!options_.serial && has_work(*l)) wake(*l);
     std::chrono::nanoseconds slice =
         options_.serial ? std::chrono::milliseconds(1) : std::chrono::nanoseconds(P::kTick);
     if (bounded) {
@@ -148,21 +149,29 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   if (!variable) throw UsageError("[wait] no variable");
   if (variable->core != this) throw UsageError("[wait] the variable belongs to another engine");
   Node& node = *static_cast<Node*>(variable);
-  if (!options_.log_order && node.tail.load(std::memory_order_acquire) == nullptr &&
-      node.poison.load(std::memory_order_acquire) == Poison::none)
-    return true;
+  const auto idle = [&] {
+    return node.tail.load(std::memory_order_acquire) == nullptr && !poisoned(node.mark.load(std::memory_order_acquire));
+  };
+  if (!options_.log_order && idle()) return true;
   if (in_op()) {
-    const Op* op = static_cast<const Op*>(thread_state().operation);
-    for (int i = 0; i < op->token_count; ++i)
-      if (op->tokens[i].variable == &node && op->tokens[i].exclusive())
+    Op* op = static_cast<Op*>(thread_state().operation);
+    for (const Token<P>& t : tokens(op))
+      if (t.variable == &node && t.exclusive())
         deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
                  "' alone");
   }
-  const Access access{variable, AccessMode::read};
-  Op* op = internal_op(OpKind::wait, {&access, 1}, std::source_location::current());
+  // Most waits are over soon: then nothing has to be told to anybody.
+  if (!options_.log_order && !options_.serial) {
+    flush(my_slot());
+    for (int i = 0; i < P::kWaitSpins; ++i) {
+      if (idle()) return true;
+      P::pause();
+    }
+  }
   auto wait = std::make_shared<Wait>();
-  op->has_rare = true;
-  op->rare->waiter = wait;
+  Op* op = internal_op(OpKind::wait, {variable, AccessMode::read}, std::source_location::current());
+  op->path |= kHasRare;
+  rare(op).waiter = wait;
   push_internal(op);
   if (block(*wait, limit, "wait") == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
@@ -267,6 +276,8 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
       if ((word & kLive) && !(word & kInternal)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
     }
   }
+  // Backwards: records are given out in order, so when the last is over most of the others are.
+  std::reverse(live.begin(), live.end());
   for (const Live& op : live) {
     const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
     if (!await_ticket(op.index, op.generation, left)) return false;
@@ -297,7 +308,7 @@ Ticket Core<P>::push_recover(VariableBase* variable, const std::source_location&
   const PushOptions options{.name = "recover"};
   check({&access, 1}, options, where);
   if (stopped_.load(std::memory_order_seq_cst) && !in_op()) refuse_stopped(options, where);
-  Op* op = internal_op(OpKind::recover, {&access, 1}, where);
+  Op* op = internal_op(OpKind::recover, access, where);
   const Ticket ticket(this, op->index, generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu);
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
@@ -310,15 +321,16 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   if (access.mode == AccessMode::write) access.mode = AccessMode::update;
   check({&access, 1}, PushOptions{.name = "borrow"}, where);
   if (in_op()) {
-    const Op* self = static_cast<const Op*>(thread_state().operation);
-    for (int i = 0; i < self->token_count; ++i)
-      if (self->tokens[i].variable == access.variable && self->tokens[i].exclusive())
+    Op* self = static_cast<Op*>(thread_state().operation);
+    for (const Token<P>& t : tokens(self))
+      if (t.variable == access.variable && t.exclusive())
         deadlock("borrow can never be granted: the op itself has the variable alone");
   }
-  Op* op = internal_op(OpKind::borrow, {&access, 1}, where);
   auto wait = std::make_shared<Wait>();
-  op->has_rare = true;
-  op->rare->waiter = wait;
+  Op* op = internal_op(OpKind::borrow, access, where);
+  op->path |= kHasRare;
+  rare(op).waiter = wait;
+  rare(op).borrower = &my_slot();
   push_internal(op);
   block(*wait, std::chrono::nanoseconds::max(), "borrow");
   my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);

@@ -118,9 +118,25 @@ struct ExplorePolicy {
     std::atomic<bool> held_{false};
   };
 
+  static void fence() { Explorer::get().point(); }
+
   template <class T>
   class Queue {
    public:
+    struct Producer {
+      explicit Producer(Queue&) {}
+    };
+    bool enqueue(Producer&, T value) { return enqueue(value); }
+    std::size_t try_dequeue_bulk(T* items, std::size_t most) {
+      std::size_t count = 0;
+      while (count < most && try_dequeue(items[count])) ++count;
+      return count;
+    }
+    std::size_t size_approx() const {
+      Explorer::get().point();
+      std::lock_guard lock(mutex_);
+      return items_.size();
+    }
     bool enqueue(T value) {
       Explorer::get().point();
       std::lock_guard lock(mutex_);
@@ -137,7 +153,7 @@ struct ExplorePolicy {
     }
 
    private:
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::deque<T> items_;
   };
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include <concurrentqueue/concurrentqueue.h>
@@ -19,8 +20,32 @@ struct SystemPolicy {
   template <class T>
   using Atomic = std::atomic<T>;
   using Mutex = std::mutex;
+  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+  /// What one thread puts in comes out in that order; a thread with a Producer of its own is quicker at it. enqueue
+  /// returns false where there was no memory.
   template <class T>
-  using Queue = moodycamel::ConcurrentQueue<T>;
+  class Queue {
+   public:
+    class Producer {
+     public:
+      explicit Producer(Queue& queue) : token_(queue.queue_) {
+        if (!token_.valid()) throw std::bad_alloc();
+      }
+
+     private:
+      friend class Queue;
+      moodycamel::ProducerToken token_;
+    };
+    bool enqueue(Producer& producer, T item) { return queue_.enqueue(producer.token_, item); }
+    bool enqueue(T item) { return queue_.enqueue(item); }
+    bool try_dequeue(T& item) { return queue_.try_dequeue(item); }
+    std::size_t try_dequeue_bulk(T* items, std::size_t most) { return queue_.try_dequeue_bulk(items, most); }
+    std::size_t size_approx() const { return queue_.size_approx(); }
+
+   private:
+    moodycamel::ConcurrentQueue<T> queue_;
+  };
 
   static constexpr int kWaitSpins = 400;                 ///< polls of a waiter before it parks
   static constexpr int kDrainSpins = 300;                ///< polls of a drainer before it leaves

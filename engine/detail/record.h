@@ -26,6 +26,8 @@ enum TokenState : std::uint32_t {
   kIssued = 16,        ///< this op is issued
   kDone = 32,          ///< this op is complete
   kNext = 64,          ///< `next` is set
+  kMarked = 128,       ///< comes with kReadComplete: the variable is marked (VariableNode::mark)
+  kLeavesMark = 256,   ///< comes with kDone of an exclusive token: it is marked from here on
   kAllRights = kReadIssued | kWriteIssued | kReadComplete | kWriteComplete,
   kFinished = kAllRights | kDone,
   kRetired = kFinished | kNext,
@@ -39,7 +41,10 @@ inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
   const bool issued = (s & kWriteIssued) && (s & kIssued), complete = (s & kWriteComplete) && (s & kDone);
   if (exclusive ? issued : (s & kReadIssued) != 0) rights |= kReadIssued;
   if (issued) rights |= kWriteIssued;
-  if (exclusive ? complete : (s & kReadComplete) != 0) rights |= kReadComplete;
+  if (exclusive ? complete : (s & kReadComplete) != 0) {
+    rights |= kReadComplete;
+    if (s & (exclusive ? kLeavesMark : kMarked)) rights |= kMarked;
+  }
   if (complete) rights |= kWriteComplete;
   return rights;
 }
@@ -69,31 +74,45 @@ struct StreamUses {
   std::vector<StreamEvent> reads;  ///< since the last write; one for each stream
 };
 
-enum class Poison : std::uint8_t { none, intact, torn };
+/// What is unusual about a variable's value. Ops learn of it from the rights that they are given (kMarked), so that a
+/// worker does not touch the cache line that the pushers change.
+enum class Mark : std::uint8_t {
+  none,
+  empty,   ///< no error, but there never was a value: a failed write leaves it torn
+  intact,  ///< poisoned, the old value is whole
+  torn,    ///< poisoned, and no value
+};
+inline bool poisoned(Mark m) { return m >= Mark::intact; }
 
+/// What few variables have.
+struct VariableRare {
+  ErrorRef error;  ///< under the core's error mutex
+  StreamUses uses;
+};
+
+/// One cache line: an idle variable costs no more.
 template <class P>
 struct alignas(64) VariableNode : VariableBase {
   typename P::template Atomic<Token<P>*> tail{nullptr};
-  typename P::template Atomic<Poison> poison{Poison::none};
-  bool has_value = true;  ///< changed by the op that has the variable alone
-  ErrorRef error;         ///< under the core's error mutex
-  std::unique_ptr<StreamUses> uses;
-  std::shared_ptr<CoreBase> keep;  ///< a handle may outlive its Engine
+  typename P::template Atomic<Mark> mark{Mark::none};  ///< changed by the op that has the variable alone
+  std::unique_ptr<VariableRare> rare;                  ///< made once, under the core's error mutex
+  std::shared_ptr<CoreBase> keep;                      ///< a handle may outlive its Engine
 };
 
-/// What an op record is for. Internal kinds never enter a lane: whoever finds them ready finishes them.
-enum class OpKind : std::uint8_t { body, wait, borrow, recover };
-
-/// Bits of OpRecord::word, below the generation.
+/// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.
 enum RecordState : std::uint64_t {
   kLive = 1,
   kRunning = 2,
   kCancelled = 4,
   kWaited = 8,     ///< a ticket waiter is registered
   kInternal = 16,  ///< not a pushed op: wait_all passes over it
-  kStateBits = 0xff,
+  kReserved = 32,  ///< taken by a pusher, not yet pushed
+  kStateBits = 0xffff,
+  kOneReference = 1u << 16,
+  kInUse = 0xffffffff,
 };
-inline constexpr int kGenerationShift = 8;
+inline constexpr int kGenerationShift = 32;
+inline constexpr std::size_t kMaxAccesses = 32'000;
 
 /// A thread that waits, and what it is told. Shared with the op, because a waiter with a time limit may leave first.
 template <class P>
@@ -115,65 +134,98 @@ template <class P>
 struct RareParts {
   // The pusher's; the times and the thread are set later, where `traced` says so.
   std::shared_ptr<const void> attributes;
+  std::shared_ptr<CancelState> cancel;
+  std::unique_ptr<Token<P>[]> tokens;  ///< where the record has too few
+  int token_count = 0;
   std::size_t bytes = 0;
   std::shared_ptr<WaitState<P>> waiter;
+  Slot<P>* borrower = nullptr;
+  bool traced = false;  ///< times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
+  // Of stream and async ops: complete rights still missing, its body, its device work or its Completion.
+  typename P::template Atomic<std::int32_t> finish_pending{0};
   // The running thread's.
   ErrorRef start_error;       ///< why the body was skipped
   std::exception_ptr thrown;  ///< by the body
   // The Completion's.
+  bool answered = false;         ///< with an error
   std::exception_ptr exception;  ///< that it was failed with
   ErrorKind exception_kind = ErrorKind::failed;
   // The device's.
   std::exception_ptr device_error;
+
+  void clear() {
+    attributes.reset();
+    cancel.reset();
+    bytes = 0;
+    waiter.reset();
+    borrower = nullptr;
+    traced = false;
+    started_at = ended_at = 0;
+    start_error.reset();
+    thrown = exception = device_error = nullptr;
+    answered = false;
+    exception_kind = ErrorKind::failed;
+  }
 };
 
+/// OpRecord::path: what is not so on the common path, so that one look at the first cache line tells.
+enum OpPath : std::uint8_t {
+  kOnStream = 1,     ///< started by `issued` rights
+  kAsync = 2,        ///< the body takes a Completion
+  kOwnScope = 4,     ///< its scope is not that of a fresh thread of its lane
+  kHeapClosure = 8,  ///< `storage` holds a pointer to the closure
+  kHasRare = 16,     ///< the pusher filled some of the rare parts
+  kSeesPoison = 32,  ///< OnPoison::run
+  kNoBody = 64,      ///< OpKind is not `body`
+  kManyTokens = 128  ///< in the rare parts
+};
+
+/// Four cache lines. The first has all that a worker needs to run and finish an op of one variable, but for the closure
+/// in the third; what names the op is in the fourth.
 template <class P>
-struct alignas(64) OpRecord : Operation {
+struct OpRecordHead {
   static constexpr int kInlineTokens = 4;
 
-  typename P::template Atomic<std::uint64_t> word{0};  ///< generation and RecordState
-  typename P::template Atomic<std::int32_t> start_pending{
-      0};  ///< rights still missing before it may start, + the pusher
-  typename P::template Atomic<std::int32_t> finish_pending{0};
-  typename P::template Atomic<std::int32_t> refs{0};  ///< unretired tokens, + the op itself
-  OpKind kind = OpKind::body;
-  bool on_stream = false;  ///< started by `issued` rights
-  bool finishing = false;  ///< in a ready list because it is to be finished, not started
-  bool skipped = false;    ///< the body was not run
-  bool async = false;      ///< the body takes a Completion
-  bool traced = false;     ///< times are taken
-  // Which parts of `rare` are filled. One byte for each thread that may.
-  bool has_rare = false, failed = false, answered = false, device_failed = false;
-  std::uint32_t index = 0;
-  int token_count = 0;
-  Lane<P>* lane = nullptr;
-  Slot<P>* owner = nullptr;  ///< whose free list it returns to
-  OpRecord* next = nullptr;  ///< in a ready list or a free list
-  Token<P>* tokens = nullptr;
+  typename P::template Atomic<std::uint64_t> word{0};  ///< generation, references, RecordState
+  const ClosureTable* table = nullptr;
+  OpRecord<P>* next = nullptr;                                 ///< in a ready list
+  typename P::template Atomic<std::int32_t> start_pending{0};  ///< rights missing before it may start; one: not counted
+  std::uint16_t lane = 0;
+  std::uint8_t path = 0;
+  std::uint8_t inline_count = 0;
   Token<P> inline_tokens[kInlineTokens];
-  RareParts<P>* rare = nullptr;  ///< beside the records, which stay together
 };
 
-/// Ops that a transition made ready (or to be finished), in the order in which it found them.
+template <class P>
+struct alignas(64) OpRecord : OpRecordHead<P>, Operation {
+  bool is(OpPath bit) const { return this->path & bit; }
+  bool single() const { return this->inline_count == 1; }
+  void* closure() { return is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
+};
+
+/// Ops that a transition made ready to start, and those that it made ready to be finished, in the order found.
 template <class P>
 struct ReadyList {
-  OpRecord<P>* head = nullptr;
-  OpRecord<P>* tail = nullptr;
-  void push(OpRecord<P>* op) {
-    op->next = nullptr;
-    (tail ? tail->next : head) = op;
-    tail = op;
-  }
-  OpRecord<P>* pop() {
-    OpRecord<P>* op = head;
-    if (op) {
-      head = op->next;
-      if (!head) tail = nullptr;
+  struct List {
+    OpRecord<P>* head = nullptr;
+    OpRecord<P>* tail = nullptr;
+    void push(OpRecord<P>* op) {
+      op->next = nullptr;
+      (tail ? tail->next : head) = op;
+      tail = op;
     }
-    return op;
-  }
+    OpRecord<P>* pop() {
+      OpRecord<P>* op = head;
+      if (op) {
+        head = op->next;
+        if (!head) tail = nullptr;
+      }
+      return op;
+    }
+  };
+  List start, finish;
 };
 
 }  // namespace sluice::detail

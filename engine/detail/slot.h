@@ -20,20 +20,54 @@ enum class Activity : std::uint32_t {
   blocked,  ///< in a wait without a time limit, of an op or of a thread with a Borrow
 };
 
-/// One thread's part of an engine: its free op records, its share of the caps, its counts. Threads come and go; slots
-/// stay.
+/// Ready ops that a worker took from its lane's queues in one go. It takes them out again in that order, and so may
+/// other workers of the lane: an op in it never waits for the body that its worker is in.
+template <class P>
+class Batch {
+ public:
+  static constexpr std::uint32_t kSize = 32;
+
+  bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
+  /// The owner's, while empty.
+  void put(OpRecord<P>* const* ops, std::size_t count) {
+    const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < count; ++i) items_[(tail + i) % kSize].store(ops[i], std::memory_order_relaxed);
+    tail_.store(tail + static_cast<std::uint32_t>(count), std::memory_order_release);
+  }
+  OpRecord<P>* take() {
+    std::uint32_t head = head_.load(std::memory_order_acquire);
+    while (head != tail_.load(std::memory_order_acquire)) {
+      // Read before it is ours: where another was quicker the owner may have put another op there, and head has moved.
+      OpRecord<P>* const op = items_[head % kSize].load(std::memory_order_relaxed);
+      if (head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return op;
+    }
+    return nullptr;
+  }
+
+ private:
+  typename P::template Atomic<std::uint32_t> head_{0};
+  typename P::template Atomic<std::uint32_t> tail_{0};
+  std::array<typename P::template Atomic<OpRecord<P>*>, kSize> items_{};
+};
+
+/// One thread's part of an engine: its op records, its share of the caps, its counts. Threads come and go; slots stay.
 template <class P>
 struct alignas(64) Slot {
-  // The owner's own.
-  OpRecord<P>* free = nullptr;
+  using Queue = typename P::template Queue<OpRecord<P>*>;
+
+  // The owner's own. Records are given out in the order of their addresses, so that neighbours are pushed one after
+  // another; a record that is still in use is passed over (core_records.h).
+  OpRecord<P>* cursor = nullptr;
+  OpRecord<P>* block_end = nullptr;
+  std::vector<OpRecord<P>*> blocks;
+  std::size_t block = 0;              ///< the cursor's
+  std::size_t full_blocks = 0;        ///< found in this lap
   std::int64_t credits = 0;           ///< ops it may push before it asks for more
   std::int64_t returned_credits = 0;  ///< of ops it finished
-  Slot* return_owner = nullptr;       ///< records on their way back to another slot, in one batch
-  OpRecord<P>* return_head = nullptr;
-  OpRecord<P>* return_tail = nullptr;
-  int return_count = 0;
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
+  /// Its place in each ready queue it ever used, by lane and priority.
+  std::vector<std::unique_ptr<typename Queue::Producer>> producers;
   // Written by the owner, read by all.
   alignas(64) typename P::template Atomic<Activity> activity{Activity::outside};
   /// Twice the pushes begun here; odd between the first link and the last hand-over of a push or a wait.
@@ -41,7 +75,7 @@ struct alignas(64) Slot {
   typename P::template Atomic<std::uint64_t> completed{0};
   typename P::template Atomic<bool> taken{false};
   // Written by all.
-  alignas(64) typename P::template Atomic<OpRecord<P>*> returned{nullptr};
+  alignas(64) Batch<P> batch;
   typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and nobody has released
   std::mutex trace_mutex;
   std::vector<TraceEvent> trace;
@@ -50,19 +84,22 @@ struct alignas(64) Slot {
 /// Where ops run. A lane with work starts drainers, up to its width, and one more for each op blocked in a wait.
 template <class P>
 struct Lane {
-  Lane(Device d, LaneKind k, int w) : device(d), kind(k), width(w), workers(w) {}
+  Lane(Device d, LaneKind k, int w, std::uint16_t i) : device(d), kind(k), width(w), index(i), workers(w) {}
 
   const Device device;
   const LaneKind kind;
   const int width;
+  const std::uint16_t index;       ///< among the engine's lanes
   std::unique_ptr<Stream> stream;  ///< of a stream lane
   typename P::Workers workers;
-  std::array<typename P::template Queue<OpRecord<P>*>, kPriorities> queues;
+  std::array<typename Slot<P>::Queue, kPriorities> queues;
   typename P::template Atomic<std::uint32_t> priorities{0};  ///< which queues were ever used
   typename P::template Atomic<bool> overflowed{false};       ///< a queue had no memory: ops went to `overflow`
   typename P::Mutex overflow_mutex;
-  ReadyList<P> overflow;
-  alignas(64) typename P::template Atomic<std::int64_t> queued{0};
+  typename ReadyList<P>::List overflow;
+  /// The workers that are draining, for their batches. One that finds no place here takes ops one by one.
+  std::array<typename P::template Atomic<Slot<P>*>, 64> drainers{};
+  typename P::template Atomic<std::uint32_t> drainers_end{0};       ///< places ever used
   alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers, started or about to
   typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
   typename P::template Atomic<std::int32_t> spinning{0};            ///< of those, looking for work

@@ -63,6 +63,7 @@ struct Bytes48 {
 TEST(Allocation, PushAndRunTakeNothingFromTheHeap) {
   static_assert(sizeof(Bytes48) == 48);
   for (int threads : {1, 2}) {
+    SCOPED_TRACE(threads);
     std::int64_t counter = 0, other[16] = {};
     // One chain; one variable of sixteen; four accesses.
     EXPECT_LT(per_op(threads,
