@@ -73,6 +73,8 @@ class Core final : public CoreBase {
 
  private:
   static constexpr std::uint32_t kSlabOps = 256, kBlockOps = 64;
+  static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
+  static constexpr std::size_t kAhead = 16;        ///< as many
   static constexpr std::uint32_t kMaxSlabs = 1u << 14;
   struct Slab {
     Op ops[kSlabOps];
@@ -80,6 +82,11 @@ class Core final : public CoreBase {
   };
 
   // core_records.h, core_caps.h, core_push.h
+  /// Asks for lines of the record that lies so many behind this one: to be written.
+  template <class... Offsets>
+  static void prefetch(const Op* op, std::size_t ahead, Offsets... offsets) {
+    (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
+  }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
   void release_slot(Slot<P>& slot);
@@ -103,7 +110,7 @@ class Core final : public CoreBase {
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
   void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
-  void return_credits(std::int64_t count);
+  void return_credits(Slot<P>& slot, std::int64_t count, bool idle);
   void wake_cap_waiters();
   template <class Full>
   bool park_at_cap(Full&& full);

@@ -20,11 +20,13 @@ bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
   }
 }
 
+/// Who waits at the cap is woken when there is room for a good stretch, or when the worker has nothing more to do.
 template <class P>
-void Core<P>::return_credits(std::int64_t count) {
+void Core<P>::return_credits(Slot<P>& slot, std::int64_t count, bool idle) {
   if (count == 0) return;
-  credits_.fetch_add(count, std::memory_order_seq_cst);
-  if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+  const std::int64_t now = credits_.fetch_add(count, std::memory_order_seq_cst) + count;
+  if (cap_waiters_.load(std::memory_order_seq_cst) && (idle || now >= options_.max_ops / 8)) wake_cap_waiters();
+  slot.far_behind = options_.max_ops - now > kFarBehind;
 }
 
 template <class P>

@@ -216,6 +216,9 @@ void Core<P>::work(Drainer& d) {
       }
     }
     for (; op; ++d.since) {
+      // What was pushed in a row lies in a row, and is still in the pusher's cache. Not so near that it is being
+      // written.
+      if (d.slot.far_behind) prefetch(op, kAhead, 0);
       Op* next = execute(op, d.slot, &lane);
       if (next && d.since >= 64) {
         if (has_work(lane)) {

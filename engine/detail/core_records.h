@@ -66,7 +66,7 @@ Slot<P>& Core<P>::find_slot() {
 template <class P>
 void Core<P>::release_slot(Slot<P>& slot) {
   flush(slot);
-  return_credits(slot.credits);
+  return_credits(slot, slot.credits, true);
   slot.credits = 0;
   // A Borrow that outlives its thread must not count as another thread's.
   if (slot.borrows.load(std::memory_order_seq_cst) != 0) return;
@@ -83,6 +83,7 @@ auto Core<P>::new_record(Slot<P>& slot) -> Op* {
   Op* op = slot.cursor;
   if (op == slot.block_end || (op->word.load(std::memory_order_acquire) & kInUse)) op = find_record(slot);
   slot.cursor = op + 1;
+  prefetch(op, kAhead / 2, 0, 64, 128, 192);
   op->word.store(op->word.load(std::memory_order_relaxed) | kReserved, std::memory_order_relaxed);
   return op;
 }
@@ -166,7 +167,7 @@ std::uint64_t Core<P>::drop(Op* op, std::uint64_t references, bool all) noexcept
 /// What a thread holds back in batches goes home: before it leaves, waits or blocks.
 template <class P>
 void Core<P>::flush(Slot<P>& slot) {
-  if (slot.returned_credits) return_credits(std::exchange(slot.returned_credits, 0));
+  if (slot.returned_credits) return_credits(slot, std::exchange(slot.returned_credits, 0), true);
 }
 
 }  // namespace sluice::detail

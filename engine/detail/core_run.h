@@ -273,16 +273,14 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
       bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
       if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
     }
-    if (++slot.returned_credits >= credit_batch_ || cap_waiters_.load(std::memory_order_relaxed))
-      return_credits(std::exchange(slot.returned_credits, 0));
+    if (++slot.returned_credits >= credit_batch_) return_credits(slot, std::exchange(slot.returned_credits, 0), false);
   }
-  const std::uint32_t index = op->index;
   const std::uint64_t old = drop(op, retired, true);
   if (old & kWaited) {
     std::vector<std::shared_ptr<Wait>> told;
     {
       std::lock_guard lock(ticket_mutex_);
-      const auto [first, last] = ticket_waiters_.equal_range(generation_of(old) << 32 | index);
+      const auto [first, last] = ticket_waiters_.equal_range(generation_of(old) << 32 | op->index);
       for (auto it = first; it != last; ++it) told.push_back(it->second);
       ticket_waiters_.erase(first, last);
     }

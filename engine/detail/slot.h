@@ -64,6 +64,7 @@ struct alignas(64) Slot {
   std::size_t full_blocks = 0;        ///< found in this lap
   std::int64_t credits = 0;           ///< ops it may push before it asks for more
   std::int64_t returned_credits = 0;  ///< of ops it finished
+  bool far_behind = false;            ///< many ops are in flight, as of the last time that it returned credits
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
   /// Its place in each ready queue it ever used, by lane and priority.
