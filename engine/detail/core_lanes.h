@@ -92,6 +92,27 @@ struct Core<P>::Drainer {
   ~Drainer() {
     if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
   }
+  /// Polls for a while. Each look at an empty queue takes a cache line from the pusher. Where worker and pusher are in
+  /// step, an op or two at a time, that slows both; then what the pusher gathers in a moment comes in one go.
+  template <class Look>
+  Op* look_around(Look&& look) {
+    const bool paused = in_step >= 16;
+    for (int k = paused ? P::kGatherPauses : 0; k > 0; --k) P::pause();
+    for (int i = 0; i < P::kDrainSpins; ++i) {
+      P::pause();
+      if (Op* op = look()) {
+        if (paused) {
+          if (found < 8) in_step = 0;
+        } else {
+          in_step = i < 3 && found < 8 ? in_step + 1 : 0;
+        }
+        return op;
+      }
+    }
+    in_step = 0;
+    return nullptr;
+  }
+
   Drainer(const Drainer&) = delete;
   Drainer& operator=(const Drainer&) = delete;
 
@@ -99,6 +120,8 @@ struct Core<P>::Drainer {
   Slot<P>& slot;
   int place = -1;          ///< among the lane's drainers; without one it takes no batches
   int batch_priority = 0;  ///< of what is in its batch
+  std::size_t found = 0;   ///< ops, when it last found any in a queue
+  int in_step = 0;         ///< times in a row that it found few at once
   int since = 0;           ///< ops since it last looked at the queues
   std::uint32_t turn = 0;  ///< looks at the queues
 };
@@ -144,6 +167,7 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Op* {
   }
   const std::size_t count = queue.try_dequeue_bulk(ops, most);
   if (count == 0) return nullptr;
+  d.found = count;
   for (std::size_t i = 1; i < count; ++i) __builtin_prefetch(ops[i], 1);
   if (count > 1) {
     d.batch_priority = priority;
@@ -204,10 +228,7 @@ void Core<P>::work(Drainer& d) {
       // Where there may be more drainers than one, nobody wakes another while this one looks.
       const bool announced = lane.width > 1;
       if (announced) lane.spinning.fetch_add(1, std::memory_order_seq_cst);
-      for (int i = 0; i < P::kDrainSpins && !op; ++i) {
-        P::pause();
-        op = take_op(d);
-      }
+      op = d.look_around([&] { return take_op(d); });
       if (announced) lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
       if (!op) return;
       if (announced) {

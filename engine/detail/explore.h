@@ -159,6 +159,7 @@ struct ExplorePolicy {
 
   static constexpr int kWaitSpins = 1;
   static constexpr int kDrainSpins = 1;
+  static constexpr int kGatherPauses = 1;
   static constexpr std::chrono::milliseconds kTick{20};
 
   class Parker {

@@ -49,6 +49,7 @@ struct SystemPolicy {
 
   static constexpr int kWaitSpins = 400;                 ///< polls of a waiter before it parks
   static constexpr int kDrainSpins = 300;                ///< polls of a drainer before it leaves
+  static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 
   /// Where one thread waits to be told. A signal is kept until the wait; the wait may return early.
