@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The one list of Debian packages that Sluice needs, and the one place that installs them.
 #
-#   cmake/packages.sh [--no-install] GROUP...        groups: build data test bench format
+#   cmake/packages.sh [--no-install] GROUP...        groups: build data test bench format peer_libomp
+#                                                   peer_starpu
 #
 # Installs what is missing, as root or through sudo. With --no-install it only says what is missing.
 # Exit status: 0 all there, 2 something is missing and was not installed, 1 the installation failed.
@@ -14,6 +15,8 @@ data="dataset-fashion-mnist"
 test="libgtest-dev libgmock-dev"
 bench="libbenchmark-dev"
 format="clang-format git"
+peer_libomp="clang-19 libomp-19-dev"  # bench/engine.sh's peers; libomp-19-dev takes the place of another libomp
+peer_starpu="libstarpu-dev pkg-config"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 log=$root/build/packages.log
@@ -23,7 +26,7 @@ wanted=()
 for argument in "$@"; do
   case $argument in
     --no-install) install=no ;;
-    build | data | test | bench | format) read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
+    build | data | test | bench | format | peer_libomp | peer_starpu) read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
     *) echo "packages.sh: unknown argument '$argument'" >&2; exit 2 ;;
   esac
 done
