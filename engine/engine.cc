@@ -145,6 +145,20 @@ Engine& Engine::instance() {
   return *engine;
 }
 
+namespace detail {
+Capture::Capture(CoreBase& core, std::shared_ptr<ProgramBase> program) : core_(core), program_(std::move(program)) {
+  current_scope().recorder = program_.get();
+}
+Capture::~Capture() { current_scope().recorder = nullptr; }
+Program Capture::finish() {
+  core_.end_capture(*program_);
+  return Program(std::move(program_));
+}
+}  // namespace detail
+
+Ticket Engine::replay(const Program& program, std::source_location where) {
+  return core_->replay(program.get(), PushOptions{.name = "replay"}, where);
+}
 Variable Engine::variable(const char* name, bool has_value) { return Variable(core_->new_variable(name, has_value)); }
 bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit) {
   return core_->wait_variable(variable.get(), limit);

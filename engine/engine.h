@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
 #include "sluice/engine/operation.h"
+#include "sluice/engine/program.h"
 #include "sluice/engine/scope.h"
 #include "sluice/engine/trace.h"
 #include "sluice/engine/variable.h"
@@ -130,6 +132,20 @@ class Engine {
   Ticket push(F&& body, std::span<const Access> accesses, const PushOptions& options = {},
               std::source_location where = std::source_location::current());
 
+  /// Calls `pushes` on this thread and records what it pushes here instead of running it. A captured push returns an
+  /// empty ticket (done); waits, borrows and recoveries inside throw UsageError, and so does a capture inside another.
+  /// What `pushes` throws passes through. Variables, closures and PushOptions are those of the capture: what is to vary
+  /// from replay to replay is the value of a variable.
+  template <std::invocable F>
+  Program capture(F&& pushes, const char* name = "program",
+                  std::source_location where = std::source_location::current());
+  /// Pushes the whole program as one op over all its variables: atomic, in its place in the order, never beside itself.
+  /// Its operations run as if pushed one by one at that place, with their lanes, priorities and errors; they may not
+  /// push. Counts as one op against the caps, with all declared bytes. The ticket is for the whole: it throws the error
+  /// of the first op, in the order of the capture, that failed or was skipped; a cancel skips all. Blocks and throws
+  /// like push.
+  Ticket replay(const Program& program, std::source_location where = std::source_location::current());
+
   /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a
   /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
   /// thread; a wait that can never end throws Error (deadlock), at the latest when nothing else can move.
@@ -212,6 +228,10 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual Ticket push_recover(VariableBase* variable, const std::source_location& where) = 0;
   virtual Borrow borrow(Access access, const std::source_location& where) = 0;
   virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
+  virtual std::shared_ptr<ProgramBase> begin_capture(const char* name, const std::source_location& where) = 0;
+  virtual void end_capture(ProgramBase& program) = 0;
+  virtual Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
+                        const std::source_location& where) = 0;
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
   /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for.
   virtual void settle(std::chrono::nanoseconds limit) = 0;
@@ -225,6 +245,13 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
 };
 
 }  // namespace detail
+
+template <std::invocable F>
+Program Engine::capture(F&& pushes, const char* name, std::source_location where) {
+  detail::Capture capture(*core_, core_->begin_capture(name, where));
+  std::forward<F>(pushes)();
+  return capture.finish();
+}
 
 template <detail::Body F>
 Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options,

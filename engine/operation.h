@@ -80,8 +80,9 @@ bool is_null(const F& f) {
   return false;
 }
 
-/// What an op record is for. Internal kinds never enter a lane: whoever finds them ready finishes them.
-enum class OpKind : std::uint8_t { body, wait, borrow, recover };
+/// What an operation is for. All but `body` and `captured` never enter a lane: whoever finds them ready deals with
+/// them.
+enum class OpKind : std::uint8_t { body, wait, borrow, recover, replay, captured };
 
 /// The part of an op record that does not belong to the protocol.
 struct Operation {
@@ -94,7 +95,6 @@ struct Operation {
   std::uint64_t tag = 0;  ///< of the scope of its push, as the next two
   std::uint32_t flags = 0;
   Device scope_device;
-  std::uint8_t priority = kDefaultPriority;
   OpKind kind = OpKind::body;
   std::uint32_t index = 0;                      ///< of its record
   bool wrote_nothing = false, skipped = false;  ///< the running thread's

@@ -14,6 +14,7 @@
 namespace sluice {
 
 namespace detail {
+struct ProgramBase;
 struct CancelState {
   std::atomic<bool> cancelled{false};
   std::mutex mutex;
@@ -28,6 +29,7 @@ struct ScopeState {
   std::uint64_t tag = 0;    ///< free for the pusher; a trace carries it (parallel/: the action)
   std::shared_ptr<detail::CancelState> cancel;
   Variable sequence;  ///< named with `order` by every push of the scope; not passed on to pushes from the bodies
+  detail::ProgramBase* recorder = nullptr;  ///< of a capture: the thread's pushes go there (Engine::capture)
 };
 
 /// The calling thread's scope. Inside a body: the scope of the op's push.

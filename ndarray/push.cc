@@ -390,6 +390,8 @@ void copy_held_values(const ArrayPush& push, const PushOptions& options) {
 ArrayPushResult push_arrays(const ArrayPush& push) {
   const char* name = push.options.name ? push.options.name : push.options.op ? push.options.op->name : "push";
   check(push, name);
+  // A replay would need its versions pinned (SEMANTICS.md, 21); until arrays do that, better none than a wrong one.
+  if (current_scope().recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
   const Array& any = push.outputs.empty() ? *push.inputs[0]->array() : *push.outputs[0].array();
   PushOptions options = push.options;
   if (!options.on.given) options.on = any.device();

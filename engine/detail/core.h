@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sluice/engine/detail/captured.h"
 #include "sluice/engine/detail/chain.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
@@ -34,7 +35,11 @@ struct CoreOptions {
 template <class P>
 class Core final : public CoreBase {
  public:
+  using Run = Runnable<P>;
   using Op = OpRecord<P>;
+  using Captured = CapturedOp<P>;
+  using Info = CapturedInfo<P>;
+  using Recorded = ProgramState<P>;
   using Node = VariableNode<P>;
   using Wait = WaitState<P>;
   template <class T>
@@ -61,6 +66,10 @@ class Core final : public CoreBase {
   Ticket push_recover(VariableBase* variable, const std::source_location& where) override;
   Borrow borrow(Access access, const std::source_location& where) override;
   void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
+  std::shared_ptr<ProgramBase> begin_capture(const char* name, const std::source_location& where) override;
+  void end_capture(ProgramBase& program) override;
+  Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
+                const std::source_location& where) override;
   bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
   void settle(std::chrono::nanoseconds limit) override;
   void on_unobserved(std::function<void(const ErrorRoot&)> hook) override;
@@ -84,7 +93,7 @@ class Core final : public CoreBase {
   // core_records.h, core_caps.h, core_push.h
   /// Asks for lines of the record that lies so many behind this one: to be written.
   template <class... Offsets>
-  static void prefetch(const Op* op, std::size_t ahead, Offsets... offsets) {
+  static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
     (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
@@ -100,7 +109,7 @@ class Core final : public CoreBase {
     return slabs_[op->index / kSlabOps].load(std::memory_order_acquire)->rare[op->index % kSlabOps];
   }
   std::span<Token<P>> tokens(Op* op) const {
-    if (!op->is(kManyTokens)) return {op->inline_tokens, op->inline_count};
+    if (!op->is(kManyTokens)) return {op->inline_tokens, op->inline_count()};
     return {rare(op).tokens.get(), static_cast<std::size_t>(rare(op).token_count)};
   }
   void check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
@@ -130,19 +139,22 @@ class Core final : public CoreBase {
 
   // core_lanes.h, core_run.h
   struct Drainer;
-  void process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off);
-  void enqueue(Op* op);
+  void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
+  void enqueue(Run* op);
+  void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
   void wake(Lane<P>& lane);
   void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;
-  Op* take_op(Drainer& d);
-  Op* take_queued(Drainer& d, int priority);
-  Op* take_overflow(Lane<P>& lane);
+  Run* take_op(Drainer& d);
+  Run* take_queued(Drainer& d, int priority);
+  Run* take_overflow(Lane<P>& lane);
   void work(Drainer& d);
   typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);
-  Op* execute(Op* op, Slot<P>& slot, Lane<P>* here);
+  Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
+  std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
+                          Lane<P>& lane, bool async);
   void destroy_closure(Op* op) noexcept;
   void issue(Op* op, ReadyList<P>& ready);
   void device_done(Op* op, std::exception_ptr error);
@@ -155,6 +167,18 @@ class Core final : public CoreBase {
   bool anything_queued() const;
   void record_trace(Op* op, bool failed);
 
+  // core_replay.h
+  OpenPush record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                  const PushOptions& options, const std::source_location& where, Lane<P>& lane);
+  void refuse_capture(const char* what) const;
+  void start_replay(Op* op, ReadyList<P>& ready);
+  Run* execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here);
+  bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);
+  ErrorRef reason_to_skip(Captured* op);
+  void settle_captured(Captured* op, const ErrorRef& error);
+  void finish_captured(Captured* op, ReadyList<P>& ready);
+  bool has_alone(Operation* operation, const Node* node) const;
+
   // core_wait.h
   enum class Blocked : std::uint8_t { done, timed_out };
   Blocked block(Wait& wait, std::chrono::nanoseconds limit, const char* what);
@@ -166,6 +190,10 @@ class Core final : public CoreBase {
   static std::int64_t deadline_of(std::chrono::nanoseconds limit);
   [[noreturn]] void deadlock(const std::string& what);
   static std::uint64_t generation_of(std::uint64_t word) { return word >> kGenerationShift; }
+  /// 0 for an op of a replay.
+  static std::uint64_t id_of(const Operation* operation) {
+    return operation->kind == OpKind::captured ? 0 : id_of(static_cast<const Op*>(operation));
+  }
   static std::uint64_t id_of(const Op* op) {
     return (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
   }
@@ -181,6 +209,8 @@ class Core final : public CoreBase {
   ErrorRef start_error(Op* op);
   ErrorRef decide_error(Op* op);
   std::uint32_t pass_mark(Op* op, Token<P>& t, const ErrorRef& error);
+  bool stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, const ErrorRef& error, bool whole);
+  ErrorRef root_of(const Operation* op, const std::exception_ptr& cause, ErrorKind kind);
   void note_failure(Op* op, const ErrorRef& error);
   void set_poison(Node& node, const ErrorRef& root, bool torn);
   void clear_poison(Node& node);
@@ -240,5 +270,6 @@ class Core final : public CoreBase {
 #include "sluice/engine/detail/core_lanes.h"
 #include "sluice/engine/detail/core_push.h"
 #include "sluice/engine/detail/core_records.h"
+#include "sluice/engine/detail/core_replay.h"
 #include "sluice/engine/detail/core_run.h"
 #include "sluice/engine/detail/core_wait.h"

@@ -59,58 +59,67 @@ ErrorRef Core<P>::start_error(Op* op) {
 /// What becomes of a finished op: null for success, else its own new root, or the one that it was skipped for.
 template <class P>
 ErrorRef Core<P>::decide_error(Op* op) {
-  if (op->is(kNoBody)) return nullptr;
   const RareParts<P>& parts = rare(op);
+  if (op->kind == OpKind::replay) return parts.program->first_error;
+  if (op->is(kNoBody)) return nullptr;
   if (op->skipped) return parts.start_error;
-  if (parts.thrown || parts.answered || parts.device_error) {
-    const std::exception_ptr cause = parts.thrown      ? parts.thrown
-                                     : parts.exception ? parts.exception
-                                                       : parts.device_error;
-    ErrorKind kind = parts.thrown ? ErrorKind::failed : parts.exception_kind;
-    std::string message = cause ? message_of(cause) : "its Completion was dropped without an answer";
-    try {
-      if (cause) std::rethrow_exception(cause);
-    } catch (const Error& e) {
-      // A wait inside the body threw another op's root: it stays the root. (0: not an op's, a deadlock found.)
-      if (e.root().sequence != 0) return e.root_ref();
-      kind = e.root().kind;
-    } catch (...) {
-    }
-    std::lock_guard lock(error_mutex_);
-    return new_root(kind, op, cause, std::move(message));
-  }
+  if (parts.failed()) return root_of(op, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind);
   // Issued to a device before an input's error was known: what it made of it is worth nothing.
   if (op->is(kOnStream) && !op->is(kSeesPoison)) return start_error(op);
   return nullptr;
 }
 
-/// Sets or clears the mark of a variable that the op had alone: it still has it, no other op looks meanwhile. The bit
-/// that its token passes on. On the common path the variable is not touched.
+/// A new root for an op that failed; or the one that it failed with.
+template <class P>
+ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, ErrorKind kind) {
+  std::string message = cause ? message_of(cause) : "its Completion was dropped without an answer";
+  try {
+    if (cause) std::rethrow_exception(cause);
+  } catch (const Error& e) {
+    // A wait inside the body threw another op's root: it stays the root. (0: not an op's, a deadlock found.)
+    if (e.root().sequence != 0) return e.root_ref();
+    kind = e.root().kind;
+  } catch (...) {
+  }
+  std::lock_guard lock(error_mutex_);
+  return new_root(kind, op, cause, std::move(message));
+}
+
+/// The bit that a finished op's token passes on. On the common path the variable is not touched.
 template <class P>
 std::uint32_t Core<P>::pass_mark(Op* op, Token<P>& t, const ErrorRef& error) {
   const bool marked = t.state.load(std::memory_order_relaxed) & kMarked;
   if (!t.exclusive() || (!marked && !error)) return 0;
-  Node& node = *t.variable;
+  return stays_marked(*t.variable, t.mode, t.heal, op->kind, error, op->skipped || op->wrote_nothing)
+             ? kLeavesMark
+             : std::uint32_t{0};
+}
+
+/// Sets or clears the mark of a variable that an op had alone: it still has it, no other op looks meanwhile. `whole`:
+/// the old value is untouched.
+template <class P>
+bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, const ErrorRef& error, bool whole) {
   const Mark now = node.mark.load(std::memory_order_relaxed);
-  if (t.mode == AccessMode::order) return marked ? kLeavesMark : std::uint32_t{0};
+  // Each op of a replay has settled its own.
+  if (mode == AccessMode::order || kind == OpKind::replay) return now != Mark::none;
   if (error) {
-    const bool whole = op->skipped || op->wrote_nothing;
     set_poison(node, error, !whole || now == Mark::torn || now == Mark::empty);
-    return kLeavesMark;
+    return true;
   }
+  if (now == Mark::none) return false;
   bool clears = now == Mark::empty;  // it has a value now
-  if (op->kind == OpKind::recover) {
+  if (kind == OpKind::recover) {
     clears = now == Mark::intact;
   } else if (poisoned(now)) {
-    clears = op->kind == OpKind::body && (t.mode == AccessMode::write || t.heal);
+    clears = kind != OpKind::borrow && (mode == AccessMode::write || heal);
   }
-  if (!clears) return kLeavesMark;
+  if (!clears) return true;
   if (poisoned(now)) {
     clear_poison(node);
   } else {
     node.mark.store(Mark::none, std::memory_order_release);
   }
-  return 0;
+  return false;
 }
 
 template <class P>
@@ -149,7 +158,7 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
     failures_.erase(failure_order_.front());
     failure_order_.pop_front();
   }
-  if (wrote || op->skipped) return;
+  if (wrote || op->skipped || op->kind == OpKind::replay) return;
   if (auto it = roots_.find(root->sequence); it != roots_.end()) it->second.wrote_nothing = true;
 }
 
@@ -181,6 +190,14 @@ ErrorRef Core<P>::error_of(const VariableBase* variable) {
 
 template <class P>
 void Core<P>::heal(Operation* operation, const VariableBase* variable) {
+  if (operation->kind == OpKind::captured) {
+    for (auto& a : static_cast<Info*>(operation)->accesses)
+      if (a.variable == variable && a.mode == AccessMode::update) {
+        a.heal = true;
+        return;
+      }
+    throw UsageError("[" + std::string(operation->name) + "] heal: the op has no update access to this variable");
+  }
   Op* op = static_cast<Op*>(operation);
   for (Token<P>& t : tokens(op))
     if (t.variable == variable && t.mode == AccessMode::update) {

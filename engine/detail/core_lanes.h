@@ -6,17 +6,20 @@
 namespace sluice::detail {
 
 template <class P>
-void Core<P>::enqueue(Op* op) {
-  Lane<P>& lane = *lanes_[op->lane];
-  const int priority = op->priority;
+void Core<P>::enqueue(Run* op) {
+  enqueue_all(*lanes_[op->lane], op->priority(), &op, 1);
+}
+
+template <class P>
+void Core<P>::enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count) {
   const std::uint32_t bit = 1u << priority;
   if (!(lane.priorities.load(std::memory_order_relaxed) & bit))
     lane.priorities.fetch_or(bit, std::memory_order_seq_cst);
   auto& queue = lane.queues[static_cast<std::size_t>(priority)];
   auto* producer = producer_for(my_slot(), lane, priority);
-  if (!(producer ? queue.enqueue(*producer, op) : queue.enqueue(op))) {
+  if (!(producer ? queue.enqueue_bulk(*producer, ops, count) : queue.enqueue_bulk(ops, count))) {
     std::lock_guard lock(lane.overflow_mutex);
-    lane.overflow.push(op);
+    for (std::size_t i = 0; i < count; ++i) lane.overflow.push(ops[i]);
     lane.overflowed.store(true, std::memory_order_relaxed);
   }
   if (options_.serial) return;
@@ -95,12 +98,12 @@ struct Core<P>::Drainer {
   /// Polls for a while. Each look at an empty queue takes a cache line from the pusher. Where worker and pusher are in
   /// step, an op or two at a time, that slows both; then what the pusher gathers in a moment comes in one go.
   template <class Look>
-  Op* look_around(Look&& look) {
+  Run* look_around(Look&& look) {
     const bool paused = in_step >= 16;
     for (int k = paused ? P::kGatherPauses : 0; k > 0; --k) P::pause();
     for (int i = 0; i < P::kDrainSpins; ++i) {
       P::pause();
-      if (Op* op = look()) {
+      if (Run* op = look()) {
         if (paused) {
           if (found < 8) in_step = 0;
         } else {
@@ -129,36 +132,36 @@ struct Core<P>::Drainer {
 /// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
 /// priority the first choice, so that none starves.
 template <class P>
-auto Core<P>::take_op(Drainer& d) -> Op* {
+auto Core<P>::take_op(Drainer& d) -> Run* {
   if (d.since < 64)
-    if (Op* op = d.slot.batch.take()) return op;
+    if (Run* op = d.slot.batch.take()) return op;
   d.since = 0;
   const std::uint32_t used = d.lane.priorities.load(std::memory_order_acquire);
   if (++d.turn % 64 == 0) {
     const int favoured = static_cast<int>(d.turn / 64 % kPriorities);
     if (used & (1u << favoured))
-      if (Op* op = take_queued(d, favoured)) return op;
+      if (Run* op = take_queued(d, favoured)) return op;
   }
   for (int priority = kPriorities - 1; priority >= 0; --priority) {
     if (priority == d.batch_priority)
-      if (Op* op = d.slot.batch.take()) return op;
+      if (Run* op = d.slot.batch.take()) return op;
     if (used & (1u << priority))
-      if (Op* op = take_queued(d, priority)) return op;
+      if (Run* op = take_queued(d, priority)) return op;
   }
-  if (Op* op = take_overflow(d.lane)) return op;
+  if (Run* op = take_overflow(d.lane)) return op;
   // What another has in hand, and may not come to for long.
   const std::uint32_t end = d.lane.drainers_end.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < end; ++i)
     if (Slot<P>* other = d.lane.drainers[i].load(std::memory_order_acquire); other && other != &d.slot)
-      if (Op* op = other->batch.take()) return op;
+      if (Run* op = other->batch.take()) return op;
   return nullptr;
 }
 
 /// One op of a queue; with it a batch of those behind it, as large as leaves the other workers their share.
 template <class P>
-auto Core<P>::take_queued(Drainer& d, int priority) -> Op* {
+auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
-  Op* ops[Batch<P>::kSize];
+  Run* ops[Batch<P>::kSize];
   std::size_t most = 1;
   if (d.place >= 0 && d.slot.batch.empty()) {
     most = Batch<P>::kSize;
@@ -178,10 +181,10 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Op* {
 }
 
 template <class P>
-auto Core<P>::take_overflow(Lane<P>& lane) -> Op* {
+auto Core<P>::take_overflow(Lane<P>& lane) -> Run* {
   if (!lane.overflowed.load(std::memory_order_acquire)) return nullptr;
   std::lock_guard lock(lane.overflow_mutex);
-  Op* op = lane.overflow.pop();
+  Run* op = lane.overflow.pop();
   if (!lane.overflow.head) lane.overflowed.store(false, std::memory_order_relaxed);
   return op;
 }
@@ -192,7 +195,7 @@ template <class P>
 void Core<P>::drain(Lane<P>& lane, int width) {
   ThreadState& state = thread_state();
   const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
-  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}});
+  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   {
     Slot<P>& slot = my_slot();
     Drainer d(lane, slot);
@@ -222,7 +225,7 @@ template <class P>
 void Core<P>::work(Drainer& d) {
   Lane<P>& lane = d.lane;
   for (;;) {
-    Op* op = take_op(d);
+    Run* op = take_op(d);
     if (!op) {
       flush(d.slot);
       // Where there may be more drainers than one, nobody wakes another while this one looks.
@@ -236,11 +239,11 @@ void Core<P>::work(Drainer& d) {
         if (has_work(lane)) wake(lane);
       }
     }
-    for (; op; ++d.since) {
+    for (; op; d.since += 1 + std::exchange(d.slot.ran, 0)) {
       // What was pushed in a row lies in a row, and is still in the pusher's cache. Not so near that it is being
       // written.
-      if (d.slot.far_behind) prefetch(op, kAhead, 0);
-      Op* next = execute(op, d.slot, &lane);
+      if (d.slot.far_behind && !op->is(kCaptured)) prefetch(op, kAhead, 0);
+      Run* next = execute(op, d.slot, &lane);
       if (next && d.since >= 64) {
         if (has_work(lane)) {
           enqueue(next);
@@ -252,7 +255,7 @@ void Core<P>::work(Drainer& d) {
       op = next;
     }
     if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
-      while (Op* rest = d.slot.batch.take()) enqueue(rest);
+      while (Run* rest = d.slot.batch.take()) enqueue(rest);
       return;
     }
   }
@@ -286,7 +289,7 @@ bool Core<P>::run_one_serial() {
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   // Before the queue says that it is empty.
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  Op* op = nullptr;
+  Run* op = nullptr;
   for (auto& lane : lanes_) {
     for (std::size_t priority = kPriorities; priority-- > 0 && !op;)
       if (lane->priorities.load(std::memory_order_acquire) & (1u << priority)) lane->queues[priority].try_dequeue(op);

@@ -92,7 +92,7 @@ void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBas
   if (op->is(kManyTokens)) {
     rare(op).token_count = n;
   } else {
-    op->inline_count = static_cast<std::uint8_t>(n);
+    op->path |= static_cast<std::uint16_t>(n << kCountShift);
   }
 }
 
@@ -120,7 +120,10 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   const Place place = options.on.given ? options.on : Place(scope.device);
   Lane<P>* lane = lane_for(place);
   if (!lane) bad_use(options, where, "no device " + sluice::to_string(place.device) + " in this engine");
+  if (scope.recorder) return record(accesses, closure_size, closure_align, options, where, *lane);
   if (stopped_.load(std::memory_order_acquire) && !in_op()) refuse_stopped(options, where);
+  if (in_op() && thread_state().operation->kind == OpKind::captured)
+    bad_use(options, where, "a captured op may not push");
   Slot<P>& slot = my_slot();
   // The caps before all else: while this thread blocks it must hold no reference.
   take_credit(slot, options, where);
@@ -130,8 +133,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   try {
     if (options.bytes) take_bytes(slot, options, where), counted = true;
     op = new_record(slot);
-    op->path = 0;
-    op->inline_count = 0;
+    op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift);
     closure = op->storage;
     if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
       closure = ::operator new (closure_size, std::align_val_t{64});
@@ -154,7 +156,6 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   op->tag = scope.tag;
   op->flags = scope.flags;
   op->scope_device = scope_device;
-  op->priority = static_cast<std::uint8_t>(options.priority);
   op->lane = lane->index;
   op->wrote_nothing = op->skipped = false;
   if (scope.tag || scope.flags || scope.cancel || scope_device != lane->device) op->path |= kOwnScope;
@@ -188,6 +189,7 @@ void Core<P>::end_link(Slot<P>& slot) {
 
 template <class P>
 void Core<P>::abandon_push(Operation* operation) noexcept {
+  if (operation->kind == OpKind::captured) return;  // without a closure it is left out
   Op* op = static_cast<Op*>(operation);
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
@@ -199,6 +201,10 @@ void Core<P>::abandon_push(Operation* operation) noexcept {
 
 template <class P>
 Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noexcept {
+  if (operation->kind == OpKind::captured) {
+    static_cast<Info*>(operation)->table = &table;
+    return Ticket();
+  }
   Op* op = static_cast<Op*>(operation);
   op->table = &table;
   Slot<P>& slot = my_slot();
@@ -239,9 +245,8 @@ void Core<P>::link(Op* op, ReadyList<P>& ready) {
   if (options_.log_order) {
     log_mutex_.lock();
     if (op->kind != OpKind::borrow)
-      log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name,
-                      in_op() ? id_of(static_cast<const Op*>(thread_state().operation)) : 0,
-                      op->kind == OpKind::body ? nullptr : list[0].variable});
+      log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name, in_op() ? id_of(thread_state().operation) : 0,
+                      op->is(kNoBody) && op->kind != OpKind::replay ? list[0].variable : nullptr});
   }
   // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
   const auto counts = [&](int missing) {
@@ -268,7 +273,6 @@ auto Core<P>::internal_op(OpKind kind, const Access& access, const std::source_l
   static constexpr const char* names[] = {"op", "wait", "borrow", "recover"};
   Op* op = new_record(my_slot());
   op->path = kNoBody | kSeesPoison;
-  op->inline_count = 0;
   set_accesses(op, {&access, 1});
   op->table = nullptr;
   op->kind = kind;

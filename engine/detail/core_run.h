@@ -34,9 +34,10 @@ ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
 
 template <class P>
 bool Core<P>::cancelled(const Operation* operation) const {
+  if (cancel_all_.load(std::memory_order_relaxed)) return true;
+  if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->is_cancelled();
   const Op* op = static_cast<const Op*>(operation);
-  return cancel_all_.load(std::memory_order_relaxed) ||
-         (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load());
+  return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load();
 }
 
 /// Calls the body, in the scope of its push, and destroys the closure. Returns what it threw.
@@ -59,28 +60,38 @@ std::exception_ptr Core<P>::run_body(Op* op, Lane<P>& lane, Lane<P>* here) {
     state.operation = nullptr;
     return thrown;
   }
+  thrown = call(*op->table, op->closure(), *op,
+                {op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}, nullptr}, lane,
+                op->is(kAsync));
+  destroy_closure(op);
+  return thrown;
+}
+
+/// Calls a body in a scope of its own.
+template <class P>
+std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
+                                 Lane<P>& lane, bool async) {
+  ThreadState& state = thread_state();
   const ThreadState saved = state;
-  ScopeState& scope = current_scope();
-  ScopeState saved_scope = std::exchange(
-      scope, ScopeState{op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}});
+  std::swap(current_scope(), scope);
   state.core = this;
-  state.operation = op;
+  state.operation = &operation;
+  std::exception_ptr thrown;
   {
     Completion completion;
-    if (op->is(kAsync)) {
+    if (async) {
       open_.fetch_add(1, std::memory_order_seq_cst);
-      completion = Completion(shared_from_this(), op);
+      completion = Completion(shared_from_this(), &operation);
     }
-    Context context(op, this, lane.stream.get(), lane.device);
+    Context context(&operation, this, lane.stream.get(), lane.device);
     try {
-      op->table->invoke(op->closure(), context, &completion);
+      table.invoke(closure, context, &completion);
     } catch (...) {
       thrown = std::current_exception();
     }
   }
-  destroy_closure(op);
   state = saved;
-  scope = std::move(saved_scope);
+  current_scope() = std::move(scope);
   return thrown;
 }
 
@@ -92,7 +103,9 @@ void Core<P>::destroy_closure(Op* op) noexcept {
 
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
 template <class P>
-auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
+auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
+  if (runnable->is(kCaptured)) return execute_captured(static_cast<Captured*>(runnable), slot, here);
+  Op* op = static_cast<Op*>(runnable);
   Lane<P>& lane = *lanes_[op->lane];
   const bool timed = op->is(kHasRare) && rare(op).traced;
   if (timed) {
@@ -126,7 +139,7 @@ auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
       finish(op, ready);
     }
   }
-  Op* next = nullptr;
+  Run* next = nullptr;
   process(ready, here, here ? &next : nullptr);
   return next;
 }
@@ -134,19 +147,19 @@ auto Core<P>::execute(Op* op, Slot<P>& slot, Lane<P>* here) -> Op* {
 /// Handles a list of ready ops until nothing is left to do on this thread. At most one op of the lane `here` is handed
 /// to the caller instead of the queue.
 template <class P>
-void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Op** hand_off) {
+void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off) {
   for (;;) {
     if (Op* op = ready.finish.pop()) {
       finish(op, ready);
       continue;
     }
-    Op* op = ready.start.pop();
+    Run* op = ready.start.pop();
     if (!op) return;
     if (op->is(kNoBody)) {
-      finish_internal(op, ready);
+      finish_internal(static_cast<Op*>(op), ready);
       continue;
     }
-    if (op->is(kHasRare) && rare(op).traced) rare(op).ready_at = P::now();
+    if (op->is(kHasRare) && rare(static_cast<Op*>(op)).traced) rare(static_cast<Op*>(op)).ready_at = P::now();
     if (hand_off && !*hand_off && op->lane == here->index) {
       *hand_off = op;
     } else {
@@ -226,20 +239,22 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
 
 template <class P>
 void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept {
-  Op* op = static_cast<Op*>(operation);
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
-  RareParts<P>& parts = rare(op);
-  if (op->kind == OpKind::borrow) parts.borrower->borrows.fetch_sub(1, std::memory_order_seq_cst);
+  Info* const info = operation->kind == OpKind::captured ? static_cast<Info*>(operation) : nullptr;
+  Op* const op = info ? nullptr : static_cast<Op*>(operation);
+  RareParts<P>& parts = info ? *info->rare : rare(op);
+  const bool borrow = operation->kind == OpKind::borrow;
+  if (borrow) parts.borrower->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
     parts.answered = true;
     parts.exception = error;
     parts.exception_kind = kind;
   }
   ReadyList<P> ready;
-  if (op->kind == OpKind::borrow || parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    finish(op, ready);
+  if (borrow || parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    info ? finish_captured(info->op, ready) : finish(op, ready);
   open_.fetch_sub(1, std::memory_order_seq_cst);
   process(ready, nullptr, nullptr);
   if (before != Activity::running) flush(slot);
@@ -253,7 +268,8 @@ template <class P>
 void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   ErrorRef error;
   std::size_t bytes = 0;
-  const bool body = !op->is(kNoBody), counted = body || op->kind == OpKind::recover;
+  const bool body = !op->is(kNoBody) || op->kind == OpKind::replay, counted = body || op->kind == OpKind::recover;
+  std::shared_ptr<Recorded> program;  // goes last: it may be the end of closures
   if (!clean) {
     error = decide_error(op);
     if (error) note_failure(op, error);
@@ -262,6 +278,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     RareParts<P>& parts = rare(op);
     if (parts.traced && body) record_trace(op, error != nullptr);
     bytes = parts.bytes;
+    program = std::move(parts.program);
     parts.clear();
   }
   std::uint64_t retired = 1;  // the op's own reference
@@ -294,6 +311,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   if (op->kind == OpKind::recover) return finish(op, ready);
+  if (op->kind == OpKind::replay) return start_replay(op, ready);
   const std::shared_ptr<Wait> waiter = rare(op).waiter;
   const bool borrow = op->kind == OpKind::borrow;
   waiter->error = start_error(op);

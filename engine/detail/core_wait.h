@@ -148,17 +148,16 @@ template <class P>
 bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) {
   if (!variable) throw UsageError("[wait] no variable");
   if (variable->core != this) throw UsageError("[wait] the variable belongs to another engine");
+  refuse_capture("wait");
   Node& node = *static_cast<Node*>(variable);
   const auto idle = [&] {
     return node.tail.load(std::memory_order_acquire) == nullptr && !poisoned(node.mark.load(std::memory_order_acquire));
   };
   if (!options_.log_order && idle()) return true;
   if (in_op()) {
-    Op* op = static_cast<Op*>(thread_state().operation);
-    for (const Token<P>& t : tokens(op))
-      if (t.variable == &node && t.exclusive())
-        deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
-                 "' alone");
+    if (has_alone(thread_state().operation, &node))
+      deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
+               "' alone");
   }
   // Most waits are over soon: then nothing has to be told to anybody.
   if (!options_.log_order && !options_.serial) {
@@ -197,6 +196,7 @@ bool Core<P>::ticket_done(std::uint32_t index, std::uint64_t generation) {
 
 template <class P>
 bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
+  refuse_capture("wait for a ticket");
   if (!await_ticket(index, generation, limit)) return false;
   if (const ErrorRef root = failure_of(index, generation)) raise(root);
   return true;
@@ -287,6 +287,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
 
 template <class P>
 void Core<P>::wait_all() {
+  refuse_capture("wait_all");
   if (in_op()) deadlock("wait_all inside an op can never end: the op itself is part of it");
   wait_live(std::chrono::nanoseconds::max());
   std::vector<ErrorRef> roots;
@@ -307,6 +308,7 @@ Ticket Core<P>::push_recover(VariableBase* variable, const std::source_location&
   const Access access{variable, AccessMode::update};
   const PushOptions options{.name = "recover"};
   check({&access, 1}, options, where);
+  refuse_capture("recover");
   if (stopped_.load(std::memory_order_seq_cst) && !in_op()) refuse_stopped(options, where);
   Op* op = internal_op(OpKind::recover, access, where);
   const Ticket ticket(this, op->index, generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu);
@@ -320,11 +322,10 @@ template <class P>
 Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   if (access.mode == AccessMode::write) access.mode = AccessMode::update;
   check({&access, 1}, PushOptions{.name = "borrow"}, where);
+  refuse_capture("borrow");
   if (in_op()) {
-    Op* self = static_cast<Op*>(thread_state().operation);
-    for (const Token<P>& t : tokens(self))
-      if (t.variable == access.variable && t.exclusive())
-        deadlock("borrow can never be granted: the op itself has the variable alone");
+    if (has_alone(thread_state().operation, static_cast<const Node*>(access.variable)))
+      deadlock("borrow can never be granted: the op itself has the variable alone");
   }
   auto wait = std::make_shared<Wait>();
   Op* op = internal_op(OpKind::borrow, access, where);

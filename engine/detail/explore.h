@@ -126,7 +126,11 @@ struct ExplorePolicy {
     struct Producer {
       explicit Producer(Queue&) {}
     };
-    bool enqueue(Producer&, T value) { return enqueue(value); }
+    bool enqueue_bulk(Producer&, const T* items, std::size_t count) { return enqueue_bulk(items, count); }
+    bool enqueue_bulk(const T* items, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) enqueue(items[i]);
+      return true;
+    }
     std::size_t try_dequeue_bulk(T* items, std::size_t most) {
       std::size_t count = 0;
       while (count < most && try_dequeue(items[count])) ++count;

@@ -37,8 +37,10 @@ struct SystemPolicy {
       friend class Queue;
       moodycamel::ProducerToken token_;
     };
-    bool enqueue(Producer& producer, T item) { return queue_.enqueue(producer.token_, item); }
-    bool enqueue(T item) { return queue_.enqueue(item); }
+    bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
+      return queue_.enqueue_bulk(producer.token_, items, count);
+    }
+    bool enqueue_bulk(const T* items, std::size_t count) { return queue_.enqueue_bulk(items, count); }
     bool try_dequeue(T& item) { return queue_.try_dequeue(item); }
     std::size_t try_dequeue_bulk(T* items, std::size_t most) { return queue_.try_dequeue_bulk(items, most); }
     std::size_t size_approx() const { return queue_.size_approx(); }

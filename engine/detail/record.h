@@ -127,6 +127,8 @@ template <class P>
 struct Slot;
 template <class P>
 struct Lane;
+template <class P>
+struct ProgramState;
 
 /// What few ops have. Each part has its note in the record, set by the thread that fills it: where there is no note,
 /// nobody touches these cache lines.
@@ -140,7 +142,8 @@ struct RareParts {
   std::size_t bytes = 0;
   std::shared_ptr<WaitState<P>> waiter;
   Slot<P>* borrower = nullptr;
-  bool traced = false;  ///< times are taken
+  std::shared_ptr<ProgramState<P>> program;  ///< of a replay
+  bool traced = false;                       ///< times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
   // Of stream and async ops: complete rights still missing, its body, its device work or its Completion.
@@ -155,12 +158,15 @@ struct RareParts {
   // The device's.
   std::exception_ptr device_error;
 
+  bool failed() const { return thrown || answered || device_error; }
+  std::exception_ptr cause() const { return thrown ? thrown : exception ? exception : device_error; }
   void clear() {
     attributes.reset();
     cancel.reset();
     bytes = 0;
     waiter.reset();
     borrower = nullptr;
+    program.reset();
     traced = false;
     started_at = ended_at = 0;
     start_error.reset();
@@ -170,62 +176,76 @@ struct RareParts {
   }
 };
 
-/// OpRecord::path: what is not so on the common path, so that one look at the first cache line tells.
-enum OpPath : std::uint8_t {
-  kOnStream = 1,     ///< started by `issued` rights
-  kAsync = 2,        ///< the body takes a Completion
-  kOwnScope = 4,     ///< its scope is not that of a fresh thread of its lane
-  kHeapClosure = 8,  ///< `storage` holds a pointer to the closure
-  kHasRare = 16,     ///< the pusher filled some of the rare parts
-  kSeesPoison = 32,  ///< OnPoison::run
-  kNoBody = 64,      ///< OpKind is not `body`
-  kManyTokens = 128  ///< in the rare parts
+/// Runnable::path: what is not so on the common path, so that one look at the first cache line tells.
+enum OpPath : std::uint16_t {
+  kOnStream = 1,      ///< started by `issued` rights
+  kAsync = 2,         ///< the body takes a Completion
+  kOwnScope = 4,      ///< its scope is not that of a fresh thread of its lane
+  kHeapClosure = 8,   ///< `storage` holds a pointer to the closure
+  kHasRare = 16,      ///< the pusher filled some of the rare parts
+  kSeesPoison = 32,   ///< OnPoison::run
+  kNoBody = 64,       ///< OpKind is neither `body` nor `captured`
+  kManyTokens = 128,  ///< in the rare parts
+  kCaptured = 256,    ///< a CapturedOp (program.h), not an OpRecord
+};
+inline constexpr int kCountShift = 10, kPriorityShift = 13;  ///< above the bits: inline tokens, priority
+
+/// What a lane's queue holds.
+template <class P>
+struct Runnable {
+  typename P::template Atomic<std::uint64_t> word{0};  ///< generation, references, RecordState
+  const ClosureTable* table = nullptr;
+  Runnable* next = nullptr;                                    ///< in a ready list
+  typename P::template Atomic<std::int32_t> start_pending{0};  ///< rights missing before it may start; one: not counted
+  std::uint16_t lane = 0;
+  std::uint16_t path = 0;
+
+  bool is(OpPath bit) const { return path & bit; }
+  int priority() const { return path >> kPriorityShift; }
 };
 
 /// Four cache lines. The first has all that a worker needs to run and finish an op of one variable, but for the closure
 /// in the third; what names the op is in the fourth.
 template <class P>
-struct OpRecordHead {
+struct OpRecordHead : Runnable<P> {
   static constexpr int kInlineTokens = 4;
-
-  typename P::template Atomic<std::uint64_t> word{0};  ///< generation, references, RecordState
-  const ClosureTable* table = nullptr;
-  OpRecord<P>* next = nullptr;                                 ///< in a ready list
-  typename P::template Atomic<std::int32_t> start_pending{0};  ///< rights missing before it may start; one: not counted
-  std::uint16_t lane = 0;
-  std::uint8_t path = 0;
-  std::uint8_t inline_count = 0;
   Token<P> inline_tokens[kInlineTokens];
 };
 
 template <class P>
 struct alignas(64) OpRecord : OpRecordHead<P>, Operation {
-  bool is(OpPath bit) const { return this->path & bit; }
-  bool single() const { return this->inline_count == 1; }
-  void* closure() { return is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
+  std::uint32_t inline_count() const { return this->path >> kCountShift & 7u; }
+  bool single() const { return inline_count() == 1; }
+  void* closure() { return this->is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
 };
 
 /// Ops that a transition made ready to start, and those that it made ready to be finished, in the order found.
 template <class P>
 struct ReadyList {
+  template <class T>
   struct List {
-    OpRecord<P>* head = nullptr;
-    OpRecord<P>* tail = nullptr;
-    void push(OpRecord<P>* op) {
+    T* head = nullptr;
+    T* tail = nullptr;
+    void push(T* op) {
       op->next = nullptr;
-      (tail ? tail->next : head) = op;
+      if (tail) {
+        tail->next = op;
+      } else {
+        head = op;
+      }
       tail = op;
     }
-    OpRecord<P>* pop() {
-      OpRecord<P>* op = head;
+    T* pop() {
+      T* op = head;
       if (op) {
-        head = op->next;
+        head = static_cast<T*>(op->next);
         if (!head) tail = nullptr;
       }
       return op;
     }
   };
-  List start, finish;
+  List<Runnable<P>> start;
+  List<OpRecord<P>> finish;
 };
 
 }  // namespace sluice::detail

@@ -29,16 +29,16 @@ class Batch {
 
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
   /// The owner's, while empty.
-  void put(OpRecord<P>* const* ops, std::size_t count) {
+  void put(Runnable<P>* const* ops, std::size_t count) {
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < count; ++i) items_[(tail + i) % kSize].store(ops[i], std::memory_order_relaxed);
     tail_.store(tail + static_cast<std::uint32_t>(count), std::memory_order_release);
   }
-  OpRecord<P>* take() {
+  Runnable<P>* take() {
     std::uint32_t head = head_.load(std::memory_order_acquire);
     while (head != tail_.load(std::memory_order_acquire)) {
       // Read before it is ours: where another was quicker the owner may have put another op there, and head has moved.
-      OpRecord<P>* const op = items_[head % kSize].load(std::memory_order_relaxed);
+      Runnable<P>* const op = items_[head % kSize].load(std::memory_order_relaxed);
       if (head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return op;
     }
     return nullptr;
@@ -47,13 +47,13 @@ class Batch {
  private:
   typename P::template Atomic<std::uint32_t> head_{0};
   typename P::template Atomic<std::uint32_t> tail_{0};
-  std::array<typename P::template Atomic<OpRecord<P>*>, kSize> items_{};
+  std::array<typename P::template Atomic<Runnable<P>*>, kSize> items_{};
 };
 
 /// One thread's part of an engine: its op records, its share of the caps, its counts. Threads come and go; slots stay.
 template <class P>
 struct alignas(64) Slot {
-  using Queue = typename P::template Queue<OpRecord<P>*>;
+  using Queue = typename P::template Queue<Runnable<P>*>;
 
   // The owner's own. Records are given out in the order of their addresses, so that neighbours are pushed one after
   // another; a record that is still in use is passed over (core_records.h).
@@ -65,6 +65,7 @@ struct alignas(64) Slot {
   std::int64_t credits = 0;           ///< ops it may push before it asks for more
   std::int64_t returned_credits = 0;  ///< of ops it finished
   bool far_behind = false;            ///< many ops are in flight, as of the last time that it returned credits
+  int ran = 0;                        ///< ops that one call of execute() ran besides the first
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
   /// Its place in each ready queue it ever used, by lane and priority.
@@ -97,7 +98,7 @@ struct Lane {
   typename P::template Atomic<std::uint32_t> priorities{0};  ///< which queues were ever used
   typename P::template Atomic<bool> overflowed{false};       ///< a queue had no memory: ops went to `overflow`
   typename P::Mutex overflow_mutex;
-  typename ReadyList<P>::List overflow;
+  typename ReadyList<P>::template List<Runnable<P>> overflow;
   /// The workers that are draining, for their batches. One that finds no place here takes ops one by one.
   std::array<typename P::template Atomic<Slot<P>*>, 64> drainers{};
   typename P::template Atomic<std::uint32_t> drainers_end{0};       ///< places ever used

@@ -159,5 +159,11 @@ TEST(Random, DrawsDoNotDependOnThreadsOrSplits) {
   for (float v : whole) EXPECT_TRUE(v >= 0 && v < 1);
 }
 
+TEST(Views, ArrayOperationsAreRefusedInsideACapture) {
+  const NDArray x = arange(0, 4);
+  EXPECT_THROW(Engine::instance().capture([&] { x.fill(1); }), ArrayError);
+  EXPECT_EQ(elements(x), (Ints{0, 1, 2, 3}));
+}
+
 }  // namespace
 }  // namespace sluice::testing

@@ -1,0 +1,408 @@
+// Core<P>, capture and replay. A replay is one op over all variables of its program; what it does when its turn comes
+// is to let the captured ops run along the edges that were found at the capture.
+#pragma once
+
+#include <algorithm>
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+// ---- capture
+
+template <class P>
+void Core<P>::refuse_capture(const char* what) const {
+  if (current_scope().recorder)
+    throw UsageError("[" + std::string(what) + "] inside a capture: nothing runs before the replay");
+}
+
+template <class P>
+std::shared_ptr<ProgramBase> Core<P>::begin_capture(const char* name, const std::source_location& where) {
+  if (current_scope().recorder) throw UsageError("[capture] " + to_string(where) + ": inside another capture");
+  auto program = std::make_shared<Recorded>();
+  program->core = shared_from_this();
+  program->name = name;
+  program->variables.push_back(Variable(new_variable(name, true)));
+  return program;
+}
+
+/// A push that is recorded: takes nothing of the caps, and has no ticket.
+template <class P>
+OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                         const PushOptions& options, const std::source_location& where, Lane<P>& lane) {
+  const ScopeState& scope = current_scope();
+  Recorded& program = *static_cast<Recorded*>(scope.recorder);
+  if (program.core.get() != this) bad_use(options, where, "inside a capture of another engine");
+  Info& info = program.infos.emplace_back();
+  try {
+    info.program = &program;
+    const auto before = [](const CapturedAccess<P>& a, const Node* node) { return locked_before(a.variable, node); };
+    const auto add = [&](const Access& a, std::size_t position) {
+      auto* node = static_cast<Node*>(a.variable);
+      auto at = std::lower_bound(info.accesses.begin(), info.accesses.end(), node, before);
+      if (at != info.accesses.end() && at->variable == node) {
+        if (at->mode != a.mode) at->mode = AccessMode::update;
+        return;
+      }
+      info.positions.insert(info.positions.begin() + (at - info.accesses.begin()),
+                            static_cast<std::uint16_t>(position));
+      info.accesses.insert(at, {node, a.mode, false});
+      node->refs.fetch_add(1, std::memory_order_relaxed);
+      program.variables.push_back(Variable(node));
+    };
+    for (std::size_t i = 0; i < accesses.size(); ++i) add(accesses[i], i);
+    if (scope.sequence) add({scope.sequence.get(), AccessMode::order}, accesses.size());
+    info.kind = OpKind::captured;
+    info.name = options.name ? options.name : options.op ? options.op->name : "op";
+    info.info = options.op;
+    info.where = where;
+    info.tag = scope.tag;
+    info.flags = scope.flags;
+    info.scope_device = lane.kind == LaneKind::io ? scope.device : lane.device;
+    info.cancel = scope.cancel;
+    info.attributes = options.attributes;
+    info.lane = lane.index;
+    info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift);
+    if (scope.tag || scope.flags || scope.cancel || info.scope_device != lane.device) info.path |= kOwnScope;
+    if (options.on_poison == OnPoison::run) info.path |= kSeesPoison;
+    if (lane.stream) info.path |= kOnStream;
+    void* closure = info.storage;
+    if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
+      closure = ::operator new (closure_size, std::align_val_t{64});
+      new (info.storage) void*(closure);
+      info.path |= kHeapClosure;
+    }
+    program.bytes += options.bytes;
+    return {&info, closure};
+  } catch (...) {
+    program.infos.pop_back();
+    throw;
+  }
+}
+
+/// Finds the edges: a reader follows the last writer, a writer all readers since, or else the last writer.
+template <class P>
+void Core<P>::end_capture(ProgramBase& base) {
+  Recorded& program = static_cast<Recorded&>(base);
+  std::vector<Info*> pushed;
+  for (Info& info : program.infos)
+    if (info.table) pushed.push_back(&info);
+  const std::size_t n = program.count = pushed.size();
+  struct Use {
+    std::int64_t writer = -1;
+    std::vector<std::uint32_t> readers;
+    bool exclusive = false, ordered = true;
+  };
+  std::unordered_map<Node*, Use> uses;
+  std::vector<std::vector<std::uint32_t>> edges(n);
+  program.ops = std::make_unique<Captured[]>(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Captured& op = program.ops[i];
+    Info& info = *pushed[i];
+    info.op = &op;
+    op.program = &program;
+    op.info = &info;
+    op.table = info.table;
+    op.lane = info.lane;
+    op.path = info.path | (info.table->async ? kAsync : 0);
+    if (op.is(kAsync) || op.is(kOnStream)) info.rare = std::make_unique<RareParts<P>>();
+    const auto follow = [&](std::uint32_t before) {
+      if (!edges[before].empty() && edges[before].back() == i) return;  // by another variable
+      edges[before].push_back(i);
+      ++op.predecessors;
+    };
+    for (const CapturedAccess<P>& a : info.accesses) {
+      Use& use = uses[a.variable];
+      if (a.mode != AccessMode::order) use.ordered = false;
+      if (a.mode == AccessMode::read) {
+        if (use.writer >= 0) follow(static_cast<std::uint32_t>(use.writer));
+        use.readers.push_back(i);
+        continue;
+      }
+      use.exclusive = true;
+      for (const std::uint32_t reader : use.readers) follow(reader);
+      if (use.readers.empty() && use.writer >= 0) follow(static_cast<std::uint32_t>(use.writer));
+      use.readers.clear();
+      use.writer = i;
+    }
+    op.start_pending.store(op.predecessors, std::memory_order_relaxed);
+    if (op.predecessors > 0) continue;
+    auto at = std::find_if(program.roots.begin(), program.roots.end(),
+                           [&](const auto& roots) { return roots.lane == op.lane && roots.priority == op.priority(); });
+    if (at == program.roots.end()) at = program.roots.insert(at, {op.lane, op.priority(), {}});
+    at->ops.push_back(&op);
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Captured& op = program.ops[i];
+    op.first_successor = static_cast<std::uint32_t>(program.successors.size());
+    op.successors = static_cast<std::uint32_t>(edges[i].size());
+    program.successors.insert(program.successors.end(), edges[i].begin(), edges[i].end());
+    if (edges[i].empty()) ++program.leaves;
+  }
+  program.accesses.push_back({program.variables.front().get(), AccessMode::order});
+  for (const auto& [node, use] : uses)
+    program.accesses.push_back({node, use.ordered     ? AccessMode::order
+                                      : use.exclusive ? AccessMode::update
+                                                      : AccessMode::read});
+  std::sort(program.accesses.begin(), program.accesses.end(), [](const Access& a, const Access& b) {
+    return locked_before(static_cast<const Node*>(a.variable), static_cast<const Node*>(b.variable));
+  });
+  if (program.accesses.size() > kMaxAccesses)
+    throw UsageError("[capture] " + std::to_string(program.accesses.size()) + " variables; " +
+                     std::to_string(kMaxAccesses) + " are the most");
+}
+
+// ---- replay
+
+template <class P>
+Ticket Core<P>::replay(const std::shared_ptr<ProgramBase>& base, const PushOptions& options,
+                       const std::source_location& where) {
+  static constexpr ClosureTable nothing{[](void*, Context&, Completion*) {}, nullptr, false};
+  auto program = std::static_pointer_cast<Recorded>(base);
+  if (!program) bad_use(options, where, "no program");
+  if (program->core.get() != this) bad_use(options, where, "the program belongs to another engine");
+  refuse_capture("replay");
+  PushOptions as_push = options;
+  as_push.name = program->name;
+  as_push.bytes += program->bytes;
+  Op* op = static_cast<Op*>(begin_push(program->accesses, 1, 1, as_push, where).operation);
+  op->kind = OpKind::replay;
+  op->path |= kNoBody | kSeesPoison | kHasRare;
+  rare(op).program = std::move(program);
+  return commit_push(op, nothing);
+}
+
+/// Its variables are the program's alone (or its readers'): from here to the end of the last captured op.
+template <class P>
+void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
+  RareParts<P>& parts = rare(op);
+  Recorded& program = *parts.program;
+  const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  std::uint32_t flags = 0;
+  program.running = op;
+  program.cancel = parts.cancel;
+  program.skip = program.first_error = nullptr;
+  if (word & kCancelled) {
+    std::lock_guard lock(error_mutex_);
+    program.skip = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+  }
+  if (program.skip || program.cancel) flags |= kWatched;
+  if (parts.traced) {
+    flags |= kTimed;
+    program.pushed_at = parts.pushed_at;
+    parts.traced = false;  // its ops are the ones to see
+  }
+  for (const Token<P>& t : tokens(op))
+    if (t.state.load(std::memory_order_relaxed) & kMarked) flags |= kCareful;
+  program.flags.store(flags, std::memory_order_relaxed);
+  program.leaves_left.store(program.leaves, std::memory_order_relaxed);
+  if (program.count == 0) return finish(op, ready);
+  // Once the last root is out the run may end, and the program with it.
+  const std::shared_ptr<Recorded> keep = parts.program;
+  for (const auto& roots : keep->roots)
+    enqueue_all(*lanes_[roots.lane], roots.priority, roots.ops.data(), roots.ops.size());
+}
+
+template <class P>
+auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Run* {
+  ThreadState& state = thread_state();
+  for (;; ++slot.ran) {
+    Recorded& program = *op->program;
+    Lane<P>& lane = *lanes_[op->lane];
+    op->start_pending.store(op->predecessors, std::memory_order_relaxed);  // for the next run
+    if (here && !(op->path & (kOnStream | kAsync | kOwnScope)) && program.flags.load(std::memory_order_acquire) == 0 &&
+        !cancel_all_.load(std::memory_order_relaxed)) {
+      state.core = this;
+      state.operation = op->info;
+      Context context(op->info, this, nullptr, lane.device);
+      std::exception_ptr thrown;
+      try {
+        op->table->invoke(op->closure(), context, nullptr);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      state.core = nullptr;
+      state.operation = nullptr;
+      if (thrown) settle_captured(op, root_of(op->info, thrown, ErrorKind::failed));
+    } else if (run_captured(op, lane, slot)) {
+      return nullptr;
+    }
+    // After the last successor is let go the op is not ours any more, nor after the last leaf the program.
+    Captured* next = nullptr;
+    if (const std::uint32_t n = op->successors) {
+      const std::uint32_t* const list = &program.successors[op->first_successor];
+      Captured* const ops = program.ops.get();
+      for (std::uint32_t k = 0; k < n; ++k) {
+        Captured* s = &ops[list[k]];
+        if (s->predecessors > 1 && s->start_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+        if (!next && here && s->lane == here->index) {
+          next = s;
+        } else {
+          enqueue(s);
+        }
+      }
+    } else if (program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      ReadyList<P> ready;
+      finish(program.running, ready);
+      Run* handed = nullptr;
+      process(ready, here, here ? &handed : nullptr);
+      return handed;
+    }
+    if (!next || slot.ran >= 63) return next;
+    op = next;
+  }
+}
+
+/// The careful way: skips, scopes, streams, Completions, marks, times. True if the op completes later.
+template <class P>
+bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
+  Info& info = *op->info;
+  Recorded& program = *op->program;
+  const bool timed = program.flags.load(std::memory_order_relaxed) & kTimed;
+  const std::int64_t start = timed ? P::now() : 0;
+  info.wrote_nothing = info.skipped = false;
+  for (CapturedAccess<P>& a : info.accesses) a.heal = false;
+  ErrorRef error = reason_to_skip(op);
+  bool later = false;
+  if (error) {
+    info.skipped = true;
+  } else {
+    const bool on_stream = op->is(kOnStream), async = op->is(kAsync);
+    if (on_stream || async) {
+      info.rare->clear();
+      info.rare->finish_pending.store(1 + on_stream + async, std::memory_order_relaxed);
+    }
+    std::exception_ptr thrown = call(*op->table, op->closure(), info,
+                                     {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr}, lane, async);
+    if (on_stream || async) {
+      later = true;
+      info.rare->thrown = std::move(thrown);
+      if (on_stream) {
+        open_.fetch_add(1, std::memory_order_seq_cst);
+        on_device_.fetch_add(1, std::memory_order_seq_cst);
+        auto self = shared_from_this();
+        lane.stream->notify([this, self, op](std::exception_ptr failure) {
+          Slot<P>& mine = my_slot();
+          const Activity before = mine.activity.load(std::memory_order_relaxed);
+          mine.activity.store(Activity::running, std::memory_order_seq_cst);
+          ReadyList<P> ready;
+          if (failure) op->info->rare->device_error = std::move(failure);
+          if (op->info->rare->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
+          open_.fetch_sub(1, std::memory_order_seq_cst);
+          on_device_.fetch_sub(1, std::memory_order_seq_cst);
+          process(ready, nullptr, nullptr);
+          flush(mine);
+          mine.activity.store(before, std::memory_order_release);
+        });
+      }
+    } else if (thrown) {
+      error = root_of(&info, thrown, ErrorKind::failed);
+    }
+  }
+  if (timed) {
+    TraceEvent e{
+        info.name,         lane.device,       lane.kind, slot.number, 0,        info.tag,        info.where.file_name(),
+        info.where.line(), program.pushed_at, start,     start,       P::now(), error != nullptr};
+    std::lock_guard lock(slot.trace_mutex);
+    slot.trace.push_back(e);
+  }
+  if (later) {
+    if (info.rare->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return true;
+    ReadyList<P> ready;
+    finish_captured(op, ready);
+    process(ready, nullptr, nullptr);
+    return true;
+  }
+  if (error || (program.flags.load(std::memory_order_relaxed) & kCareful)) settle_captured(op, error);
+  return false;
+}
+
+template <class P>
+ErrorRef Core<P>::reason_to_skip(Captured* op) {
+  Recorded& program = *op->program;
+  Info& info = *op->info;
+  if (cancel_all_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(error_mutex_);
+    if (!stop_root_)
+      stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
+    return stop_root_;
+  }
+  const std::uint32_t flags = program.flags.load(std::memory_order_relaxed);
+  if ((flags & kWatched) && program.skip) return program.skip;
+  for (CancelState* scope : {program.cancel.get(), info.cancel.get()}) {
+    if (!scope || !scope->cancelled.load(std::memory_order_acquire)) continue;
+    std::lock_guard scope_lock(scope->mutex);
+    if (!scope->root) {
+      std::lock_guard lock(error_mutex_);
+      scope->root = new_root(ErrorKind::cancelled, &info, nullptr, "its scope was cancelled before it began");
+    }
+    return scope->root;
+  }
+  if (op->is(kSeesPoison) || !(flags & kCareful)) return nullptr;
+  const CapturedAccess<P>* first = nullptr;
+  std::uint16_t position = 0;
+  for (std::size_t i = 0; i < info.accesses.size(); ++i) {
+    const CapturedAccess<P>& a = info.accesses[i];
+    if (a.mode != AccessMode::read && a.mode != AccessMode::update) continue;
+    if (!poisoned(a.variable->mark.load(std::memory_order_acquire))) continue;
+    if (!first || info.positions[i] < position) first = &a, position = info.positions[i];
+  }
+  if (!first) return nullptr;
+  std::lock_guard lock(error_mutex_);
+  return first->variable->rare->error;
+}
+
+/// Marks what the op wrote, and lets the rest of the run look at marks.
+template <class P>
+void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
+  Info& info = *op->info;
+  Recorded& program = *op->program;
+  bool wrote = false;
+  for (CapturedAccess<P>& a : info.accesses) {
+    if (a.mode == AccessMode::read) continue;
+    wrote = wrote || a.mode != AccessMode::order;
+    stays_marked(*a.variable, a.mode, a.heal, OpKind::body, error, info.skipped || info.wrote_nothing);
+  }
+  if (!error) return;
+  {
+    std::lock_guard lock(error_mutex_);
+    const auto index = static_cast<std::size_t>(op - program.ops.get());
+    if (!program.first_error || index < program.first_failed) program.first_error = error, program.first_failed = index;
+    if (!wrote && !info.skipped)
+      if (auto it = roots_.find(error->sequence); it != roots_.end()) it->second.wrote_nothing = true;
+  }
+  program.flags.fetch_or(kCareful, std::memory_order_acq_rel);
+}
+
+/// Of a stream or async op: it is over.
+template <class P>
+void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
+  Info& info = *op->info;
+  Recorded& program = *op->program;
+  const RareParts<P>& parts = *info.rare;
+  const ErrorRef error =
+      parts.failed() ? root_of(&info, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind) : nullptr;
+  if (error || (program.flags.load(std::memory_order_relaxed) & kCareful)) settle_captured(op, error);
+  Captured* const ops = program.ops.get();
+  for (std::uint32_t k = 0, n = op->successors; k < n; ++k) {
+    Captured* s = &ops[program.successors[op->first_successor + k]];
+    if (s->predecessors == 1 || s->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(s);
+  }
+  if (op->successors == 0 && program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    finish(program.running, ready);
+}
+
+/// True if the running op has the variable alone, so that a wait for it can never end.
+template <class P>
+bool Core<P>::has_alone(Operation* operation, const Node* node) const {
+  if (operation->kind == OpKind::captured) {
+    for (const Access& a : static_cast<Info*>(operation)->program->accesses)
+      if (a.variable == node) return a.mode != AccessMode::read;
+    return false;
+  }
+  for (const Token<P>& t : tokens(static_cast<Op*>(operation)))
+    if (t.variable == node) return t.exclusive();
+  return false;
+}
+
+}  // namespace sluice::detail
