@@ -55,7 +55,8 @@ class Ticket {
   Ticket() = default;
   /// A number that no other op of this engine has.
   std::uint64_t id() const { return generation_ << 32 | index_; }
-  /// True when the op has completed, failed or been skipped. Does not block.
+  /// True when the op has completed, failed or been skipped. Does not block. What a wait on a variable says may be
+  /// known a moment before the ticket says it.
   bool done() const;
   /// Blocks until then. Throws the op's error: the root that it failed with or was skipped for (kept for the latest
   /// 65,536 failed ops at least). Inside an op: throws Error (deadlock) if the wait can never end.

@@ -15,6 +15,18 @@ template <class P>
 Token<P>* locked_tail() {
   return &lock_mark<P>;
 }
+/// The tail of an idle variable that is marked; of one that is not it is null. So a pusher that finds a variable idle
+/// and takes it by compare-exchange knows whether it is marked, whatever came and went in between.
+template <class P>
+inline Token<P> marked_mark;
+template <class P>
+Token<P>* marked_tail() {
+  return &marked_mark<P>;
+}
+template <class P>
+bool is_idle(const Token<P>* tail) {
+  return !tail || tail == marked_tail<P>();
+}
 
 template <class P>
 class Chain {
@@ -45,14 +57,19 @@ class Chain {
           // Last in its chain and finished: leave the variable idle. Before the state says so, or a pusher that linked
           // itself meanwhile could close this record under the compare-exchange.
           Tok* expected = token;
-          if (variable->tail.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel)) {
+          Tok* const idle = now & (exclusive ? kLeavesMark : kMarked) ? marked_tail<P>() : nullptr;
+          if (variable->tail.compare_exchange_strong(expected, idle, std::memory_order_acq_rel)) {
             detached = true;
             break;
           }
         }
         if (token->state.compare_exchange_weak(old, now, std::memory_order_acq_rel, std::memory_order_acquire)) break;
       }
-      const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
+      const std::uint32_t all = next ? rights_passed(now, exclusive) : 0;
+      std::uint32_t passed = all & ~rights_passed(old, exclusive);
+      // Who linked the successor may not have passed on yet what it has to: the mark must not come after the last
+      // right.
+      if (passed & kWriteComplete) passed |= all & kMarked;
       const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
       if (now & ~old & kAllRights) count_down(op, exclusive, on_stream, now & ~old, ready, pending);
       if (last) retire(op, detached ? variable : nullptr);
@@ -68,19 +85,21 @@ class Chain {
   static bool link(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending, Retire&& retire) {
     if (n == 1) {
       Tok* before = take_one(tokens[0], counts);
-      if (before) connect(before, &tokens[0], ready, pending, retire);
-      return !before;
+      if (is_idle<P>(before)) return true;
+      connect(before, &tokens[0], ready, pending, retire);
+      return false;
     }
     // Two-phase locking in one order: pushes are serialisable, and no two pushers can wait in a circle.
     int missing = 0;
     for (int i = 0; i < n; ++i) {
-      missing += (tokens[i].next = take(tokens[i])) != nullptr;
+      tokens[i].next = take(tokens[i]);
+      missing += !is_idle<P>(tokens[i].next);
       tokens[i].state.store(0, std::memory_order_relaxed);
     }
     counts(missing);
     for (int i = 0; i < n; ++i)
-      if (!tokens[i].next) {
-        grant(tokens[i]);
+      if (is_idle<P>(tokens[i].next)) {
+        grant(tokens[i], std::exchange(tokens[i].next, nullptr));
         hold(tokens[i]);
         tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
       }
@@ -125,16 +144,17 @@ class Chain {
         continue;
       }
       // Not yet visible to anybody: plain stores. Undone below if another pusher comes first.
-      counts(before ? 1 : 0);
-      if (!before) {
-        grant(token);
+      counts(is_idle<P>(before) ? 0 : 1);
+      if (is_idle<P>(before)) {
+        grant(token, before);
         if (!std::exchange(held, true)) hold(token);
       } else {
         token.state.store(0, std::memory_order_relaxed);
       }
       if (tail.compare_exchange_weak(before, &token, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
-    if (held && before) token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
+    if (held && !is_idle<P>(before))
+      token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
     return before;
   }
 
@@ -145,9 +165,8 @@ class Chain {
   /// A chain that has tokens has a reference to its variable.
   static void hold(Tok& token) { token.variable->refs.fetch_add(1, std::memory_order_relaxed); }
   /// The first in its chain has all rights at once, and hears of the variable's mark here.
-  static void grant(Tok& token) {
-    const bool marked = token.variable->mark.load(std::memory_order_relaxed) != Mark::none;
-    token.state.store(marked ? kAllRights | kMarked : kAllRights, std::memory_order_relaxed);
+  static void grant(Tok& token, const Tok* before) {
+    token.state.store(before ? kAllRights | kMarked : kAllRights, std::memory_order_relaxed);
   }
 
   template <class Pending, class Retire>

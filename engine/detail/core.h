@@ -81,10 +81,10 @@ class Core final : public CoreBase {
   std::vector<LoggedPush> take_order() override;
 
  private:
-  static constexpr std::uint32_t kSlabOps = 256, kBlockOps = 64;
+  static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
   static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
   static constexpr std::size_t kAhead = 16;        ///< as many
-  static constexpr std::uint32_t kMaxSlabs = 1u << 14;
+  static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
   struct Slab {
     Op ops[kSlabOps];
     RareParts<P> rare[kSlabOps];

@@ -175,7 +175,10 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   if (count > 1) {
     d.batch_priority = priority;
     d.slot.batch.put(ops + 1, count - 1);
-    if (d.lane.width > 1) wake(d.lane);
+    if (d.lane.width > 1) {
+      P::fence();
+      wake(d.lane);
+    }
   }
   return ops[0];
 }

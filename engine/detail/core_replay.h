@@ -331,9 +331,9 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   if ((flags & kWatched) && program.skip) return program.skip;
   for (CancelState* scope : {program.cancel.get(), info.cancel.get()}) {
     if (!scope || !scope->cancelled.load(std::memory_order_acquire)) continue;
+    std::lock_guard lock(error_mutex_);
     std::lock_guard scope_lock(scope->mutex);
     if (!scope->root) {
-      std::lock_guard lock(error_mutex_);
       scope->root = new_root(ErrorKind::cancelled, &info, nullptr, "its scope was cancelled before it began");
     }
     return scope->root;

@@ -22,9 +22,9 @@ ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
   }
   if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_acquire)) {
     CancelState& scope = *rare(op).cancel;
-    std::lock_guard scope_lock(scope.mutex);
+    std::lock_guard lock(error_mutex_);
+    std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
     if (!scope.root) {
-      std::lock_guard lock(error_mutex_);
       scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
     }
     return scope.root;

@@ -53,7 +53,10 @@ VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
   node->keep = shared_from_this();
   node->name = name;
   node->number = next_variable_.fetch_add(1, std::memory_order_relaxed);
-  if (!has_value) node->mark.store(Mark::empty, std::memory_order_relaxed);
+  if (!has_value) {
+    node->mark.store(Mark::empty, std::memory_order_relaxed);
+    node->tail.store(marked_tail<P>(), std::memory_order_relaxed);
+  }
   return node;
 }
 

@@ -102,6 +102,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
     slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
   }
   if (lane) lane->blocked.fetch_add(1, std::memory_order_seq_cst);
+  P::fence();  // a pusher sees the substitute's place, or the look below its op
   Blocked result = Blocked::done;
   bool stuck = false;
   std::uint64_t seen = 0;
@@ -151,7 +152,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   refuse_capture("wait");
   Node& node = *static_cast<Node*>(variable);
   const auto idle = [&] {
-    return node.tail.load(std::memory_order_acquire) == nullptr && !poisoned(node.mark.load(std::memory_order_acquire));
+    return is_idle<P>(node.tail.load(std::memory_order_acquire)) && !poisoned(node.mark.load(std::memory_order_acquire));
   };
   if (!options_.log_order && idle()) return true;
   if (in_op()) {

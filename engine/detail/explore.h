@@ -161,6 +161,7 @@ struct ExplorePolicy {
     std::deque<T> items_;
   };
 
+  static constexpr std::uint32_t kSlabOps = 32, kMaxSlabs = 64;
   static constexpr int kWaitSpins = 1;
   static constexpr int kDrainSpins = 1;
   static constexpr int kGatherPauses = 1;

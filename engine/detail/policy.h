@@ -49,8 +49,9 @@ struct SystemPolicy {
     moodycamel::ConcurrentQueue<T> queue_;
   };
 
-  static constexpr int kWaitSpins = 400;                 ///< polls of a waiter before it parks
-  static constexpr int kDrainSpins = 300;                ///< polls of a drainer before it leaves
+  static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
+  static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
+  static constexpr int kDrainSpins = 300;                               ///< polls of a drainer before it leaves
   static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 

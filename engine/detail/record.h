@@ -93,10 +93,10 @@ struct VariableRare {
 /// One cache line: an idle variable costs no more.
 template <class P>
 struct alignas(64) VariableNode : VariableBase {
-  typename P::template Atomic<Token<P>*> tail{nullptr};
-  typename P::template Atomic<Mark> mark{Mark::none};  ///< changed by the op that has the variable alone
-  std::unique_ptr<VariableRare> rare;                  ///< made once, under the core's error mutex
-  std::shared_ptr<CoreBase> keep;                      ///< a handle may outlive its Engine
+  typename P::template Atomic<Token<P>*> tail{nullptr};  ///< chain.h says what stands for idle
+  typename P::template Atomic<Mark> mark{Mark::none};    ///< changed by the op that has the variable alone
+  std::unique_ptr<VariableRare> rare;                    ///< made once, under the core's error mutex
+  std::shared_ptr<CoreBase> keep;                        ///< a handle may outlive its Engine
 };
 
 /// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.
