@@ -117,7 +117,7 @@ class Context {
   /// True when the op's scope or the engine was cancelled meanwhile: a long body may then return or throw early.
   bool cancelled() const;
   /// The body throws, but it had written nothing: the poison it leaves is intact, and `recover` can clear it.
-  void wrote_nothing() { operation_->wrote_nothing = true; }
+  void wrote_nothing() { operation_->wrote_nothing = wrote_nothing_ = true; }
   /// With OnPoison::run: the error that this variable carried when the op began; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }
   /// With OnPoison::run, for an `update` access: clears the variable's poison when the body returns normally.
@@ -130,12 +130,14 @@ class Context {
  public:  // for the engine
   Context(detail::Operation* operation, detail::CoreBase* core, Stream* stream, Device device)
       : operation_(operation), core_(core), stream_(stream), device_(device) {}
+  bool says_wrote_nothing() const { return wrote_nothing_; }
 
  private:
   detail::Operation* operation_;
   detail::CoreBase* core_;
   Stream* stream_;
   Device device_;
+  bool wrote_nothing_ = false;
 };
 
 /// The answer of an op that completes later than it returns. Move-only, one-shot: the first answer counts, any thread

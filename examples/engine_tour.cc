@@ -121,4 +121,16 @@ int main() {
   engine.recover(frame);
   engine.wait(frame);
   std::printf("   recovered: three pixels %d %d %d\n", frame->at(99, 0), frame->at(99, 1), frame->at(99, 2));
+
+  std::printf("5. What is pushed again and again can be captured once, and replayed at a small part of the cost.\n");
+  const Program program = engine.capture([&] {
+    engine.push([=] { blur(*frame); }, {update(frame)}, {.name = "blur"});
+    engine.push([=, thumb = thumbs[0]] { shrink(*frame, *thumb); }, {read(frame), write(thumbs[0])},
+                {.name = "shrink"});
+    engine.push([=] { invert(*frame); }, {update(frame)}, {.name = "invert"});
+  });
+  for (int i = 0; i < 100; ++i) engine.replay(program);
+  engine.wait(frame);
+  std::printf("   %zu operations, 100 times: three pixels %d %d %d\n", program.size(), frame->at(99, 0),
+              frame->at(99, 1), frame->at(99, 2));
 }

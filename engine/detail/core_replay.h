@@ -223,7 +223,11 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
       }
       state.core = nullptr;
       state.operation = nullptr;
-      if (thrown) settle_captured(op, root_of(op->info, thrown, ErrorKind::failed));
+      if (thrown) {
+        op->info->skipped = false;  // an earlier run may have left them
+        op->info->wrote_nothing = context.says_wrote_nothing();
+        settle_captured(op, root_of(op->info, thrown, ErrorKind::failed));
+      }
     } else if (run_captured(op, lane, slot)) {
       return nullptr;
     }

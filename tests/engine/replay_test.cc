@@ -262,6 +262,36 @@ TEST(Replay, ThrowsTheFirstErrorOfTheCaptureAndGoesOnWhereItCan) {
   EXPECT_EQ(ran, 21);
 }
 
+/// What one run says of itself is not taken for the next.
+TEST(Replay, IntactOrTornIsToldAnewInEachRun) {
+  QuietEngine engine;
+  const Variable a = engine.variable("a"), b = engine.variable("b");
+  bool bad = false;
+  const Program program = engine.capture([&] {
+    engine.push(
+        [&](Context& context) {
+          if (bad) throw std::runtime_error("torn");
+          context.wrote_nothing();
+        },
+        {read(b), update(a)});
+  });
+  const auto stays = [&] {
+    engine.recover(a);
+    return failure([&] { engine.wait(a); });
+  };
+  engine.replay(program).wait();
+  bad = true;
+  EXPECT_NE(failure([&] { engine.replay(program).wait(); }), "");
+  EXPECT_NE(stays(), "") << "the run before said that it wrote nothing";
+  engine.push([] {}, {write(a)});
+  engine.push([] { throw std::runtime_error("x"); }, {write(b)});
+  EXPECT_NE(failure([&] { engine.replay(program).wait(); }), "");
+  EXPECT_EQ(stays(), "") << "skipped";
+  engine.push([] {}, {write(b)});
+  EXPECT_NE(failure([&] { engine.replay(program).wait(); }), "");
+  EXPECT_NE(stays(), "") << "the run before was skipped";
+}
+
 TEST(Replay, CanBeCancelledBeforeItBegins) {
   QuietEngine engine;
   const Variable a = engine.variable("a"), b = engine.variable("b");
