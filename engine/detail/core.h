@@ -113,10 +113,12 @@ class Core final : public CoreBase {
     return {rare(op).tokens.get(), static_cast<std::size_t>(rare(op).token_count)};
   }
   void check(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
+  void refuse(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
   [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where,
                             const std::string& what) const;
   [[noreturn]] void refuse_stopped(const PushOptions& options, const std::source_location& where) const;
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
+  void wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
   void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void return_credits(Slot<P>& slot, std::int64_t count, bool idle);
@@ -128,7 +130,7 @@ class Core final : public CoreBase {
   static bool locked_before(const Node* a, const Node* b);
   Op* internal_op(OpKind kind, const Access& access, const std::source_location& where);
   std::uint64_t open_word(Op* op, std::uint64_t state);
-  void link(Op* op, ReadyList<P>& ready);
+  bool link(Op* op, ReadyList<P>& ready);
   void push_internal(Op* op);
   void begin_link(Slot<P>& slot);
   void end_link(Slot<P>& slot);
@@ -143,6 +145,7 @@ class Core final : public CoreBase {
   void enqueue(Run* op);
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
   void wake(Lane<P>& lane);
+  void start_drainer(Lane<P>& lane);
   void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;
   Run* take_op(Drainer& d);
@@ -150,7 +153,9 @@ class Core final : public CoreBase {
   Run* take_overflow(Lane<P>& lane);
   void work(Drainer& d);
   typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);
+  typename Slot<P>::Queue::Producer* new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size_t at);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
+  bool may_be_skipped(Op* op, std::uint64_t word) const;
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
   std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,

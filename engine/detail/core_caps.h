@@ -61,7 +61,15 @@ bool Core<P>::park_at_cap(Full&& full) {
 /// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
 /// for Completions or Borrows), and from ops, it goes on to the hard cap.
 template <class P>
-void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+[[gnu::always_inline]] inline void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options,
+                                                        const std::source_location& where) {
+  if (slot.credits <= 0) [[unlikely]]
+    wait_for_credit(slot, options, where);
+  --slot.credits;
+}
+
+template <class P>
+void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   const std::int64_t hard_floor = -3 * options_.max_ops;
   while (slot.credits <= 0) {
     if (grab_credits(slot, in_op() ? hard_floor : 0)) break;
@@ -81,7 +89,6 @@ void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options, const std::
     if (grab_credits(slot, hard_floor)) break;
     refuse();
   }
-  --slot.credits;
 }
 
 template <class P>

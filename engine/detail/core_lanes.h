@@ -6,8 +6,15 @@
 namespace sluice::detail {
 
 template <class P>
-void Core<P>::enqueue(Run* op) {
-  enqueue_all(*lanes_[op->lane], op->priority(), &op, 1);
+[[gnu::always_inline]] inline void Core<P>::enqueue(Run* op) {
+  Lane<P>& lane = *lanes_[op->lane];
+  const int priority = op->priority();
+  auto* const producer = producer_for(my_slot(), lane, priority);
+  if (!producer || !(lane.priorities.load(std::memory_order_relaxed) & (1u << priority)) || options_.serial ||
+      !lane.queues[static_cast<std::size_t>(priority)].enqueue(*producer, op)) [[unlikely]]
+    return enqueue_all(lane, priority, &op, 1);
+  P::fence();
+  wake(lane);
 }
 
 template <class P>
@@ -30,9 +37,16 @@ void Core<P>::enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::siz
 
 /// The thread's own place in a ready queue; null where there was no memory for one.
 template <class P>
-auto Core<P>::producer_for(Slot<P>& slot, Lane<P>& lane, int priority) -> typename Slot<P>::Queue::Producer* {
+[[gnu::always_inline]] inline auto Core<P>::producer_for(Slot<P>& slot, Lane<P>& lane, int priority) ->
+    typename Slot<P>::Queue::Producer* {
   const std::size_t at = static_cast<std::size_t>(lane.index) * kPriorities + static_cast<std::size_t>(priority);
   if (at < slot.producers.size() && slot.producers[at]) return slot.producers[at].get();
+  return new_producer(slot, lane, priority, at);
+}
+
+template <class P>
+auto Core<P>::new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size_t at) ->
+    typename Slot<P>::Queue::Producer* {
   try {
     if (at >= slot.producers.size()) slot.producers.resize(lanes_.size() * kPriorities);
     slot.producers[at] =
@@ -45,8 +59,14 @@ auto Core<P>::producer_for(Slot<P>& slot, Lane<P>& lane, int priority) -> typena
 
 /// Starts one more drainer where there is room, and nobody already looking.
 template <class P>
-void Core<P>::wake(Lane<P>& lane) {
-  if (lane.spinning.load(std::memory_order_seq_cst) > 0) return;
+[[gnu::always_inline]] inline void Core<P>::wake(Lane<P>& lane) {
+  if (lane.spinning.load(std::memory_order_seq_cst) == 0 && lane.active.load(std::memory_order_seq_cst) < lane.limit())
+      [[unlikely]]
+    start_drainer(lane);
+}
+
+template <class P>
+void Core<P>::start_drainer(Lane<P>& lane) {
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
   for (;;) {
     if (active >= lane.limit()) return;

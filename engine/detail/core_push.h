@@ -21,7 +21,7 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
 
 /// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
 template <class P>
-Lane<P>* Core<P>::lane_for(const Place& place) const {
+[[gnu::always_inline]] inline Lane<P>* Core<P>::lane_for(const Place& place) const {
   if (place.lane == LaneKind::io) return lanes_.front().get();
   const std::size_t device = place.device.index;
   std::size_t first = 0;
@@ -36,8 +36,17 @@ Lane<P>* Core<P>::lane_for(const Place& place) const {
 }
 
 template <class P>
-void Core<P>::check(std::span<const Access> accesses, const PushOptions& options,
-                    const std::source_location& where) const {
+[[gnu::always_inline]] inline void Core<P>::check(std::span<const Access> accesses, const PushOptions& options,
+                                                  const std::source_location& where) const {
+  bool good = options.priority >= 0 && options.priority < kPriorities && accesses.size() <= kMaxAccesses;
+  for (const Access& a : accesses) good = good && a.variable && a.variable->core == this;
+  if (!good) [[unlikely]]
+    refuse(accesses, options, where);
+}
+
+template <class P>
+void Core<P>::refuse(std::span<const Access> accesses, const PushOptions& options,
+                     const std::source_location& where) const {
   for (const Access& a : accesses) {
     if (!a.variable) bad_use(options, where, "an access names no variable");
     if (a.variable->core != this)
@@ -54,7 +63,8 @@ void Core<P>::check(std::span<const Access> accesses, const PushOptions& options
 // ---- push
 
 template <class P>
-void Core<P>::set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence) {
+[[gnu::always_inline]] inline void Core<P>::set_accesses(Op* op, std::span<const Access> accesses,
+                                                         VariableBase* sequence) {
   const std::size_t count = accesses.size() + (sequence ? 1 : 0);
   Token<P>* list = op->inline_tokens;
   if (count > static_cast<std::size_t>(Op::kInlineTokens)) {
@@ -220,8 +230,14 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
   // Who waits for pushes of before knows of them by other means; a stop() counts them.
   const std::uint64_t generation = open_word(op, kLive);
   ReadyList<P> ready;
-  link(op, ready);
-  process(ready, nullptr, nullptr);
+  if (link(op, ready)) {
+    if (op->is(kHasRare) || op->is(kNoBody)) [[unlikely]] {
+      ready.start.push(op);
+    } else {
+      enqueue(op);
+    }
+  }
+  if (!ready.empty()) process(ready, nullptr, nullptr);
   end_link(slot);
   if (options_.serial && !in_op()) drain_serial();
   return Ticket(this, index, generation);
@@ -229,16 +245,17 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
 
 /// A new generation, with a reference for each token, one for the op, and one for tokens on the heap.
 template <class P>
-std::uint64_t Core<P>::open_word(Op* op, std::uint64_t state) {
+[[gnu::always_inline]] inline std::uint64_t Core<P>::open_word(Op* op, std::uint64_t state) {
   const std::uint64_t generation = (generation_of(op->word.load(std::memory_order_relaxed)) + 1) & 0xffffffffu;
   const std::uint64_t references = tokens(op).size() + 1 + (op->is(kManyTokens) ? 1 : 0);
   op->word.store(generation << kGenerationShift | references * kOneReference | state, std::memory_order_release);
   return generation;
 }
 
-/// Links the op at one instant (logged, if wanted) and lets it go: from here on another thread may run and recycle it.
+/// Links the op at one instant (logged, if wanted) and lets it go: from here on another thread may run and recycle it,
+/// unless this returns true: it misses nothing, and is the caller's to start.
 template <class P>
-void Core<P>::link(Op* op, ReadyList<P>& ready) {
+[[gnu::always_inline]] inline bool Core<P>::link(Op* op, ReadyList<P>& ready) {
   const std::span<Token<P>> list = tokens(op);
   const int n = static_cast<int>(list.size());
   const bool later = op->is(kOnStream) || op->is(kAsync);
@@ -264,7 +281,7 @@ void Core<P>::link(Op* op, ReadyList<P>& ready) {
     counts(0);
   }
   if (options_.log_order) log_mutex_.unlock();
-  if (startable) ready.start.push(op);
+  return startable;
 }
 
 /// A record for a wait, a borrow or a recovery: outside the caps, because what blocks at the cap may need it.

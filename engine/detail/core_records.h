@@ -79,7 +79,7 @@ void Core<P>::release_slot(Slot<P>& slot) {
 /// A free record, marked as taken. Its finisher frees it by one store, in the line that it has anyway: no list, and
 /// what is pushed in a row lies in a row.
 template <class P>
-auto Core<P>::new_record(Slot<P>& slot) -> Op* {
+[[gnu::always_inline]] inline auto Core<P>::new_record(Slot<P>& slot) -> Op* {
   Op* op = slot.cursor;
   if (op == slot.block_end || (op->word.load(std::memory_order_acquire) & kInUse)) op = find_record(slot);
   slot.cursor = op + 1;
@@ -145,7 +145,7 @@ void Core<P>::give_back(Op* op) noexcept {
 /// Drops references, and the state with them (`all`: the op is over). Says what the word was. The last reference frees
 /// the record.
 template <class P>
-std::uint64_t Core<P>::drop(Op* op, std::uint64_t references, bool all) noexcept {
+[[gnu::always_inline]] inline std::uint64_t Core<P>::drop(Op* op, std::uint64_t references, bool all) noexcept {
   const bool many = op->is(kManyTokens);
   std::uint64_t old, now;
   if (all) {

@@ -7,6 +7,17 @@ namespace sluice::detail {
 
 // ---- running
 
+/// False on the common path: the body is to run.
+template <class P>
+[[gnu::always_inline]] inline bool Core<P>::may_be_skipped(Op* op, std::uint64_t word) const {
+  if ((op->path & (kHasRare | kOnStream | kManyTokens)) || (word & kCancelled) ||
+      cancel_all_.load(std::memory_order_relaxed))
+    return true;
+  for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
+    if (op->inline_tokens[i].state.load(std::memory_order_relaxed) & kMarked) return true;
+  return false;
+}
+
 /// Null if the body is to run. `word`: as it was when the op began.
 template <class P>
 ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
@@ -42,7 +53,7 @@ bool Core<P>::cancelled(const Operation* operation) const {
 
 /// Calls the body, in the scope of its push, and destroys the closure. Returns what it threw.
 template <class P>
-std::exception_ptr Core<P>::run_body(Op* op, Lane<P>& lane, Lane<P>* here) {
+[[gnu::always_inline]] inline std::exception_ptr Core<P>::run_body(Op* op, Lane<P>& lane, Lane<P>* here) {
   ThreadState& state = thread_state();
   std::exception_ptr thrown;
   // A drainer's thread stands in its lane's own scope already.
@@ -96,7 +107,7 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
 }
 
 template <class P>
-void Core<P>::destroy_closure(Op* op) noexcept {
+[[gnu::always_inline]] inline void Core<P>::destroy_closure(Op* op) noexcept {
   if (op->table->destroy) op->table->destroy(op->closure());
   if (op->is(kHeapClosure)) ::operator delete (op->closure(), std::align_val_t{64});
 }
@@ -114,7 +125,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   }
   ReadyList<P> ready;
   const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
-  ErrorRef reason = reason_to_skip(op, word);
+  ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
   bool clean = !reason;
   if (reason) {
     op->skipped = true;
@@ -139,7 +150,12 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
       finish(op, ready);
     }
   }
-  Run* next = nullptr;
+  // Nothing became ready, or one op that can be run at once.
+  Run* next = ready.start.head;
+  if (!ready.finish.head && (!next || (here && !next->next && next->lane == here->index &&
+                                       (next->is(kCaptured) || !(next->path & (kNoBody | kHasRare))))))
+    return next;
+  next = nullptr;
   process(ready, here, here ? &next : nullptr);
   return next;
 }

@@ -152,7 +152,8 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   refuse_capture("wait");
   Node& node = *static_cast<Node*>(variable);
   const auto idle = [&] {
-    return is_idle<P>(node.tail.load(std::memory_order_acquire)) && !poisoned(node.mark.load(std::memory_order_acquire));
+    return is_idle<P>(node.tail.load(std::memory_order_acquire)) &&
+           !poisoned(node.mark.load(std::memory_order_acquire));
   };
   if (!options_.log_order && idle()) return true;
   if (in_op()) {
@@ -184,7 +185,7 @@ void Core<P>::push_internal(Op* op) {
   Slot<P>& slot = my_slot();
   begin_link(slot);
   ReadyList<P> ready;
-  link(op, ready);
+  if (link(op, ready)) ready.start.push(op);
   process(ready, nullptr, nullptr);
   end_link(slot);
 }

@@ -126,6 +126,7 @@ struct ExplorePolicy {
     struct Producer {
       explicit Producer(Queue&) {}
     };
+    bool enqueue(Producer&, T value) { return enqueue(value); }
     bool enqueue_bulk(Producer&, const T* items, std::size_t count) { return enqueue_bulk(items, count); }
     bool enqueue_bulk(const T* items, std::size_t count) {
       for (std::size_t i = 0; i < count; ++i) enqueue(items[i]);

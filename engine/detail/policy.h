@@ -37,6 +37,7 @@ struct SystemPolicy {
       friend class Queue;
       moodycamel::ProducerToken token_;
     };
+    bool enqueue(Producer& producer, T item) { return queue_.enqueue(producer.token_, item); }
     bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
       return queue_.enqueue_bulk(producer.token_, items, count);
     }

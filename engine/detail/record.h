@@ -36,17 +36,15 @@ enum TokenState : std::uint32_t {
 /// The rights that a token in state `s` passes to its successor. All that it needs to know of the token, because others
 /// may retire the token once its state has changed.
 inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
-  if (!(s & kNext)) return 0;
-  std::uint32_t rights = 0;
-  const bool issued = (s & kWriteIssued) && (s & kIssued), complete = (s & kWriteComplete) && (s & kDone);
-  if (exclusive ? issued : (s & kReadIssued) != 0) rights |= kReadIssued;
-  if (issued) rights |= kWriteIssued;
-  if (exclusive ? complete : (s & kReadComplete) != 0) {
-    rights |= kReadComplete;
-    if (s & (exclusive ? kLeavesMark : kMarked)) rights |= kMarked;
-  }
-  if (complete) rights |= kWriteComplete;
-  return rights;
+  const auto bit = [s](TokenState b) -> std::uint32_t { return (s & b) != 0; };
+  const std::uint32_t write_issued = bit(kWriteIssued) & bit(kIssued),
+                      write_complete = bit(kWriteComplete) & bit(kDone);
+  const std::uint32_t read_issued = exclusive ? write_issued : bit(kReadIssued);
+  const std::uint32_t read_complete = exclusive ? write_complete : bit(kReadComplete);
+  const std::uint32_t marked = read_complete & (exclusive ? bit(kLeavesMark) : bit(kMarked));
+  const std::uint32_t rights = read_issued * kReadIssued | write_issued * kWriteIssued | read_complete * kReadComplete |
+                               write_complete * kWriteComplete | marked * kMarked;
+  return s & kNext ? rights : 0;
 }
 
 template <class P>
@@ -244,6 +242,7 @@ struct ReadyList {
       return op;
     }
   };
+  bool empty() const { return !start.head && !finish.head; }
   List<Runnable<P>> start;
   List<OpRecord<P>> finish;
 };
