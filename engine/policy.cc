@@ -4,7 +4,6 @@
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/task_arena.h>
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -12,29 +11,26 @@
 #include "sluice/engine/detail/tsan.h"
 
 namespace sluice::detail {
-namespace {
-
-/// Arenas that no lane has now, by width. oneTBB gives a machine of n cores n - 1 threads unless told otherwise, and a
-/// lane whose thread is blocked must not keep another lane from running: so the limit is far above the cores, and what
-/// actually runs is bounded by the lanes' widths.
-struct Arenas {
-  std::mutex mutex;
-  std::multimap<int, std::unique_ptr<tbb::task_arena>> idle;
-  std::vector<std::unique_ptr<tbb::task_arena>> abandoned;  ///< each may still hold the task that it lost
-  tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 256};
-};
-Arenas& arenas() {
-  static Arenas* const all = new Arenas;  // workers may still be leaving an arena when static objects go
-  return *all;
-}
-
-}  // namespace
-
 /// A lane's arena. Another takes its place when it has lost a task.
 struct SystemPolicy::Workers::Pool {
   std::mutex mutex;
   int width = 1;
   std::unique_ptr<tbb::task_arena> arena;
+  std::shared_ptr<Pool> next;  ///< of those that no lane has now
+};
+
+/// oneTBB gives a machine of n cores n - 1 threads unless told otherwise, and a lane whose thread is blocked must not
+/// keep another lane from running: so the limit is far above the cores, and what actually runs is bounded by the lanes'
+/// widths.
+struct SystemPolicy::Workers::Arenas {
+  static Arenas& get() {
+    static Arenas* const all = new Arenas;  // workers may still be leaving an arena when static objects go
+    return *all;
+  }
+  std::mutex mutex;
+  std::shared_ptr<Pool> idle;                               ///< a list
+  std::vector<std::unique_ptr<tbb::task_arena>> abandoned;  ///< each may still hold the task that it lost
+  tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 256};
 };
 
 /// A drainer on its way: the arena's thread or the watch runs it, whoever is first.
@@ -43,6 +39,8 @@ struct SystemPolicy::Workers::Start {
   std::function<void()> drainer;
   std::shared_ptr<Pool> pool;
   std::shared_ptr<Start> self;
+  std::shared_ptr<Start> next;  ///< in the watch's list, as the next, under its mutex
+  bool listed = false;
   std::chrono::steady_clock::time_point at;
   bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
 };
@@ -56,86 +54,126 @@ class SystemPolicy::Workers::Watch {
     static Watch* const watch = new Watch;
     return *watch;
   }
+  /// Throws where the watch itself cannot be started; else takes no memory.
   void add(std::shared_ptr<Start> start) {
     std::lock_guard lock(mutex_);
     if (!running_) std::thread([this] { run(); }).detach();
     running_ = true;
-    starts_.push_back(std::move(start));
-    if (std::exchange(asleep_, false)) changed_.notify_one();
+    list(std::move(start));
+  }
+  /// Back on its way: whoever took it had no thread for it.
+  void put_back(const std::shared_ptr<Start>& start) {
+    std::lock_guard lock(mutex_);
+    start->taken.store(false, std::memory_order_release);
+    if (!start->listed) list(start);
   }
 
  private:
   static constexpr std::chrono::milliseconds kPatience{20};
 
+  void list(std::shared_ptr<Start> start) {
+    start->listed = true;
+    start->next = std::move(first_);
+    first_ = std::move(start);
+    if (std::exchange(asleep_, false)) changed_.notify_one();
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      asleep_ = starts_.empty();
+      asleep_ = !first_;
       if (asleep_) {
         changed_.wait(lock, [&] { return !asleep_; });
       }
       changed_.wait_for(lock, kPatience / 2, [] { return false; });
-      std::vector<std::shared_ptr<Start>> lost;
       const auto late = std::chrono::steady_clock::now() - kPatience;
-      std::erase_if(starts_, [&](const std::shared_ptr<Start>& s) {
-        if (s->taken.load(std::memory_order_acquire)) return true;
-        if (s->at > late || !s->take()) return false;
-        lost.push_back(s);
-        return true;
-      });
+      std::shared_ptr<Start> lost;  // and still to come, in a list
+      for (std::shared_ptr<Start>* at = &first_; *at;) {
+        Start& s = **at;
+        const bool taken = s.taken.load(std::memory_order_acquire);
+        if (!taken && (s.at > late || !s.take())) {
+          at = &s.next;
+          continue;
+        }
+        std::shared_ptr<Start> gone = std::exchange(*at, std::move(s.next));
+        gone->listed = false;
+        if (!taken) {
+          gone->next = std::move(lost);
+          lost = std::move(gone);
+        }
+      }
       lock.unlock();
-      for (auto& s : lost) rescue(*s);
-      lost.clear();
+      std::shared_ptr<Start> again;
+      while (lost) {
+        std::shared_ptr<Start> one = std::exchange(lost, std::move(lost->next));
+        if (!rescue(one)) one->next = std::exchange(again, one);
+      }
       lock.lock();
+      while (again) {  // there was no memory or no thread for it
+        std::shared_ptr<Start> one = std::exchange(again, std::move(again->next));
+        one->taken.store(false, std::memory_order_release);
+        list(std::move(one));
+      }
     }
   }
 
-  static void rescue(Start& start) {
+  static bool rescue(const std::shared_ptr<Start>& start) try {
     {
-      Arenas& all = arenas();
-      std::scoped_lock lock(start.pool->mutex, all.mutex);
-      all.abandoned.push_back(std::move(start.pool->arena));
-      start.pool->arena = std::make_unique<tbb::task_arena>(start.pool->width, 0);
+      Arenas& all = Arenas::get();
+      std::scoped_lock lock(start->pool->mutex, all.mutex);
+      auto fresh = std::make_unique<tbb::task_arena>(start->pool->width, 0);
+      all.abandoned.reserve(all.abandoned.size() + 1);
+      all.abandoned.push_back(std::exchange(start->pool->arena, std::move(fresh)));
     }
-    std::thread(std::move(start.drainer)).detach();
+    detach(start);
+    return true;
+  } catch (...) {
+    return false;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<Start>> starts_;
+  std::shared_ptr<Start> first_;  ///< on their way, or taken since the last look
   bool running_ = false, asleep_ = false;
 };
 
-SystemPolicy::Workers::Workers(int width) : pool_(std::make_shared<Pool>()) {
-  pool_->width = width;
-  Arenas& all = arenas();
+SystemPolicy::Workers::Workers(int width) {
+  Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
-  if (auto it = all.idle.find(width); it != all.idle.end()) {
-    pool_->arena = std::move(it->second);
-    all.idle.erase(it);
-  } else {
-    pool_->arena = std::make_unique<tbb::task_arena>(width, 0);
-  }
+  for (std::shared_ptr<Pool>* at = &all.idle; *at; at = &(*at)->next)
+    if ((*at)->width == width) {
+      pool_ = std::exchange(*at, std::move((*at)->next));
+      return;
+    }
+  pool_ = std::make_shared<Pool>();
+  pool_->width = width;
+  pool_->arena = std::make_unique<tbb::task_arena>(width, 0);
 }
 
 SystemPolicy::Workers::~Workers() {
-  std::unique_ptr<tbb::task_arena> arena;
-  {
-    std::lock_guard lock(pool_->mutex);
-    arena = std::move(pool_->arena);
-  }
-  Arenas& all = arenas();
+  Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
-  all.idle.emplace(pool_->width, std::move(arena));
+  pool_->next = std::exchange(all.idle, pool_);
+}
+
+/// A thread of its own for a drainer that was taken. Throws, and the drainer is still there.
+void SystemPolicy::Workers::detach(std::shared_ptr<Start> start) {
+  std::thread([start = std::move(start)] { std::exchange(start->drainer, nullptr)(); }).detach();
+}
+
+void SystemPolicy::start_substitute(std::function<void()> drainer) {
+  if (const auto hook = before_start.load(std::memory_order_relaxed)) hook();
+  std::thread(std::move(drainer)).detach();
 }
 
 void SystemPolicy::Workers::start(std::function<void()> drainer) {
+  if (const auto hook = before_start.load(std::memory_order_relaxed)) hook();
   auto start = std::make_shared<Start>();
   start->drainer = std::move(drainer);
   start->pool = pool_;
   start->at = std::chrono::steady_clock::now();
-  start->self = start;  // the task's own share, without another allocation
   Watch::get().add(start);
+  start->self = start;  // the task's own share, without another allocation
   Start* const task = start.get();
   SLUICE_HANDS_OVER(task);
   try {
@@ -152,10 +190,13 @@ void SystemPolicy::Workers::arrive(Start* task) {
   SLUICE_TAKES_OVER(task);
   const std::shared_ptr<Start> start = std::move(task->self);
   if (!start->take()) return;
-  std::function<void()> drainer = std::move(start->drainer);
+  if (!thread_state().operation) return std::exchange(start->drainer, nullptr)();
   // oneTBB may find a task while a body waits for a loop of its own; no op runs on another op's stack.
-  if (thread_state().operation) return std::thread(std::move(drainer)).detach();
-  drainer();
+  try {
+    detach(start);
+  } catch (...) {
+    Watch::get().put_back(start);
+  }
 }
 
 }  // namespace sluice::detail

@@ -16,6 +16,12 @@
 
 namespace sluice::detail {
 
+/// The ready queues take their memory from operator new, as everything else does.
+struct QueueTraits : moodycamel::ConcurrentQueueDefaultTraits {
+  static void* malloc(std::size_t size) noexcept { return ::operator new(size, std::nothrow); }
+  static void free(void* memory) noexcept { ::operator delete(memory); }
+};
+
 struct SystemPolicy {
   template <class T>
   using Atomic = std::atomic<T>;
@@ -47,7 +53,7 @@ struct SystemPolicy {
     std::size_t size_approx() const { return queue_.size_approx(); }
 
    private:
-    moodycamel::ConcurrentQueue<T> queue_;
+    moodycamel::ConcurrentQueue<T, QueueTraits> queue_;
   };
 
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
@@ -91,14 +97,19 @@ struct SystemPolicy {
 
    private:
     struct Pool;
+    struct Arenas;
     struct Start;
+    static void detach(std::shared_ptr<Start> start);
     class Watch;
     static void arrive(Start* task);
     std::shared_ptr<Pool> pool_;
   };
 
   /// A thread beside the lane's own, for the time that one of those is blocked in a wait.
-  static void start_substitute(std::function<void()> drainer) { std::thread(std::move(drainer)).detach(); }
+  static void start_substitute(std::function<void()> drainer);
+
+  /// Called before each start of a drainer or a substitute, and may throw: tests let starts fail. Null in the product.
+  static inline std::atomic<void (*)()> before_start{nullptr};
 
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

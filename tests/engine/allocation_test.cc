@@ -2,31 +2,10 @@
 #ifndef SLUICE_SANITIZED
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <latch>
-#include <new>
 
+#include "faults.h"
 #include "support.h"
-
-namespace {
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t size, std::size_t align) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = align > alignof(std::max_align_t) ? std::aligned_alloc(align, (size + align - 1) / align * align)
-                                              : std::malloc(size);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-}  // namespace
-
-void* operator new(std::size_t size) { return counted(size, 0); }
-void* operator new(std::size_t size, std::align_val_t align) { return counted(size, static_cast<std::size_t>(align)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace sluice {
 namespace {
@@ -44,11 +23,11 @@ double per_op(int threads, const Push& push) {
     std::latch standing(threads);
     for (int t = 0; t < threads; ++t) engine.push([&] { standing.count_down(), open.wait(); }, {});
     standing.wait();
-    const long before = allocations.load();
+    const long before = testing::Allocations::made.load();
     for (std::size_t i = 0; i < 1000; ++i) push(engine, v, i);
     open.raise();
     engine.wait_all();
-    const long after = allocations.load();
+    const long after = testing::Allocations::made.load();
     if (round > 0) least = std::min(least, static_cast<double>(after - before) / 1000);
   }
   return least;
