@@ -22,9 +22,10 @@ SimulatedStream::~SimulatedStream() {
 void SimulatedStream::issue(std::function<void()> command) {
   {
     std::lock_guard lock(state_->mutex);
+    // First what can fail: nothing is issued then.
+    if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(*state); });
     state_->queue.push_back(std::move(command));
     ++state_->issued;
-    if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(*state); });
   }
   state_->changed.notify_all();
 }
@@ -56,6 +57,12 @@ void SimulatedStream::wait(const StreamEvent& event) {
 
 void SimulatedStream::notify(std::function<void(std::exception_ptr)> callback) {
   issue([state = state_.get(), callback = std::move(callback)] { callback(std::exchange(state->error, nullptr)); });
+}
+
+std::exception_ptr SimulatedStream::synchronize() noexcept {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&, all = state_->issued] { return state_->completed >= all; });
+  return std::exchange(state_->error, nullptr);
 }
 
 void SimulatedStream::run(State& state) {

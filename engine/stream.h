@@ -33,6 +33,8 @@ class Stream {
   /// Calls back once everything issued so far is complete, with the first error of a kernel since the last notify, or
   /// null. The callback runs on a thread of the stream's and must only hand over.
   virtual void notify(std::function<void(std::exception_ptr)> callback) = 0;
+  /// Blocks until everything issued so far is complete, and returns what notify would tell. Takes no memory.
+  virtual std::exception_ptr synchronize() noexcept = 0;
   /// The backend's handle (a cudaStream_t); null for a simulated stream.
   virtual void* native() const { return nullptr; }
 };
@@ -48,6 +50,7 @@ class SimulatedStream final : public Stream {
   StreamEvent record() override;
   void wait(const StreamEvent& event) override;
   void notify(std::function<void(std::exception_ptr)> callback) override;
+  std::exception_ptr synchronize() noexcept override;
 
  private:
   /// Shared with the stream's thread and with streams that wait for it, because the last callback may destroy the
@@ -59,7 +62,7 @@ class SimulatedStream final : public Stream {
     std::condition_variable changed;
     std::deque<std::function<void()>> queue;
     std::uint64_t issued = 0, completed = 0;
-    std::exception_ptr error;  ///< touched by the stream's thread alone
+    std::exception_ptr error;  ///< touched by the stream's thread, and by who has waited for it
     bool closing = false;
   };
   void issue(std::function<void()> command);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -85,6 +86,7 @@ class Core final : public CoreBase {
   static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
   static constexpr std::size_t kAhead = 16;        ///< as many
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
+  static constexpr int kStarvedTicks = 25;         ///< half a second without a thread for what a wait waits for
   struct Slab {
     Op ops[kSlabOps];
     RareParts<P> rare[kSlabOps];
@@ -99,6 +101,7 @@ class Core final : public CoreBase {
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
   void release_slot(Slot<P>& slot);
+  class AnySlot;
   Op* new_record(Slot<P>& slot);
   Op* find_record(Slot<P>& slot);
   void add_slabs(Slot<P>& slot);
@@ -146,6 +149,11 @@ class Core final : public CoreBase {
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
   void wake(Lane<P>& lane);
   void start_drainer(Lane<P>& lane);
+  bool starts_fail() const;
+  template <class Enough>
+  void rescue(bool may_help, Enough&& enough);
+  template <class Enough>
+  void help(Lane<P>& lane, Enough&& enough);
   void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;
   Run* take_op(Drainer& d);
@@ -188,9 +196,10 @@ class Core final : public CoreBase {
   enum class Blocked : std::uint8_t { done, timed_out };
   Blocked block(Wait& wait, std::chrono::nanoseconds limit, const char* what);
   bool in_op() const { return thread_state().core == this; }
-  bool anything_moves(bool for_deadlock);
+  bool anything_moves(bool for_deadlock, bool queues = true);
   std::uint64_t progress();
   bool wait_live(std::chrono::nanoseconds limit);
+  void wait_a_little(std::int64_t end);
   bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit);
   static std::int64_t deadline_of(std::chrono::nanoseconds limit);
   [[noreturn]] void deadlock(const std::string& what);
@@ -210,7 +219,10 @@ class Core final : public CoreBase {
     bool wrote_nothing = false;
     bool observed = false;
   };
-  ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string message);
+  ErrorRef add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message);
+  ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) noexcept;
+  void make_lost_root();
+  ErrorRef error_at(const Node& node) const;
   ErrorRef start_error(Op* op);
   ErrorRef decide_error(Op* op);
   std::uint32_t pass_mark(Op* op, Token<P>& t, const ErrorRef& error);
@@ -218,6 +230,7 @@ class Core final : public CoreBase {
   ErrorRef root_of(const Operation* op, const std::exception_ptr& cause, ErrorKind kind);
   void note_failure(Op* op, const ErrorRef& error);
   void set_poison(Node& node, const ErrorRef& root, bool torn);
+  void forget_poison(Node& node);
   void clear_poison(Node& node);
   ErrorRef failure_of(std::uint32_t index, std::uint64_t generation);
   void observe(const ErrorRef& root);
@@ -233,7 +246,9 @@ class Core final : public CoreBase {
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
   mutable typename P::Mutex slots_mutex_;
-  std::vector<std::unique_ptr<Slot<P>>> slots_;
+  std::vector<std::unique_ptr<Slot<P>>> slots_;  ///< the first is the spare
+  std::recursive_mutex spare_mutex_;
+  Slot<P>* spare_ = nullptr;  ///< AnySlot's
 
   std::int64_t credit_batch_;
   alignas(64) Atomic<std::int64_t> credits_;
@@ -252,20 +267,22 @@ class Core final : public CoreBase {
   std::multimap<std::uint64_t, std::shared_ptr<Wait>> ticket_waiters_;  ///< by id
 
   typename P::Mutex blocked_mutex_;
-  std::vector<Wait*> blocked_waits_;  ///< of threads whose slots say `blocked`
+  Wait* blocked_waits_ = nullptr;     ///< a list: of threads whose slots say `blocked`
   typename P::Mutex deadlock_mutex_;  ///< one gives up at a time, and the others look again
 
   typename P::Mutex serial_mutex_;
 
   typename P::Mutex log_mutex_;
   std::vector<LoggedPush> log_;
+  bool log_lost_ = false;  ///< there was no memory for an entry
 
   mutable typename P::Mutex error_mutex_;
   std::map<std::uint64_t, RootEntry> roots_;
   std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
   std::deque<std::uint64_t> failure_order_;
   ErrorRef stop_root_;
-  std::function<void(const ErrorRoot&)> unobserved_;
+  ErrorRef lost_root_;  ///< always in roots_: what an op fails with where there is no memory for a root of its own
+  std::shared_ptr<const std::function<void(const ErrorRoot&)>> unobserved_;
 };
 
 }  // namespace sluice::detail

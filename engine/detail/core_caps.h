@@ -50,6 +50,7 @@ bool Core<P>::park_at_cap(Full&& full) {
     cap_parked_.push_back(parked);
   }
   cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
   const bool moves = !full() || anything_moves(false);
   if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
   cap_waiters_.fetch_sub(1, std::memory_order_seq_cst);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <cstring>
 
 #include "sluice/engine/detail/core.h"
 
@@ -24,7 +25,7 @@ inline std::string message_of(const std::exception_ptr& error) {
 
 /// A new root; error_mutex_ is held.
 template <class P>
-ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string message) {
+ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) {
   auto root = std::make_shared<ErrorRoot>();
   root->kind = kind;
   // One count for all engines: an op may fail with another engine's root, and keeps it.
@@ -33,11 +34,35 @@ ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_p
   root->operation = op ? op->name : "engine";
   root->file = op ? op->where.file_name() : "";
   root->line = op ? op->where.line() : 0;
-  root->message = std::move(message);
+  root->message = message;
   root->cause = std::move(cause);
   if (roots_.size() > 4096 && (roots_.size() & 1023) == 0) prune_roots();
   roots_[root->sequence] = RootEntry{root, 0, false, false};
   return root;
+}
+
+/// The same; where there is no memory for it, the root that was made for that with the engine.
+template <class P>
+ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause,
+                           std::string_view message) noexcept try {
+  return add_root(kind, op, std::move(cause), message);
+} catch (...) {
+  roots_.find(lost_root_->sequence)->second.observed = false;
+  return lost_root_;
+}
+
+/// With the engine, so that an op can fail when there is no memory left.
+template <class P>
+void Core<P>::make_lost_root() {
+  lost_root_ = add_root(ErrorKind::failed, nullptr, nullptr, "an op failed, and there was no memory to say how");
+  roots_.find(lost_root_->sequence)->second.observed = true;
+}
+
+/// The variable's error; error_mutex_ is held. Poisoned without one: there was no memory to keep it.
+template <class P>
+ErrorRef Core<P>::error_at(const Node& node) const {
+  if (node.rare && node.rare->error) return node.rare->error;
+  return poisoned(node.mark.load(std::memory_order_acquire)) ? lost_root_ : nullptr;
 }
 
 /// The error that an op meets in what it reads: of several, that of the access named first; null if none.
@@ -53,7 +78,7 @@ ErrorRef Core<P>::start_error(Op* op) {
   }
   if (!first) return nullptr;
   std::lock_guard lock(error_mutex_);
-  return first->variable->rare->error;
+  return error_at(*first->variable);
 }
 
 /// What becomes of a finished op: null for success, else its own new root, or the one that it was skipped for.
@@ -72,8 +97,9 @@ ErrorRef Core<P>::decide_error(Op* op) {
 /// A new root for an op that failed; or the one that it failed with.
 template <class P>
 ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, ErrorKind kind) {
-  std::string message = cause ? message_of(cause) : "its Completion was dropped without an answer";
+  std::string message;
   try {
+    message = cause ? message_of(cause) : "its Completion was dropped without an answer";
     if (cause) std::rethrow_exception(cause);
   } catch (const Error& e) {
     // A wait inside the body threw another op's root: it stays the root. (0: not an op's, a deadlock found.)
@@ -82,7 +108,7 @@ ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, 
   } catch (...) {
   }
   std::lock_guard lock(error_mutex_);
-  return new_root(kind, op, cause, std::move(message));
+  return new_root(kind, op, cause, message);
 }
 
 /// The bit that a finished op's token passes on. On the common path the variable is not touched.
@@ -125,38 +151,57 @@ bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, 
 template <class P>
 void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
   std::lock_guard lock(error_mutex_);
-  if (!node.rare) node.rare = std::make_unique<VariableRare>();
-  ErrorRef& error = node.rare->error;
-  if (error)
-    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
-  error = root;
-  auto [it, added] = roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true});
-  ++it->second.live_variables;
+  forget_poison(node);
+  auto entry = roots_.find(lost_root_->sequence);
+  try {
+    if (!node.rare) node.rare = std::make_unique<VariableRare>();
+    entry = roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first;
+  } catch (const std::bad_alloc&) {  // the mark below is what counts
+  }
+  if (node.rare) node.rare->error = entry->second.root;
+  ++entry->second.live_variables;
   node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_release);
+}
+
+/// The variable's error no longer counts as poisoning it; error_mutex_ is held.
+template <class P>
+void Core<P>::forget_poison(Node& node) {
+  if (const ErrorRef error = error_at(node))
+    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
+  if (node.rare) node.rare->error.reset();
 }
 
 template <class P>
 void Core<P>::clear_poison(Node& node) {
   std::lock_guard lock(error_mutex_);
-  ErrorRef& error = node.rare->error;
-  if (error)
-    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
-  error.reset();
+  forget_poison(node);
   node.mark.store(Mark::none, std::memory_order_release);
 }
 
-/// What tickets are told, and wait_all of an op that wrote nothing.
+/// What tickets are told, and wait_all of an op that wrote nothing. Where there is no memory for it the op's record
+/// keeps it, until it fails like that again.
 template <class P>
 void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   const std::uint64_t id = id_of(op);
   bool wrote = false;
   for (const Token<P>& t : tokens(op)) wrote = wrote || t.mode == AccessMode::update || t.mode == AccessMode::write;
   std::lock_guard lock(error_mutex_);
-  failures_[id] = root;
-  failure_order_.push_back(id);
-  if (failure_order_.size() > kRememberedFailures) {
-    failures_.erase(failure_order_.front());
-    failure_order_.pop_front();
+  try {
+    failures_.reserve(failures_.size() + 1);
+    failure_order_.push_back(id);
+    try {
+      failures_[id] = root;
+    } catch (...) {
+      failure_order_.pop_back();
+      throw;
+    }
+    if (failure_order_.size() > kRememberedFailures) {
+      failures_.erase(failure_order_.front());
+      failure_order_.pop_front();
+    }
+  } catch (const std::bad_alloc&) {
+    rare(op).failure = root;
+    rare(op).failure_id = id;
   }
   if (wrote || op->skipped || op->kind == OpKind::replay) return;
   if (auto it = roots_.find(root->sequence); it != roots_.end()) it->second.wrote_nothing = true;
@@ -165,8 +210,10 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
 template <class P>
 ErrorRef Core<P>::failure_of(std::uint32_t index, std::uint64_t generation) {
   std::lock_guard lock(error_mutex_);
-  const auto it = failures_.find((generation & 0xffffffffu) << 32 | index);
-  return it == failures_.end() ? nullptr : it->second;
+  const std::uint64_t id = (generation & 0xffffffffu) << 32 | index;
+  if (const auto it = failures_.find(id); it != failures_.end()) return it->second;
+  const RareParts<P>& parts = rare(record_at(index));
+  return parts.failure_id == id ? parts.failure : nullptr;
 }
 
 template <class P>
@@ -177,15 +224,15 @@ void Core<P>::observe(const ErrorRef& root) {
 
 template <class P>
 void Core<P>::raise(const ErrorRef& root) {
+  Error error(root);
   observe(root);
-  throw Error(root);
+  throw error;
 }
 
 template <class P>
 ErrorRef Core<P>::error_of(const VariableBase* variable) {
   std::lock_guard lock(error_mutex_);
-  const auto& parts = static_cast<const Node*>(variable)->rare;
-  return parts ? parts->error : nullptr;
+  return error_at(*static_cast<const Node*>(variable));
 }
 
 template <class P>
@@ -210,29 +257,34 @@ void Core<P>::heal(Operation* operation, const VariableBase* variable) {
 /// Roots that are observed and poison nothing any more are forgotten; error_mutex_ is held.
 template <class P>
 void Core<P>::prune_roots() {
-  std::erase_if(roots_, [](const auto& item) {
+  std::erase_if(roots_, [this](const auto& item) {
     const RootEntry& e = item.second;
-    return e.observed && e.live_variables == 0 && !e.wrote_nothing;
+    return e.observed && e.live_variables == 0 && !e.wrote_nothing && e.root != lost_root_;
   });
 }
 
 /// Tells the hook of each root that no wait threw, once.
 template <class P>
 void Core<P>::report_unobserved() {
-  std::vector<ErrorRef> silent;
-  std::function<void(const ErrorRoot&)> hook;
-  {
-    std::lock_guard lock(error_mutex_);
-    for (auto& [sequence, entry] : roots_)
-      if (!std::exchange(entry.observed, true)) silent.push_back(entry.root);
-    hook = unobserved_;
-  }
-  for (const ErrorRef& root : silent) {
+  for (std::uint64_t next = 0;;) {
+    ErrorRef root;
+    std::shared_ptr<const std::function<void(const ErrorRoot&)>> hook;
+    {
+      std::lock_guard lock(error_mutex_);
+      auto it = roots_.lower_bound(next);
+      while (it != roots_.end() && std::exchange(it->second.observed, true)) ++it;
+      if (it == roots_.end()) return;
+      root = it->second.root;
+      next = it->first + 1;
+      hook = unobserved_;
+    }
     if (root->kind == ErrorKind::stopped) continue;  // who stops with `cancel` knows
-    if (hook) {
-      hook(*root);
+    if (hook && *hook) {
+      (*hook)(*root);
     } else {
-      std::fprintf(stderr, "sluice: error that nobody waited for: %s\n", root->to_string().c_str());
+      const char* const file = std::strrchr(root->file.c_str(), '/');
+      std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u: %s\n", root->operation.c_str(),
+                   file ? file + 1 : root->file.c_str(), static_cast<unsigned>(root->line), root->message.c_str());
     }
   }
 }
@@ -247,8 +299,9 @@ void Core<P>::clear_errors() {
 
 template <class P>
 void Core<P>::on_unobserved(std::function<void(const ErrorRoot&)> hook) {
+  auto shared = std::make_shared<const std::function<void(const ErrorRoot&)>>(std::move(hook));
   std::lock_guard lock(error_mutex_);
-  unobserved_ = std::move(hook);
+  unobserved_.swap(shared);
 }
 
 }  // namespace sluice::detail

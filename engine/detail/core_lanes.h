@@ -80,9 +80,63 @@ void Core<P>::start_drainer(Lane<P>& lane) {
       lane.workers.start([self, &lane] { self->drain(lane, lane.width); });
     }
   } catch (...) {
-    // No memory or no thread for it: whoever blocks looks again (block()).
+    // No memory or no thread for it: whoever waits looks again (rescue).
+    lane.failed_starts.fetch_add(1, std::memory_order_seq_cst);
     lane.active.fetch_sub(1, std::memory_order_seq_cst);
   }
+}
+
+template <class P>
+bool Core<P>::starts_fail() const {
+  for (auto& lane : lanes_)
+    if (lane->failed_starts.load(std::memory_order_relaxed) > 0) return true;
+  return false;
+}
+
+/// Starts the drainers that could not be started before. Where that fails again, the calling thread runs the ops itself
+/// if it may, until it has had `enough`.
+template <class P>
+template <class Enough>
+void Core<P>::rescue(bool may_help, Enough&& enough) {
+  if (options_.serial) return;
+  for (auto& lane : lanes_) {
+    if (!has_work(*lane)) continue;
+    wake(*lane);
+    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) > 0) help(*lane, enough);
+  }
+}
+
+/// The calling thread, which is outside of ops, takes a drainer's place.
+template <class P>
+template <class Enough>
+void Core<P>::help(Lane<P>& lane, Enough&& enough) {
+  std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+  do {
+    if (active >= lane.limit()) return;
+  } while (!lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst));
+  const ThreadState saved = std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, 1});
+  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}});
+  Slot<P>& slot = my_slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  {
+    Drainer d(lane, slot);
+    while (!enough()) {
+      Op* op = take_op(d);
+      if (!op) break;
+      while ((op = execute(op, slot, &lane)) != nullptr)
+        if (enough()) {
+          enqueue(op);
+          break;
+        }
+    }
+    while (Op* rest = slot.batch.take()) enqueue(rest);
+  }
+  slot.activity.store(before, std::memory_order_release);
+  flush(slot);
+  lane.active.fetch_sub(1, std::memory_order_seq_cst);
+  thread_state() = saved;
+  current_scope() = std::move(saved_scope);
 }
 
 /// True if an op is ready here and nobody has begun it.
@@ -216,6 +270,20 @@ auto Core<P>::take_overflow(Lane<P>& lane) -> Run* {
 /// While it is here it counts as running, also where it only looks.
 template <class P>
 void Core<P>::drain(Lane<P>& lane, int width) {
+  for (int tries = 0;; ++tries) try {
+      my_slot();
+      break;
+    } catch (const std::bad_alloc&) {
+      // Memory may come back; else whoever waits looks again (rescue).
+      if (tries < 20) {
+        typename P::Parker().wait(std::chrono::milliseconds(1));
+        continue;
+      }
+      lane.failed_starts.fetch_add(1, std::memory_order_seq_cst);
+      lane.active.fetch_sub(1, std::memory_order_seq_cst);
+      return;
+    }
+  if (lane.failed_starts.load(std::memory_order_relaxed)) lane.failed_starts.store(0, std::memory_order_seq_cst);
   ThreadState& state = thread_state();
   const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});

@@ -116,8 +116,13 @@ bool Core<P>::locked_before(const Node* a, const Node* b) {
 template <class P>
 void Core<P>::prepare_stream_uses(Op* op) {
   std::lock_guard lock(error_mutex_);
-  for (Token<P>& t : tokens(op))
+  for (Token<P>& t : tokens(op)) {
     if (!t.variable->rare) t.variable->rare = std::make_unique<VariableRare>();
+    // One event for each stream: what issue() adds later takes no memory.
+    StreamUses& uses = t.variable->rare->uses;
+    std::lock_guard uses_lock(uses.mutex);
+    uses.reads.reserve(lanes_.size());
+  }
 }
 
 template <class P>
@@ -261,9 +266,13 @@ template <class P>
   const bool later = op->is(kOnStream) || op->is(kAsync);
   if (options_.log_order) {
     log_mutex_.lock();
-    if (op->kind != OpKind::borrow)
-      log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name, in_op() ? id_of(thread_state().operation) : 0,
-                      op->is(kNoBody) && op->kind != OpKind::replay ? list[0].variable : nullptr});
+    if (op->kind != OpKind::borrow) try {
+        log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name,
+                        in_op() ? id_of(thread_state().operation) : 0,
+                        op->is(kNoBody) && op->kind != OpKind::replay ? list[0].variable : nullptr});
+      } catch (const std::bad_alloc&) {
+        log_lost_ = true;  // take_order says so; the push goes on
+      }
   }
   // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
   const auto counts = [&](int missing) {

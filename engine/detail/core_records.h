@@ -17,8 +17,11 @@ class SlotCache {
   };
   ~SlotCache() {
     slot_hint = {};
-    for (Entry& e : entries_)
+    while (!entries_.empty()) {
+      const Entry e = std::move(entries_.back());
+      entries_.pop_back();
       if (auto core = e.core.lock()) e.release(*core, e.slot);
+    }
   }
   void* find(std::uint64_t uid) {
     for (Entry& e : entries_)
@@ -28,8 +31,12 @@ class SlotCache {
       }
     return nullptr;
   }
-  void add(Entry entry) {
+  /// Room for one more: after it add() cannot fail.
+  void reserve() {
     std::erase_if(entries_, [](const Entry& e) { return e.core.expired(); });
+    entries_.reserve(entries_.size() + 1);
+  }
+  void add(Entry entry) noexcept {
     slot_hint = {entry.uid, entry.slot};
     entries_.push_back(std::move(entry));
   }
@@ -43,6 +50,7 @@ template <class P>
 Slot<P>& Core<P>::find_slot() {
   if (void* found = slot_cache().find(uid_)) return *static_cast<Slot<P>*>(found);
   arm_exit_wait();
+  slot_cache().reserve();
   Slot<P>* slot = nullptr;
   {
     std::lock_guard lock(slots_mutex_);
@@ -54,7 +62,7 @@ Slot<P>& Core<P>::find_slot() {
     if (!slot) {
       slots_.push_back(std::make_unique<Slot<P>>());
       slot = slots_.back().get();
-      slot->number = static_cast<std::uint32_t>(slots_.size() - 1);
+      slot->number = static_cast<std::uint32_t>(slots_.size() - 2);  // the first is the spare
     }
     slot->taken.store(true, std::memory_order_relaxed);
   }
@@ -73,6 +81,40 @@ void Core<P>::release_slot(Slot<P>& slot) {
   std::lock_guard lock(slots_mutex_);
   slot.taken.store(false, std::memory_order_relaxed);
 }
+
+/// The calling thread's slot, where it must have one: while there is no memory for its own, this thread has the
+/// engine's spare alone.
+template <class P>
+class Core<P>::AnySlot {
+ public:
+  explicit AnySlot(Core& core) : core_(core) {
+    try {
+      slot_ = &core.my_slot();
+    } catch (const std::bad_alloc&) {
+      core.spare_mutex_.lock();
+      slot_ = core.spare_;
+      saved_ = std::exchange(slot_hint, SlotHint{core.uid_, slot_});
+      spare_ = true;
+    }
+  }
+  ~AnySlot() {
+    if (!spare_) return;
+    core_.flush(*slot_);
+    core_.return_credits(*slot_, std::exchange(slot_->credits, 0), true);
+    slot_hint = saved_;
+    core_.spare_mutex_.unlock();
+  }
+  AnySlot(const AnySlot&) = delete;
+  AnySlot& operator=(const AnySlot&) = delete;
+  Slot<P>& slot() const { return *slot_; }
+  bool spare() const { return spare_; }
+
+ private:
+  Core& core_;
+  Slot<P>* slot_ = nullptr;
+  SlotHint saved_;
+  bool spare_ = false;
+};
 
 // ---- records
 
@@ -108,7 +150,12 @@ auto Core<P>::find_record(Slot<P>& slot) -> Op* {
     // Four looks tell whether it is worth a walk.
     for (std::uint32_t i = 0; i < kBlockOps; i += kBlockOps / 4)
       if (is_free(block[i])) slot.cursor = block;
-    if (slot.cursor == slot.block_end && 2 * ++slot.full_blocks >= slot.blocks.size()) add_slabs(slot);
+    if (slot.cursor != slot.block_end || 2 * ++slot.full_blocks < slot.blocks.size()) continue;
+    try {
+      add_slabs(slot);
+    } catch (const std::bad_alloc&) {
+      if (slot.full_blocks >= slot.blocks.size()) throw;  // not before every block was looked at
+    }
   }
 }
 

@@ -353,7 +353,7 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   }
   if (!first) return nullptr;
   std::lock_guard lock(error_mutex_);
-  return first->variable->rare->error;
+  return error_at(*first->variable);
 }
 
 /// Marks what the op wrote, and lets the rest of the run look at marks.

@@ -192,16 +192,23 @@ template <class P>
 void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   Lane<P>& lane = *lanes_[op->lane];
   Stream& stream = *lane.stream;
-  const bool run = !op->skipped;
-  if (run) {
-    for (Token<P>& t : tokens(op)) {
-      StreamUses& uses = t.variable->rare->uses;
-      std::lock_guard lock(uses.mutex);
-      if (uses.last_write.stream && uses.last_write.stream != &stream) stream.wait(uses.last_write);
-      if (!t.exclusive()) continue;
-      for (const StreamEvent& e : uses.reads)
-        if (e.stream != &stream) stream.wait(e);
+  bool run = !op->skipped;
+  if (run) try {
+      for (Token<P>& t : tokens(op)) {
+        StreamUses& uses = t.variable->rare->uses;
+        std::lock_guard lock(uses.mutex);
+        if (uses.last_write.stream && uses.last_write.stream != &stream) stream.wait(uses.last_write);
+        if (!t.exclusive()) continue;
+        for (const StreamEvent& e : uses.reads)
+          if (e.stream != &stream) stream.wait(e);
+      }
+    } catch (...) {
+      // Without its waits it must not run.
+      rare(op).thrown = std::current_exception();
+      op->wrote_nothing = true;
+      run = false;
     }
+  if (run) {
     rare(op).thrown = run_body(op, lane, nullptr);
     const StreamEvent event = stream.record();
     for (Token<P>& t : tokens(op)) {
@@ -229,7 +236,11 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   on_device_.fetch_add(1, std::memory_order_seq_cst);
   if (run) {
     auto self = shared_from_this();
-    stream.notify([this, self, op](std::exception_ptr error) { device_done(op, std::move(error)); });
+    try {
+      stream.notify([this, self, op](std::exception_ptr error) { device_done(op, std::move(error)); });
+    } catch (...) {
+      device_done(op, stream.synchronize());  // nobody will call back
+    }
   } else {
     device_done(op, nullptr);
   }
@@ -237,7 +248,8 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
 
 template <class P>
 void Core<P>::device_done(Op* op, std::exception_ptr error) {
-  Slot<P>& slot = my_slot();
+  const AnySlot any(*this);
+  Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   if (error) rare(op).device_error = std::move(error);
@@ -255,7 +267,8 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
 
 template <class P>
 void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept {
-  Slot<P>& slot = my_slot();
+  const AnySlot any(*this);
+  Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   Info* const info = operation->kind == OpKind::captured ? static_cast<Info*>(operation) : nullptr;
@@ -275,7 +288,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   process(ready, nullptr, nullptr);
   if (before != Activity::running) flush(slot);
   slot.activity.store(before, std::memory_order_release);
-  if (options_.serial && !in_op()) drain_serial();
+  if (options_.serial && !in_op() && !any.spare()) drain_serial();
 }
 
 /// The op is over: its poison is set, its variables pass on, its waiters are told, its record is free. `clean`: a body
@@ -310,14 +323,15 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   }
   const std::uint64_t old = drop(op, retired, true);
   if (old & kWaited) {
-    std::vector<std::shared_ptr<Wait>> told;
-    {
-      std::lock_guard lock(ticket_mutex_);
-      const auto [first, last] = ticket_waiters_.equal_range(generation_of(old) << 32 | op->index);
-      for (auto it = first; it != last; ++it) told.push_back(it->second);
-      ticket_waiters_.erase(first, last);
-    }
-    for (auto& w : told) {
+    for (;;) {
+      std::shared_ptr<Wait> w;
+      {
+        std::lock_guard lock(ticket_mutex_);
+        const auto it = ticket_waiters_.find(generation_of(old) << 32 | op->index);
+        if (it == ticket_waiters_.end()) break;
+        w = std::move(it->second);
+        ticket_waiters_.erase(it);
+      }
       w->state.store(Wait::done, std::memory_order_release);
       w->parker.signal();
     }
@@ -387,7 +401,10 @@ void Core<P>::record_trace(Op* op, bool failed) {
                parts.ended_at ? parts.ended_at : now,
                failed};
   std::lock_guard lock(slot.trace_mutex);
-  slot.trace.push_back(e);
+  try {
+    slot.trace.push_back(e);
+  } catch (const std::bad_alloc&) {  // the op counts, not its trace
+  }
 }
 
 }  // namespace sluice::detail

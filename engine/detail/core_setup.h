@@ -19,6 +19,10 @@ Core<P>::Core(const CoreOptions& options)
       slabs_(new Atomic<Slab*>[kMaxSlabs]()),
       credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
       credits_(options.max_ops) {
+  make_lost_root();
+  slots_.push_back(std::make_unique<Slot<P>>());
+  spare_ = slots_.front().get();
+  spare_->taken.store(true, std::memory_order_relaxed);
   const auto add = [&](Device device, LaneKind kind, int width) {
     lanes_.push_back(std::make_unique<Lane<P>>(device, kind, width, static_cast<std::uint16_t>(lanes_.size())));
   };
@@ -107,6 +111,7 @@ std::vector<TraceEvent> Core<P>::stop_trace() {
 template <class P>
 std::vector<LoggedPush> Core<P>::take_order() {
   std::lock_guard lock(log_mutex_);
+  if (std::exchange(log_lost_, false)) throw std::bad_alloc();
   return std::exchange(log_, {});
 }
 

@@ -30,10 +30,11 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
 
 /// True while some thread, queue or device could still free an op. What a look must not miss is announced before it is
 /// done and withdrawn after (Activity, Slot::pushes, Lane::queued, open_), so that several looks with no progress()
-/// between them are proof. Without `for_deadlock`: whether some op is ready or running (the caps ask).
+/// between them are proof. Without `for_deadlock`: whether some op is ready or running (the caps ask). Without
+/// `queues`: whether some thread or device does.
 template <class P>
-bool Core<P>::anything_moves(bool for_deadlock) {
-  if (anything_queued()) return true;
+bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
+  if (queues && anything_queued()) return true;
   std::int64_t held = 0;
   {
     std::lock_guard lock(slots_mutex_);
@@ -47,7 +48,7 @@ bool Core<P>::anything_moves(bool for_deadlock) {
   if (!for_deadlock) return on_device_.load(std::memory_order_seq_cst) > 0;
   if (open_.load(std::memory_order_seq_cst) > held) return true;
   std::lock_guard lock(blocked_mutex_);
-  for (Wait* w : blocked_waits_)
+  for (Wait* w = blocked_waits_; w; w = w->next_blocked)
     if (w->state.load(std::memory_order_seq_cst) != Wait::waiting) return true;
   return false;
 }
@@ -97,7 +98,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   if (can_deadlock) {
     {
       std::lock_guard lock(blocked_mutex_);
-      blocked_waits_.push_back(&wait);
+      wait.next_blocked = std::exchange(blocked_waits_, &wait);
     }
     slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
   }
@@ -106,11 +107,12 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   Blocked result = Blocked::done;
   bool stuck = false;
   std::uint64_t seen = 0;
-  int quiet = 0;
+  int quiet = 0, starved = 0;
+  const bool may_help = !inside && !bounded && !can_deadlock;
   while (!told()) {
     // The substitute; and threads that could not be started before.
-    for (auto& l : lanes_)
-      if (!options_.serial && has_work(*l)) wake(*l);
+    rescue(may_help, told);
+    if (told()) break;
     std::chrono::nanoseconds slice =
         options_.serial ? std::chrono::milliseconds(1) : std::chrono::nanoseconds(P::kTick);
     if (bounded) {
@@ -125,6 +127,12 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
     if (options_.serial) run_serial();
     if (!can_deadlock || told()) continue;
     const std::uint64_t now = progress();
+    // No thread can be had for what it waits for, and no op may run on this one's stack.
+    starved = starts_fail() && now == seen && !anything_moves(true, false) && anything_queued() ? starved + 1 : 0;
+    if (starved >= kStarvedTicks && leave()) {
+      stuck = true;
+      break;
+    }
     quiet = !anything_moves(true) && (quiet == 0 || now == seen) ? quiet + 1 : 0;
     seen = now;
     if (quiet < 3) continue;
@@ -139,8 +147,11 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   if (can_deadlock) {
     slot.activity.store(before, std::memory_order_seq_cst);
     std::lock_guard lock(blocked_mutex_);
-    std::erase(blocked_waits_, &wait);
+    Wait** at = &blocked_waits_;
+    while (*at != &wait) at = &(*at)->next_blocked;
+    *at = wait.next_blocked;
   }
+  if (stuck && starved >= kStarvedTicks) deadlock(std::string(what) + ": no thread can be started to end it");
   if (stuck) deadlock(std::string(what) + " can never end: nothing else in the engine can move");
   return result;
 }
@@ -296,13 +307,13 @@ void Core<P>::wait_all() {
   {
     std::lock_guard lock(error_mutex_);
     for (auto& [sequence, entry] : roots_)
-      if (entry.live_variables > 0 || entry.wrote_nothing) {
-        roots.push_back(entry.root);
-        entry.observed = true;
-      }
+      if (entry.live_variables > 0 || entry.wrote_nothing) roots.push_back(entry.root);
     prune_roots();
   }
-  if (!roots.empty()) throw AggregateError(std::move(roots));
+  if (roots.empty()) return;
+  AggregateError error(std::move(roots));
+  for (const ErrorRef& root : error.roots()) observe(root);
+  throw error;
 }
 
 template <class P>
@@ -342,6 +353,19 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   return held;
 }
 
+/// For ops that are live, until they are over or this has to look again. Without memory too.
+template <class P>
+void Core<P>::wait_a_little(std::int64_t end) {
+  const auto left = std::chrono::nanoseconds(std::max<std::int64_t>(end - P::now(), 0));
+  if (starts_fail()) rescue(true, [&] { return P::now() >= end; });
+  try {
+    wait_live(std::min<std::chrono::nanoseconds>(5 * P::kTick, left));
+    P::yield();
+  } catch (const std::bad_alloc&) {
+    typename P::Parker().wait(std::chrono::milliseconds(1));
+  }
+}
+
 template <class P>
 void Core<P>::settle(std::chrono::nanoseconds limit) {
   if (in_op()) return;
@@ -352,7 +376,7 @@ void Core<P>::settle(std::chrono::nanoseconds limit) {
     const bool moves = anything_moves(false);
     quiet = !moves && (quiet == 0 || now == seen) ? quiet + 1 : 0;
     seen = now;
-    if (moves) wait_live(std::min<std::chrono::nanoseconds>(P::kTick, std::chrono::nanoseconds(end - P::now())));
+    if (moves) wait_a_little(end);
   }
 }
 
@@ -363,12 +387,7 @@ bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);
   const std::int64_t end = deadline_of(deadline);
   bool drained = false;
-  while (!(drained = in_flight() == 0)) {
-    const std::int64_t left = end - P::now();
-    if (left <= 0 || !wait_live(std::chrono::nanoseconds(left))) break;
-    P::yield();
-  }
-  if (!drained) drained = in_flight() == 0;
+  while (!(drained = in_flight() == 0) && P::now() < end) wait_a_little(end);
   report_unobserved();
   return drained;
 }

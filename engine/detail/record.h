@@ -118,7 +118,8 @@ struct WaitState {
   enum : std::uint32_t { waiting, done, left };
   typename P::template Atomic<std::uint32_t> state{waiting};
   typename P::Parker parker;
-  ErrorRef error;  ///< written before `done`
+  ErrorRef error;                     ///< written before `done`
+  WaitState* next_blocked = nullptr;  ///< in the engine's list of those, under its mutex
 };
 
 template <class P>
@@ -155,6 +156,9 @@ struct RareParts {
   ErrorKind exception_kind = ErrorKind::failed;
   // The device's.
   std::exception_ptr device_error;
+  // Of the last op that failed here and that the engine had no memory to remember; under the core's error mutex.
+  ErrorRef failure;
+  std::uint64_t failure_id = 0;
 
   bool failed() const { return thrown || answered || device_error; }
   std::exception_ptr cause() const { return thrown ? thrown : exception ? exception : device_error; }

@@ -105,6 +105,7 @@ struct Lane {
   alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers, started or about to
   typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
   typename P::template Atomic<std::int32_t> spinning{0};            ///< of those, looking for work
+  typename P::template Atomic<std::int32_t> failed_starts{0};       ///< since a drainer last began
 
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };

@@ -3,43 +3,49 @@
 
 #include <pthread.h>
 
-#include <utility>
+#include <cstddef>
+#include <new>
 
 namespace sluice::detail {
 
 /// The calling thread's T, made at first use. A plain thread_local with a destructor would be gone when a handle in
 /// another thread_local or static object is dropped at exit (mx#19379 and its successors). Keys are cleared after all
-/// thread_local objects of a thread, and never for the main thread, whose object stays reachable to the end.
+/// thread_local objects of a thread, and never for the main thread, whose object stays reachable to the end. It lies in
+/// the thread's own storage: making it takes no memory, so that it cannot fail.
 template <class T>
 class ThreadObject {
  public:
   static T& get() {
-    if (!object_) make();
-    return *object_;
+    if (!made_) make();
+    return *object();
   }
   /// Ends it before the thread does.
   static void drop() {
-    if (object_) drop_object();
+    if (made_) end();
   }
 
  private:
   static pthread_key_t key() {
     static const pthread_key_t key = [] {
       pthread_key_t made{};
-      pthread_key_create(&made, [](void*) { delete std::exchange(object_, nullptr); });
+      pthread_key_create(&made, [](void*) { end(); });
       return made;
     }();
     return key;
   }
   static void make() {
-    object_ = new T;
-    pthread_setspecific(key(), object_);
+    made_ = new (storage_) T;
+    pthread_setspecific(key(), storage_);
   }
-  static void drop_object() {
-    delete std::exchange(object_, nullptr);
-    pthread_setspecific(key(), object_);
+  static void end() {
+    if (!made_) return;
+    pthread_setspecific(key(), nullptr);
+    object()->~T();  // while it runs, get() still gives this object
+    made_ = false;
   }
-  static inline constinit thread_local T* object_ = nullptr;
+  static T* object() { return std::launder(reinterpret_cast<T*>(storage_)); }
+  alignas(T) static inline constinit thread_local std::byte storage_[sizeof(T)]{};
+  static inline constinit thread_local bool made_ = false;
 };
 
 }  // namespace sluice::detail

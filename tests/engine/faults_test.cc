@@ -1,0 +1,474 @@
+// Every k-th allocation, start of a thread and body fails, once and from then on: no program of the collection below
+// hangs, leaks or ends the process, an op that did not run is never taken for one that did, and the engine works on.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <system_error>
+#include <thread>
+
+#include "faults.h"
+#include "sluice/engine/detail/policy.h"
+#include "sluice/engine/stream.h"
+#include "support.h"
+
+namespace sluice {
+namespace {
+using testing::Allocations;
+using testing::FaultPoint;
+using testing::QuietEngine;
+
+constexpr auto kNoHang = std::chrono::seconds(2);
+FaultPoint starts, bodies;
+
+void fail_start() {
+  if (starts.passes()) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+}
+
+/// Runs `step`, which faults may keep from what it wants. False if they did.
+template <class F>
+bool attempt(F&& step) {
+  try {
+    step();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// A thread that was there before the faults, and has nothing to do with an engine until it is given something to run.
+class Aside {
+ public:
+  Aside()
+      : thread_([this] {
+          for (;;) {
+            state_.wait(empty);
+            if (state_.load() == closed) return;
+            state_.wait(filling);
+            job_(of_);
+            state_.store(empty);
+            state_.notify_all();
+          }
+        }) {}
+  ~Aside() {
+    enter(closed);
+    thread_.join();
+  }
+  /// Runs f() there, which lives until it has run; waits for what it was given before.
+  template <class F>
+  void run(F& f) {
+    enter(filling);
+    of_ = &f;
+    job_ = [](void* of) { (*static_cast<F*>(of))(); };
+    state_.store(full);
+    state_.notify_all();
+  }
+  void wait() {
+    for (int s = state_.load(); s != empty; s = state_.load()) state_.wait(s);
+  }
+
+ private:
+  enum : int { empty, filling, full, closed };
+  void enter(int state) {
+    for (int expected = empty; !state_.compare_exchange_weak(expected, state); expected = empty) state_.wait(expected);
+    state_.notify_all();
+  }
+  std::atomic<int> state_{empty};
+  void (*job_)(void*) = nullptr;
+  void* of_ = nullptr;
+  std::thread thread_;
+};
+
+/// One run of a program under faults: what it pushed, and whether that ran. Nothing here allocates.
+class Trial {
+ public:
+  explicit Trial(Engine& e) : engine(e) {
+    for (auto& v : variables) v = e.variable();
+  }
+
+  template <class F>
+  Ticket push(F body, std::initializer_list<Access> accesses, const PushOptions& options = {}) {
+    Pushed& op = ops_.at(static_cast<std::size_t>(count_++));
+    op.on_stream = options.on.given && options.on.device.kind == DeviceKind::sim;
+    op.accepted = attempt([&] {
+      op.ticket = engine.push(
+          [&op, body] {
+            if (bodies.passes()) throw std::runtime_error("the body fails");
+            body();
+            op.ran = true;
+          },
+          accesses, options);
+    });
+    return op.ticket;
+  }
+  Ticket push(std::initializer_list<Access> accesses, const PushOptions& options = {}) {
+    return push([] {}, accesses, options);
+  }
+  /// Answered on the thread aside.
+  void push_async(std::initializer_list<Access> accesses) {
+    Pushed& op = ops_.at(static_cast<std::size_t>(count_++));
+    op.accepted = attempt([&] {
+      op.ticket = engine.push(
+          [&op, this](Completion done) {
+            op.completion = std::move(done);
+            aside.run(op);
+          },
+          accesses);
+    });
+  }
+  void wait(const Variable& v) {
+    attempt([&] { engine.wait(v); });
+  }
+  void wait_all() {
+    attempt([&] { engine.wait_all(); });
+  }
+
+  /// After the faults: what was pushed is over, each op ran or its ticket says why not, and the engine works on.
+  void check() {
+    attempt([&] { engine.wait_all(); });
+    EXPECT_EQ(engine.in_flight(), 0u);
+    for (int i = 0; i < count_; ++i) {
+      const Pushed& op = ops_[static_cast<std::size_t>(i)];
+      EXPECT_TRUE(op.accepted || !op.ran) << "op " << i << " ran, and its push threw";
+      if (!op.accepted) continue;
+      EXPECT_TRUE(op.ticket.done()) << i;
+      const bool succeeded = attempt([&] { op.ticket.wait(); });
+      EXPECT_TRUE(op.ran || !succeeded) << "op " << i << " did not run, and its ticket says nothing";
+      EXPECT_TRUE(!op.ran || succeeded || op.on_stream) << "op " << i << " ran";
+    }
+  }
+
+  Engine& engine;
+  std::array<Variable, 12> variables;
+
+ private:
+  struct Pushed {
+    bool accepted = false;
+    bool on_stream = false;  ///< then an error of an input may be known only after it ran
+    std::atomic<bool> ran{false};
+    Ticket ticket;
+    Completion completion;
+    void operator()() {
+      ran = true;
+      completion.done();
+    }
+  };
+  std::array<Pushed, 64> ops_;
+  int count_ = 0;
+
+ public:
+  Aside aside;
+};
+
+// ---- the programs
+
+void chain(Trial& t) {
+  for (int i = 0; i < 20; ++i) t.push({update(t.variables[0])});
+  t.wait(t.variables[0]);
+}
+
+void fan(Trial& t) {
+  auto& v = t.variables;
+  t.push({write(v[0])});
+  for (std::size_t i = 1; i < 9; ++i) t.push({read(v[0]), update(v[i])});
+  t.push({update(v[0])});
+  t.wait_all();
+}
+
+void several_variables(Trial& t) {
+  for (std::size_t i = 0; i < 20; ++i)
+    t.push({update(t.variables[i * 7 % 12]), read(t.variables[i * 5 % 12]), order(t.variables[i % 12])},
+           {.priority = static_cast<int>(i % 8), .attributes = nullptr});
+  t.wait_all();
+}
+
+void many_accesses(Trial& t) {
+  auto& v = t.variables;
+  for (std::size_t i = 0; i < 8; ++i) {
+    struct Large {
+      char bytes[200];
+      void operator()() const {}
+    };
+    t.push(Large{}, {read(v[0]), read(v[1]), update(v[2]), read(v[3]), read(v[4]), order(v[5]), update(v[6 + i % 3])});
+  }
+  t.wait(v[6]);
+  t.wait_all();
+}
+
+void errors(Trial& t) {
+  auto& v = t.variables;
+  const auto fail = [] { throw std::runtime_error("thrown by a body, with a text that is not short"); };
+  t.push(fail, {write(v[0]), write(v[1])});
+  t.push({read(v[0]), update(v[2])});
+  t.push({read(v[1]), write(v[3])}, {.on_poison = OnPoison::run});
+  t.push(fail, {read(v[4])});
+  t.push([] { throw 42; }, {update(v[2]), write(v[5])});
+  t.push({write(v[1])});
+  attempt([&] { t.engine.recover(v[2]); });
+  for (auto& x : v) t.wait(x);
+  t.wait_all();
+  attempt([&] { t.engine.clear_errors(); });
+  for (int i = 0; i < 6; ++i) t.push(fail, {});
+  t.wait_all();
+}
+
+void waits_in_ops(Trial& t) {
+  auto& v = t.variables;
+  Engine& e = t.engine;
+  for (std::size_t i = 0; i < 3; ++i) {
+    t.push({update(v[2 * i])});
+    t.push(
+        [&v, &e, i] {
+          e.push([] {}, {update(v[2 * i])});
+          e.wait(v[2 * i]);
+        },
+        {update(v[2 * i + 1])});
+  }
+  t.wait_all();
+}
+
+void tickets(Trial& t) {
+  auto& v = t.variables;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const Ticket ticket = t.push({update(v[i % 2])});
+    if (i % 4 == 0) attempt([&] { ticket.wait_for(std::chrono::microseconds(50)); });
+    if (i % 4 == 1) attempt([&] { ticket.wait(); });
+    if (i % 4 == 2) ticket.cancel();
+  }
+  t.wait(v[0]);
+  t.wait(v[1]);
+}
+
+void completions(Trial& t) {
+  for (std::size_t i = 0; i < 4; ++i) {
+    t.push_async({update(t.variables[i % 2])});
+    t.push({update(t.variables[i % 2])});
+  }
+  t.wait_all();
+  // A Completion that is dropped.
+  attempt([&] { t.engine.push([](Completion) {}, {write(t.variables[3])}); });
+  t.push({read(t.variables[3])});
+  t.wait(t.variables[3]);
+  t.wait_all();
+}
+
+void borrows(Trial& t) {
+  auto& v = t.variables;
+  for (std::size_t i = 0; i < 3; ++i) {
+    t.push({update(v[0])});
+    attempt([&] {
+      Borrow held = t.engine.borrow(update(v[0]));
+      t.push({read(v[0]), update(v[1])});
+      t.push({write(v[2])});
+      t.wait(v[2]);
+    });
+    t.wait(v[1]);
+  }
+  t.wait_all();
+}
+
+void cancelled_scopes(Trial& t) {
+  auto& v = t.variables;
+  attempt([&] {
+    CancelScope scope;
+    {
+      const CancelScope::Guard guard(scope);
+      for (std::size_t i = 0; i < 8; ++i) {
+        t.push({update(v[i % 3])}, {.name = "in a scope"});
+        if (i == 2) t.wait(v[0]);
+        if (i == 4) scope.cancel();
+      }
+    }
+    t.push({read(v[0]), update(v[4])});
+  });
+  t.wait_all();
+}
+
+void traced(Trial& t) {
+  t.engine.start_trace();
+  for (std::size_t i = 0; i < 12; ++i) t.push({update(t.variables[i % 3])});
+  t.wait_all();
+  attempt([&] { t.engine.stop_trace(); });
+}
+
+void at_the_caps(Trial& t) {
+  for (std::size_t i = 0; i < 30; ++i) t.push({update(t.variables[i % 5])}, {.bytes = 60 * (1 + i % 3)});
+  t.wait_all();
+}
+
+void two_pushers(Trial& t) {
+  auto second = [&] {
+    for (std::size_t i = 0; i < 16; ++i)
+      attempt([&] { t.engine.push([] {}, {update(t.variables[i % 2]), update(t.variables[2 + i % 3])}); });
+    t.wait_all();
+  };
+  t.aside.run(second);
+  for (std::size_t i = 0; i < 16; ++i) t.push({update(t.variables[i % 3]), read(t.variables[3])});
+  t.wait_all();
+  t.aside.wait();
+}
+
+void dropped_variables(Trial& t) {
+  for (int i = 0; i < 8; ++i)
+    attempt([&] {
+      const Variable v = t.engine.variable();
+      t.push([] { throw std::runtime_error("of a variable that nobody has any more"); }, {write(v)});
+      t.push({update(v), update(t.variables[0])});
+    });
+  t.wait_all();
+}
+
+void streams(Trial& t) {
+  auto& v = t.variables;
+  for (std::size_t i = 0; i < 4; ++i) {
+    attempt([&] {
+      t.engine.push([](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([] {}); },
+                    {update(v[i % 2]), read(v[2])}, {.on = {sim(0), i % 2 ? LaneKind::compute : LaneKind::copy_in}});
+    });
+    t.push({update(v[i % 2])}, {.on = sim(0)});
+    t.push({update(v[2])});
+  }
+  t.wait_all();
+}
+
+/// An engine that comes and goes under faults.
+void short_lived(Trial& t) {
+  for (const StopMode mode : {StopMode::drain, StopMode::cancel})
+    attempt([&] {
+      QuietEngine engine({.threads = 1});
+      const Variable v = engine.variable();
+      for (int i = 0; i < 4; ++i) engine.push([] {}, {update(v)});
+      engine.stop(mode);
+    });
+  t.push({update(t.variables[0])});
+  t.wait_all();
+}
+
+struct Program {
+  const char* name;
+  void (*run)(Trial&);
+  EngineOptions options;
+};
+const Program programs[] = {
+    {"chain", chain, {.threads = 1}},
+    {"chain, serial", chain, {.mode = EngineMode::serial}},
+    {"fan", fan, {.threads = 2}},
+    {"several variables", several_variables, {.threads = 2, .logical_cpus = 2}},
+    {"several variables, logged", several_variables, {.threads = 2, .log_order = true}},
+    {"many accesses", many_accesses, {.threads = 1}},
+    {"errors", errors, {.threads = 2}},
+    {"errors, serial", errors, {.mode = EngineMode::serial}},
+    {"waits in ops", waits_in_ops, {.threads = 1}},
+    {"tickets", tickets, {.threads = 1}},
+    {"completions", completions, {.threads = 1}},
+    {"borrows", borrows, {.threads = 1}},
+    {"cancelled scopes", cancelled_scopes, {.threads = 1}},
+    {"traced", traced, {.threads = 1}},
+    {"at the caps", at_the_caps, {.threads = 1, .max_ops = 4, .max_bytes = 200}},
+    {"two pushers", two_pushers, {.threads = 2}},
+    {"dropped variables", dropped_variables, {.threads = 1}},
+    {"streams", streams, {.threads = 1, .simulated_gpus = 1}},
+    {"short-lived engines", short_lived, {.threads = 1}},
+};
+
+/// Ends the process, with a word on what hung, when a trial takes ten times what it may.
+class Watch {
+ public:
+  Watch()
+      : thread_([this] {
+          while (!ended_.load()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            const long began = began_.load();
+            if (began == 0 || now() - began < 10 * std::chrono::nanoseconds(kNoHang).count()) continue;
+            std::fprintf(stderr, "hangs: %s, k = %ld, %s\n", program.load(), k.load(), stays ? "from then on" : "once");
+            std::abort();
+          }
+        }) {}
+  ~Watch() {
+    ended_.store(true);
+    thread_.join();
+  }
+  void begin() { began_.store(now()); }
+  double end() { return static_cast<double>(now() - began_.exchange(0)) * 1e-9; }
+
+  std::atomic<const char*> program{""};
+  std::atomic<long> k{0};
+  std::atomic<bool> stays{false};
+
+ private:
+  static long now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  std::atomic<long> began_{0};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+/// What is allocated once the threads that are leaving are gone: the least of a while.
+long settled() {
+  long least = Allocations::live.load();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(60);
+  while (std::chrono::steady_clock::now() < end) {
+    least = std::min(least, Allocations::live.load());
+    std::this_thread::yield();
+  }
+  return least;
+}
+
+void fails_everywhere(FaultPoint& point) {
+  detail::SystemPolicy::before_start.store(fail_start);
+  Watch watch;
+  for (const Program& program : programs) {
+    SCOPED_TRACE(program.name);
+    watch.program.store(program.name);
+    const auto run = [&](long k, bool stays) {
+      long passed = 0;
+      {
+        QuietEngine engine(program.options);
+        Trial trial(engine);
+        watch.begin();
+        point.arm(k, stays);
+        program.run(trial);
+        passed = point.disarm();
+        trial.check();
+        bool works = false;
+        const Variable v = engine.variable();
+        engine.push([&] { works = true; }, {update(v)});
+        engine.wait(v);
+        EXPECT_TRUE(works);
+      }
+      const double seconds = watch.end();
+      EXPECT_LT(seconds, std::chrono::duration<double>(kNoHang).count());
+      return passed;
+    };
+    for (int warm = 0; warm < 3; ++warm) run(1'000'000'000, false);
+    for (const bool stays : {false, true}) {
+      watch.stays.store(stays);
+      long faults = 0, more = 0;
+      // A leak shows in every pass. What a new thread of oneTBB keeps for its next engine does not.
+      for (int pass = 0; pass < 3; ++pass) {
+        const long before = settled();
+        for (long k = 1;; ++k) {
+          SCOPED_TRACE(std::string(stays ? "from then on, k = " : "once, k = ") + std::to_string(k));
+          watch.k.store(k);
+          if (run(k, stays) < k) break;
+          faults = k;
+          if (::testing::Test::HasFailure()) return;
+        }
+        more = settled() - before;
+        if (more <= 3) break;
+      }
+      EXPECT_LE(more, 3) << "leaks";
+      std::printf("%-26s %-12s %4ld faults\n", program.name, stays ? "from then on" : "once", faults);
+    }
+  }
+  detail::SystemPolicy::before_start.store(nullptr);
+}
+
+TEST(Faults, EveryAllocationFails) { fails_everywhere(Allocations::faults); }
+TEST(Faults, EveryStartOfAThreadFails) { fails_everywhere(starts); }
+TEST(Faults, EveryBodyFails) { fails_everywhere(bodies); }
+
+}  // namespace
+}  // namespace sluice
