@@ -4,6 +4,8 @@
 // used an engine, only the exit handler is left.
 #include "sluice/engine/detail/at_exit.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "sluice/engine/detail/policy.h"
 #include "sluice/engine/engine.h"
 
 namespace sluice::detail {
@@ -18,22 +21,45 @@ namespace {
 
 struct Engines {
   std::mutex mutex;
-  std::vector<std::weak_ptr<CoreBase>> all;
+  struct Entry {
+    std::weak_ptr<CoreBase> core;
+    std::shared_ptr<CoreBase> left_by_parent;  ///< in a forked child: never destroyed, there are no threads to join
+  };
+  std::vector<Entry> all;
 };
 Engines& engines() {
   static Engines* const made = new Engines;  // static engines may be made and go after it would
   return *made;
 }
 
+/// Nobody else stands in the list while it is copied into a child.
+void watch_forks() {
+  ::pthread_atfork([] { engines().mutex.lock(); }, [] { engines().mutex.unlock(); },
+                   [] {
+                     SystemPolicy::forked();
+                     for (auto& engine : engines().all) {
+                       if (engine.left_by_parent) continue;
+                       engine.left_by_parent = engine.core.lock();
+                       if (engine.left_by_parent) engine.left_by_parent->forked();
+                     }
+                     engines().mutex.unlock();
+                   });
+}
+
+/// A library that an engine was made in is never unloaded: threads still run its code when dlclose returns.
+void stay_loaded() {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<const void*>(&stay_loaded), &here) && here.dli_fname)
+    static_cast<void>(::dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE));
+}
+
 struct ExitWait {
-  const pid_t process = ::getpid();
   ~ExitWait() {
-    if (process != ::getpid()) return;  // a forked child has none of the threads that it would wait for
     std::vector<std::shared_ptr<CoreBase>> alive;
     {
       std::lock_guard lock(engines().mutex);
       for (const auto& engine : engines().all)
-        if (auto core = engine.lock()) alive.push_back(std::move(core));
+        if (auto core = engine.core.lock()) alive.push_back(std::move(core));
     }
     for (const auto& core : alive) core->settle(std::chrono::seconds(30));
   }
@@ -42,9 +68,15 @@ struct ExitWait {
 }  // namespace
 
 void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
+  static const bool once = [] {
+    watch_forks();
+    stay_loaded();
+    return true;
+  }();
+  static_cast<void>(once);
   std::lock_guard lock(engines().mutex);
-  std::erase_if(engines().all, [](const auto& engine) { return engine.expired(); });
-  engines().all.push_back(core);
+  std::erase_if(engines().all, [](const auto& engine) { return engine.core.expired(); });
+  engines().all.push_back({core, nullptr});
 }
 
 void arm_exit_wait() {

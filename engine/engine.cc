@@ -136,6 +136,7 @@ Engine& Engine::instance() {
       try {
         e.stop(StopMode::drain);
         if (const char* file = std::getenv("SLUICE_TRACE"); file && *file) write_trace(file, e.stop_trace());
+      } catch (const ForkedError&) {
       } catch (const std::exception& error) {
         std::fprintf(stderr, "sluice: at exit: %s\n", error.what());
       }

@@ -102,6 +102,13 @@ struct LoggedPush {
 
 enum class StopMode : std::uint8_t { drain, cancel };
 
+/// A process may fork while ops are in flight; the parent does not notice. In the child every call of an engine that
+/// was there before throws ForkedError, and its destructor, Completions and Borrows do nothing. An engine that the
+/// child makes is whole, but its ops' loops (parallel_for) run on one thread each, because oneTBB's threads are the
+/// parent's. A child that is forked inside a body must end there, with exec or _exit.
+///
+/// No signal handler is installed. stop() is no function for one, unless the interrupted thread cannot be in the
+/// engine.
 class Engine {
  public:
   /// Throws UsageError for options out of range. Starts no thread before the first push.
@@ -236,6 +243,8 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
   /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for.
   virtual void settle(std::chrono::nanoseconds limit) = 0;
+  /// In a forked child: refuses everything from here on, and touches no lock.
+  virtual void forked() noexcept = 0;
   virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
   virtual std::size_t in_flight() const = 0;
   virtual int threads(Device device) const = 0;

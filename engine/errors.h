@@ -65,6 +65,12 @@ class StoppedError : public UsageError {
   using UsageError::UsageError;
 };
 
+/// Thrown in a forked child by whatever asks something of an engine that its parent made: the child has a copy of the
+/// engine's memory, and none of its threads.
+class ForkedError : public StoppedError {
+  using StoppedError::StoppedError;
+};
+
 /// Thrown by a push when the hard cap is reached.
 class CapError : public UsageError {
   using UsageError::UsageError;

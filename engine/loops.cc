@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sluice/engine/detail/policy.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/detail/tsan.h"
 #include "sluice/engine/scope.h"
@@ -58,7 +59,9 @@ void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
 
 int parallel_width() {
   const detail::ThreadState& state = detail::thread_state();
-  return state.operation ? std::max(1, state.width) : 1;
+  return state.operation && !detail::SystemPolicy::plain_threads.load(std::memory_order_relaxed)
+             ? std::max(1, state.width)
+             : 1;
 }
 
 void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int64_t, std::int64_t)> body) {

@@ -24,6 +24,7 @@ struct SystemPolicy::Workers::Pool {
 /// widths.
 struct SystemPolicy::Workers::Arenas {
   static Arenas& get() {
+    arenas_made.store(true, std::memory_order_relaxed);
     static Arenas* const all = new Arenas;  // workers may still be leaving an arena when static objects go
     return *all;
   }
@@ -137,7 +138,12 @@ class SystemPolicy::Workers::Watch {
   bool running_ = false, asleep_ = false;
 };
 
+void SystemPolicy::forked() {
+  if (arenas_made.load(std::memory_order_relaxed)) plain_threads.store(true, std::memory_order_relaxed);
+}
+
 SystemPolicy::Workers::Workers(int width) {
+  if (plain_threads.load(std::memory_order_relaxed)) return;
   Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
   for (std::shared_ptr<Pool>* at = &all.idle; *at; at = &(*at)->next)
@@ -151,6 +157,7 @@ SystemPolicy::Workers::Workers(int width) {
 }
 
 SystemPolicy::Workers::~Workers() {
+  if (!pool_) return;
   Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
   pool_->next = std::exchange(all.idle, pool_);
@@ -168,6 +175,7 @@ void SystemPolicy::start_substitute(std::function<void()> drainer) {
 
 void SystemPolicy::Workers::start(std::function<void()> drainer) {
   if (const auto hook = before_start.load(std::memory_order_relaxed)) hook();
+  if (!pool_) return std::thread(std::move(drainer)).detach();
   auto start = std::make_shared<Start>();
   start->drainer = std::move(drainer);
   start->pool = pool_;

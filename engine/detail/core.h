@@ -73,6 +73,7 @@ class Core final : public CoreBase {
                 const std::source_location& where) override;
   bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
   void settle(std::chrono::nanoseconds limit) override;
+  void forked() noexcept override;
   void on_unobserved(std::function<void(const ErrorRoot&)> hook) override;
   std::size_t in_flight() const override;
   int threads(Device device) const override;
@@ -86,7 +87,7 @@ class Core final : public CoreBase {
   static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
   static constexpr std::size_t kAhead = 16;        ///< as many
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
-  static constexpr int kStarvedTicks = 25;         ///< half a second without a thread for what a wait waits for
+  static constexpr int kStarvedTicks = 10;  ///< of a wait, without a thread for what it waits for
   struct Slab {
     Op ops[kSlabOps];
     RareParts<P> rare[kSlabOps];
@@ -119,6 +120,7 @@ class Core final : public CoreBase {
   void refuse(std::span<const Access> accesses, const PushOptions& options, const std::source_location& where) const;
   [[noreturn]] void bad_use(const PushOptions& options, const std::source_location& where,
                             const std::string& what) const;
+  void refuse_forked(const char* what) const;
   [[noreturn]] void refuse_stopped(const PushOptions& options, const std::source_location& where) const;
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
@@ -259,6 +261,7 @@ class Core final : public CoreBase {
 
   alignas(64) Atomic<bool> stopped_{false};
   Atomic<bool> cancel_all_{false};
+  std::atomic<bool> forked_{false};  ///< this is a child's copy: its locks may be held by threads that are not here
   Atomic<bool> tracing_{false};
   Atomic<std::int64_t> open_{0};       ///< unanswered Completions and unfinished device work
   Atomic<std::int64_t> on_device_{0};  ///< of those, device work

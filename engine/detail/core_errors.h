@@ -231,6 +231,7 @@ void Core<P>::raise(const ErrorRef& root) {
 
 template <class P>
 ErrorRef Core<P>::error_of(const VariableBase* variable) {
+  refuse_forked("error");
   std::lock_guard lock(error_mutex_);
   return error_at(*static_cast<const Node*>(variable));
 }
@@ -291,6 +292,7 @@ void Core<P>::report_unobserved() {
 
 template <class P>
 void Core<P>::clear_errors() {
+  refuse_forked("clear_errors");
   report_unobserved();
   std::lock_guard lock(error_mutex_);
   for (auto& [sequence, entry] : roots_) entry.wrote_nothing = false;
@@ -299,6 +301,7 @@ void Core<P>::clear_errors() {
 
 template <class P>
 void Core<P>::on_unobserved(std::function<void(const ErrorRoot&)> hook) {
+  refuse_forked("on_unobserved_error");
   auto shared = std::make_shared<const std::function<void(const ErrorRoot&)>>(std::move(hook));
   std::lock_guard lock(error_mutex_);
   unobserved_.swap(shared);

@@ -14,8 +14,15 @@ void Core<P>::bad_use(const PushOptions& options, const std::source_location& wh
 }
 
 template <class P>
+void Core<P>::refuse_forked(const char* what) const {
+  if (forked_.load(std::memory_order_relaxed))
+    throw ForkedError("[" + std::string(what) + "] the engine was made before this process was forked");
+}
+
+template <class P>
 void Core<P>::refuse_stopped(const PushOptions& options, const std::source_location& where) const {
   const char* name = options.name ? options.name : options.op ? options.op->name : "push";
+  refuse_forked(name);
   throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
 }
 

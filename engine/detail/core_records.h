@@ -73,6 +73,7 @@ Slot<P>& Core<P>::find_slot() {
 
 template <class P>
 void Core<P>::release_slot(Slot<P>& slot) {
+  if (forked_.load(std::memory_order_relaxed)) return;
   flush(slot);
   return_credits(slot, slot.credits, true);
   slot.credits = 0;

@@ -267,6 +267,7 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
 
 template <class P>
 void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return;
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);

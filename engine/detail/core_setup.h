@@ -51,6 +51,7 @@ Core<P>::~Core() {
 
 template <class P>
 VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
+  refuse_forked("variable");
   auto* node = new Node;
   node->core = this;
   // A variable keeps its engine's core alive: a handle may outlive the Engine.
@@ -67,12 +68,14 @@ VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
 template <class P>
 void Core<P>::delete_variable(VariableBase* variable) noexcept {
   Node* node = static_cast<Node*>(variable);
-  if (poisoned(node->mark.load(std::memory_order_acquire))) clear_poison(*node);
+  if (poisoned(node->mark.load(std::memory_order_acquire)) && !forked_.load(std::memory_order_relaxed))
+    clear_poison(*node);
   delete node;
 }
 
 template <class P>
 std::size_t Core<P>::in_flight() const {
+  refuse_forked("in_flight");
   std::lock_guard lock(slots_mutex_);
   // Completed first: what completes meanwhile then counts as in flight, never the other way round.
   std::uint64_t completed = 0, pushed = 0;
@@ -94,6 +97,7 @@ int Core<P>::device_count(DeviceKind kind) const {
 
 template <class P>
 std::vector<TraceEvent> Core<P>::stop_trace() {
+  refuse_forked("stop_trace");
   tracing_.store(false);
   std::vector<TraceEvent> all;
   {
@@ -110,6 +114,7 @@ std::vector<TraceEvent> Core<P>::stop_trace() {
 
 template <class P>
 std::vector<LoggedPush> Core<P>::take_order() {
+  refuse_forked("take_order");
   std::lock_guard lock(log_mutex_);
   if (std::exchange(log_lost_, false)) throw std::bad_alloc();
   return std::exchange(log_, {});

@@ -158,6 +158,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
 
 template <class P>
 bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) {
+  refuse_forked("wait");
   if (!variable) throw UsageError("[wait] no variable");
   if (variable->core != this) throw UsageError("[wait] the variable belongs to another engine");
   refuse_capture("wait");
@@ -210,6 +211,7 @@ bool Core<P>::ticket_done(std::uint32_t index, std::uint64_t generation) {
 template <class P>
 bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
   refuse_capture("wait for a ticket");
+  refuse_forked("wait for a ticket");
   if (!await_ticket(index, generation, limit)) return false;
   if (const ErrorRef root = failure_of(index, generation)) raise(root);
   return true;
@@ -301,6 +303,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
 template <class P>
 void Core<P>::wait_all() {
   refuse_capture("wait_all");
+  refuse_forked("wait_all");
   if (in_op()) deadlock("wait_all inside an op can never end: the op itself is part of it");
   wait_live(std::chrono::nanoseconds::max());
   std::vector<ErrorRef> roots;
@@ -333,6 +336,7 @@ Ticket Core<P>::push_recover(VariableBase* variable, const std::source_location&
 
 template <class P>
 Borrow Core<P>::borrow(Access access, const std::source_location& where) {
+  refuse_forked("borrow");
   if (access.mode == AccessMode::write) access.mode = AccessMode::update;
   check({&access, 1}, PushOptions{.name = "borrow"}, where);
   refuse_capture("borrow");
@@ -367,8 +371,15 @@ void Core<P>::wait_a_little(std::int64_t end) {
 }
 
 template <class P>
+void Core<P>::forked() noexcept {
+  forked_.store(true, std::memory_order_relaxed);
+  stopped_.store(true, std::memory_order_relaxed);  // what a push looks at
+  if (in_op()) thread_state().core = nullptr;
+}
+
+template <class P>
 void Core<P>::settle(std::chrono::nanoseconds limit) {
-  if (in_op()) return;
+  if (in_op() || forked_.load(std::memory_order_relaxed)) return;
   const std::int64_t end = deadline_of(limit);
   std::uint64_t seen = 0;
   for (int quiet = 0; quiet < 3 && P::now() < end;) {
@@ -382,6 +393,7 @@ void Core<P>::settle(std::chrono::nanoseconds limit) {
 
 template <class P>
 bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
+  refuse_forked("stop");
   if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
   stopped_.store(true, std::memory_order_seq_cst);
   if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);

@@ -111,6 +111,10 @@ struct SystemPolicy {
   /// Called before each start of a drainer or a substitute, and may throw: tests let starts fail. Null in the product.
   static inline std::atomic<void (*)()> before_start{nullptr};
 
+  /// In a child: where oneTBB was in use before the fork, its threads are the parent's. Lanes get plain threads then.
+  static void forked();
+  static inline std::atomic<bool> arenas_made{false}, plain_threads{false};
+
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
