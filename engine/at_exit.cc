@@ -10,10 +10,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
 #include "sluice/engine/detail/policy.h"
+#include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
 
 namespace sluice::detail {
@@ -53,6 +56,14 @@ void stay_loaded() {
     static_cast<void>(::dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE));
 }
 
+/// A body that calls exit() stands on a thread of oneTBB, whose own end does not stand that: the process ends here,
+/// when the exit handlers and static objects that are younger than the first engine have had their turn.
+void leave_from_a_body(int status, void*) {
+  if (!thread_state().operation) return;
+  std::fflush(nullptr);
+  std::_Exit(status);
+}
+
 struct ExitWait {
   ~ExitWait() {
     std::vector<std::shared_ptr<CoreBase>> alive;
@@ -71,6 +82,7 @@ void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
   static const bool once = [] {
     watch_forks();
     stay_loaded();
+    ::on_exit(leave_from_a_body, nullptr);
     return true;
   }();
   static_cast<void>(once);

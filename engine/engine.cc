@@ -133,6 +133,7 @@ Engine& Engine::instance() {
     if (path && *path) made->start_trace();
     std::atexit([] {
       Engine& e = Engine::instance();
+      if (detail::thread_state().operation) return;  // a body called exit(): it cannot wait for itself
       try {
         e.stop(StopMode::drain);
         if (const char* file = std::getenv("SLUICE_TRACE"); file && *file) write_trace(file, e.stop_trace());

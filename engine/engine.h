@@ -107,6 +107,7 @@ enum class StopMode : std::uint8_t { drain, cancel };
 /// child makes is whole, but its ops' loops (parallel_for) run on one thread each, because oneTBB's threads are the
 /// parent's. A child that is forked inside a body must end there, with exec or _exit.
 ///
+/// Where a body calls exit(), static objects older than the first engine keep their destructors to themselves.
 /// No signal handler is installed. stop() is no function for one, unless the interrupted thread cannot be in the
 /// engine.
 class Engine {

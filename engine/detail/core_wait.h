@@ -107,7 +107,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   Blocked result = Blocked::done;
   bool stuck = false;
   std::uint64_t seen = 0;
-  int quiet = 0, starved = 0;
+  int quiet = 0, starved = 0, rounds = 0;
   const bool may_help = !inside && !bounded && !can_deadlock;
   while (!told()) {
     // The substitute; and threads that could not be started before.
@@ -115,6 +115,8 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
     if (told()) break;
     std::chrono::nanoseconds slice =
         options_.serial ? std::chrono::milliseconds(1) : std::chrono::nanoseconds(P::kTick);
+    // Who looks for no deadlock only looks whether a thread could not be started: less and less often.
+    if (!can_deadlock && !options_.serial) slice *= 1 + std::min(rounds++, 9);
     if (bounded) {
       const std::int64_t left = deadline - P::now();
       if (left <= 0) {

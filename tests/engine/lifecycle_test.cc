@@ -1,0 +1,174 @@
+// Engines come and go, and processes end with ops in flight: failure cases 24, 35, 36 and 42.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "faults.h"
+#include "sluice/tests/support/program.h"
+#include "support.h"
+
+namespace sluice {
+namespace {
+using testing::QuietEngine;
+
+std::ptrdiff_t threads_now() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+#ifdef SLUICE_SANITIZED
+constexpr int kCycles = 1'000;
+#else
+constexpr int kCycles = 10'000;
+#endif
+
+TEST(Lifecycle, Case24TenThousandStartsAndStops) {
+  std::size_t memory = 0;
+  std::ptrdiff_t threads = 0;
+  long live = 0;
+  for (int i = 0; i < kCycles; ++i) {
+    if (i == kCycles / 10) memory = resident_bytes(), threads = threads_now(), live = testing::Allocations::live.load();
+    QuietEngine engine({.threads = 1 + i % 3});
+    const Variable v = engine.variable();
+    std::atomic<int> ran{0};
+    for (int k = 0; k < 5; ++k) engine.push([&] { ran.fetch_add(1); }, {update(v)});
+    if (i % 4 == 0) engine.push([] { throw std::runtime_error("x"); }, {write(v)});
+    if (i % 2 == 0) continue;
+    ASSERT_TRUE(engine.stop());
+    ASSERT_EQ(ran.load(), 5);
+  }
+  std::printf("after %d of %d cycles: %zu KiB, %td threads; at the end %zu KiB, %td threads\n", kCycles / 10, kCycles,
+              memory / 1024, threads, resident_bytes() / 1024, threads_now());
+  // oneTBB's threads grow in number for a while, up to what the engines of a moment need.
+  const std::ptrdiff_t more = std::max<std::ptrdiff_t>(threads_now() - threads, 0);
+  EXPECT_LE(more, 8);
+  EXPECT_LE(testing::Allocations::live.load(), live + 500);
+#ifndef SLUICE_SANITIZED  // which keep what is freed
+  EXPECT_LE(resident_bytes(), memory + memory / 10 + static_cast<std::size_t>(more) * (256 << 10));
+#endif
+}
+
+struct End {
+  const char* how;
+  int status;
+  const char* out;
+};
+
+test::Outcome run(const char* how, int signal) {
+  test::ProgramOptions options;
+  options.limit = std::chrono::seconds(40);
+  bool sent = false;
+  if (signal)
+    options.on_output = [&](pid_t process, const std::string& out) {
+      if (!std::exchange(sent, out.find("busy") != std::string::npos)) ::kill(process, signal);
+    };
+  return test::run_program(SLUICE_EXITS, {how}, options);
+}
+
+TEST(Lifecycle, Case35And36AProcessMayEndInAnyWay) {
+  for (const End& end :
+       {End{"return", 0, "ran 400 of 400\n"}, End{"exit", 0, "ran 400 of 400\n"}, End{"thread", 0, "ran 400 of 400\n"},
+        End{"waiting", 0, "ran 400 of 400\n"}, End{"sigwait", 0, "ran 400 of 400\n"}})
+    for (int i = 0; i < 3; ++i) {
+      SCOPED_TRACE(end.how);
+      const test::Outcome outcome = run(end.how, 0);
+      EXPECT_FALSE(outcome.timed_out);
+      EXPECT_EQ(outcome.status, end.status);
+      EXPECT_EQ(outcome.out, end.out);
+      EXPECT_EQ(outcome.err, "");
+    }
+}
+
+TEST(Lifecycle, Case35AStaticObjectMayUseTheEngineAtItsEnd) {
+  const test::Outcome outcome = run("statics", 0);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out, "late: pushed\nbefore: refused\nran 401 of 401\n");
+}
+
+TEST(Lifecycle, Case35ABodyMayEndTheProcess) {
+  const test::Outcome outcome = run("op", 0);
+  EXPECT_FALSE(outcome.timed_out);
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST(Lifecycle, Case42ASignalEndsTheProcessAsEverOrThroughAHandler) {
+  const test::Outcome killed = run("term", SIGTERM);
+  EXPECT_EQ(killed.status, 128 + SIGTERM);
+  EXPECT_EQ(killed.err, "");
+  const test::Outcome stopped = run("handler", SIGTERM);
+  EXPECT_EQ(stopped.status, 0) << "3: it stopped with ops in flight";
+}
+
+TEST(Lifecycle, Case35ALibraryIsClosedWithOpsInFlight) {
+  std::atomic<int> ran{0};
+  for (int i = 1; i <= 3; ++i) {
+    void* library = ::dlopen(SLUICE_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << ::dlerror();
+    const auto keep_busy = reinterpret_cast<void (*)(int, std::atomic<int>*)>(::dlsym(library, "keep_busy"));
+    ASSERT_NE(keep_busy, nullptr);
+    keep_busy(100, &ran);
+    EXPECT_EQ(::dlclose(library), 0);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (ran.load() < 200 * i && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    ASSERT_EQ(ran.load(), 200 * i);
+  }
+}
+
+/// CPU time of this process in a second of doing nothing.
+double idle_cpu() {
+  // Workers look around for a while before they leave.
+  for (int i = 0; i < 20; ++i) {
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (cpu_seconds() - before < 0.0005) break;
+  }
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // the time that is measured
+  return (cpu_seconds() - before) / 1.5;
+}
+
+/// The goal is 1 ms of CPU in a second; what else the process does, and the sanitizers, are allowed for.
+TEST(Lifecycle, AnIdleEngineTakesNoCpu) {
+  QuietEngine engine({.threads = 2, .logical_cpus = 2, .simulated_gpus = 1});
+  const Variable v = engine.variable();
+  for (int i = 0; i < 20'000; ++i) engine.push([] {}, {update(v)}, {.on = cpu(i % 2)});
+  engine.wait_all();
+  const double idle = idle_cpu();
+  testing::Held held;
+  engine.push(held.body(), {update(v)});
+  held.begun.wait();
+  std::thread waiter([&] { engine.wait(v); });
+  const double waited_for = idle_cpu();
+  held.completion.done();
+  waiter.join();
+  std::printf("an idle engine: %.2f ms of CPU a second; with a thread that waits for an open Completion: %.2f ms\n",
+              idle * 1e3, waited_for * 1e3);
+  EXPECT_LE(idle, 0.005);
+  EXPECT_LE(waited_for, 0.005);
+}
+
+}  // namespace
+}  // namespace sluice
