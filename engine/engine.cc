@@ -41,7 +41,7 @@ std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_
   return value;
 }
 
-std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
+std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterStart& counters = {}) {
   EngineMode mode = given.mode;
   std::uint64_t seed = given.explore_seed;
   if (const char* text = std::getenv("SLUICE_ENGINE");
@@ -79,6 +79,7 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
   options.max_bytes = number("max_bytes", static_cast<std::int64_t>(given.max_bytes), "SLUICE_MAX_BYTES",
                              std::uint64_t{4} << 30, std::uint64_t{1} << 62);
   options.log_order = given.log_order;
+  options.counters = counters;
   if (mode == EngineMode::explore) return make_exploring_core(options, seed);
   auto core = std::make_shared<Core<SystemPolicy>>(options);
   settle_at_exit(core);
@@ -87,6 +88,11 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given) {
 }
 
 }  // namespace
+
+Engine engine_with_counters(const EngineOptions& options, const CounterStart& counters) {
+  return Engine(make_core(options, counters));
+}
+
 }  // namespace detail
 
 bool Ticket::done() const { return !core_ || core_->ticket_done(index_, generation_); }

@@ -204,6 +204,9 @@ class Engine {
   /// log.
   std::vector<LoggedPush> take_order();
 
+ public:  // for the engine
+  explicit Engine(std::shared_ptr<detail::CoreBase> core) : core_(std::move(core)) {}
+
  private:
   bool wait_until(const Variable& variable, std::chrono::nanoseconds limit);
   ErrorRef error_of(const Variable& variable) const;

@@ -16,6 +16,7 @@
 
 #include "sluice/engine/detail/captured.h"
 #include "sluice/engine/detail/chain.h"
+#include "sluice/engine/detail/counters.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
 
@@ -31,6 +32,7 @@ struct CoreOptions {
   std::int64_t max_ops = 16384;
   std::size_t max_bytes = std::size_t{4} << 30;
   bool log_order = false;
+  CounterStart counters;
 };
 
 template <class P>
@@ -101,6 +103,7 @@ class Core final : public CoreBase {
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
+  std::unique_ptr<Slot<P>> new_slot() const;
   void release_slot(Slot<P>& slot);
   class AnySlot;
   Op* new_record(Slot<P>& slot);

@@ -60,7 +60,7 @@ Slot<P>& Core<P>::find_slot() {
         break;
       }
     if (!slot) {
-      slots_.push_back(std::make_unique<Slot<P>>());
+      slots_.push_back(new_slot());
       slot = slots_.back().get();
       slot->number = static_cast<std::uint32_t>(slots_.size() - 2);  // the first is the spare
     }
@@ -69,6 +69,16 @@ Slot<P>& Core<P>::find_slot() {
   slot_cache().add({uid_, slot, weak_from_this(),
                     [](CoreBase& core, void* s) { static_cast<Core&>(core).release_slot(*static_cast<Slot<P>*>(s)); }});
   return *slot;
+}
+
+template <class P>
+std::unique_ptr<Slot<P>> Core<P>::new_slot() const {
+  auto slot = std::make_unique<Slot<P>>();
+  const CounterStart& from = options_.counters;
+  slot->pushes.store(from.pushes & ~std::uint64_t{1}, std::memory_order_relaxed);
+  slot->completed.store(from.pushes / 2, std::memory_order_relaxed);
+  slot->batch.begin_at(from.batch);
+  return slot;
 }
 
 template <class P>
@@ -172,7 +182,11 @@ void Core<P>::add_slabs(Slot<P>& slot) {
     if (number == kMaxSlabs)
       throw CapError("engine: more than " + std::to_string(kMaxSlabs * kSlabOps) + " op records");
     const std::size_t at = slot.blocks.empty() ? 0 : slot.block + 1;
-    for (std::uint32_t i = 0; i < kSlabOps; ++i) slab->ops[i].index = number * kSlabOps + i;
+    for (std::uint32_t i = 0; i < kSlabOps; ++i) {
+      slab->ops[i].index = number * kSlabOps + i;
+      slab->ops[i].word.store(std::uint64_t{options_.counters.generation} << kGenerationShift,
+                              std::memory_order_relaxed);
+    }
     for (std::uint32_t i = kSlabOps; i > 0; i -= kBlockOps)
       slot.blocks.insert(slot.blocks.begin() + static_cast<std::ptrdiff_t>(at), &slab->ops[i - kBlockOps]);
     slabs_[number].store(slab.release(), std::memory_order_release);

@@ -20,7 +20,8 @@ Core<P>::Core(const CoreOptions& options)
       credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
       credits_(options.max_ops) {
   make_lost_root();
-  slots_.push_back(std::make_unique<Slot<P>>());
+  next_variable_.store(options.counters.variables, std::memory_order_relaxed);
+  slots_.push_back(new_slot());
   spare_ = slots_.front().get();
   spare_->taken.store(true, std::memory_order_relaxed);
   const auto add = [&](Device device, LaneKind kind, int width) {
@@ -77,11 +78,12 @@ template <class P>
 std::size_t Core<P>::in_flight() const {
   refuse_forked("in_flight");
   std::lock_guard lock(slots_mutex_);
-  // Completed first: what completes meanwhile then counts as in flight, never the other way round.
-  std::uint64_t completed = 0, pushed = 0;
-  for (auto& slot : slots_) completed += slot->completed.load(std::memory_order_acquire);
-  for (auto& slot : slots_) pushed += slot->pushes.load(std::memory_order_seq_cst) / 2;
-  return pushed > completed ? static_cast<std::size_t>(pushed - completed) : 0;
+  // Completed first: what completes meanwhile then counts as in flight, never the other way round. The counts may come
+  // round; their difference does not.
+  std::uint64_t twice = 0;
+  for (auto& slot : slots_) twice -= 2 * slot->completed.load(std::memory_order_acquire);
+  for (auto& slot : slots_) twice += slot->pushes.load(std::memory_order_seq_cst) & ~std::uint64_t{1};
+  return static_cast<std::int64_t>(twice) > 0 ? static_cast<std::size_t>(twice / 2) : 0;
 }
 
 template <class P>

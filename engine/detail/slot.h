@@ -27,6 +27,11 @@ class Batch {
  public:
   static constexpr std::uint32_t kSize = 32;
 
+  /// Before its first use.
+  void begin_at(std::uint32_t n) {
+    head_.store(n, std::memory_order_relaxed);
+    tail_.store(n, std::memory_order_relaxed);
+  }
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
   /// The owner's, while empty.
   void put(Runnable<P>* const* ops, std::size_t count) {

@@ -2,40 +2,21 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "faults.h"
+#include "process.h"
 #include "sluice/tests/support/program.h"
 #include "support.h"
 
 namespace sluice {
 namespace {
+using testing::cpu_seconds;
 using testing::QuietEngine;
-
-std::ptrdiff_t threads_now() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
-}
-
-std::size_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-double cpu_seconds() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
+using testing::resident_bytes;
+using testing::threads_now;
 
 #ifdef SLUICE_SANITIZED
 constexpr int kCycles = 1'000;

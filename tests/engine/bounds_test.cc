@@ -1,0 +1,68 @@
+// Bounds: a flood at the caps, and ops without end over counters that come round (failure cases 22 and 30). A slice of
+// what tests/soak.sh runs.
+#include <gtest/gtest.h>
+
+#include "soak.h"
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+TEST(Bounds, Case30AFloodStaysWithinTheCaps) {
+#ifdef SLUICE_SANITIZED
+  constexpr std::int64_t kPushes = 20'000;
+#else
+  constexpr std::int64_t kPushes = 120'000;
+#endif
+  const testing::FloodResult r = testing::flood(kPushes);
+  std::printf("%zu MiB at the start, %zu MiB at most, %zu ops in flight at most, %.1f s\n", r.start >> 20, r.most >> 20,
+              r.most_in_flight, r.seconds);
+  EXPECT_TRUE(r.ran_all);
+  EXPECT_LE(r.most_in_flight, 10'000u);
+#ifndef SLUICE_SANITIZED  // which keep what is freed
+  EXPECT_TRUE(r.bounded());
+#endif
+}
+
+TEST(Bounds, Case22CountersComeRound) {
+#ifdef SLUICE_SANITIZED
+  constexpr std::int64_t kOps = 100'000;
+#else
+  constexpr std::int64_t kOps = 3'000'000;
+#endif
+  const testing::SoakResult r = testing::soak(kOps);
+  std::printf("%.1f s, %zu KiB after a tenth, %zu KiB at the end\n", r.seconds, r.early >> 10, r.late >> 10);
+  EXPECT_EQ(r.mismatches, 0);
+#ifndef SLUICE_SANITIZED
+  EXPECT_TRUE(r.flat());
+#endif
+}
+
+/// One record, one variable, one worker: every counter passes its end within the first ops, and each op is told apart.
+TEST(Bounds, Case22TicketsOverTheEndOfTheirNumbers) {
+  detail::CounterStart last;
+  last.generation = last.batch = last.variables = ~std::uint32_t{0};
+  last.pushes = ~std::uint64_t{0} - 1;
+  Engine engine = detail::engine_with_counters({.mode_given = true, .threads = 1}, last);
+  const Variable a = engine.variable(), b = engine.variable();  // the last number, and the first again
+  int n = 0;
+  for (int i = 0; i < 2'000; ++i) {
+    const Ticket t = engine.push([&] { ++n; }, {update(a), update(b)});
+    const Ticket u = engine.push([&] { ++n; }, {update(b), update(a)});
+    u.wait();
+    ASSERT_TRUE(t.done());
+    ASSERT_NE(t.id(), u.id());
+    ASSERT_EQ(n, 2 * i + 2);
+    ASSERT_EQ(engine.in_flight(), 0u);
+  }
+  testing::Held held;
+  engine.push(held.body(), {update(a)});
+  held.begun.wait();
+  EXPECT_EQ(engine.in_flight(), 1u);
+  held.completion.done();
+  engine.wait(a);
+  EXPECT_TRUE(engine.stop());
+}
+
+}  // namespace
+}  // namespace sluice
