@@ -12,6 +12,7 @@
 #include "sluice/engine/detail/explore.h"
 #include "sluice/engine/detail/policy.h"
 #include "sluice/engine/detail/thread_object.h"
+#include "sluice/engine/detail/watchdog.h"
 
 namespace sluice {
 namespace detail {
@@ -120,7 +121,8 @@ void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
   }
 }
 
-Engine::Engine(const EngineOptions& options) : core_(detail::make_core(options)) {}
+Engine::Engine(const EngineOptions& options)
+    : core_(detail::make_core(options)), watchdog_(std::make_unique<detail::Watchdog>(core_)) {}
 
 Engine::~Engine() {
   if (!core_) return;
@@ -137,11 +139,14 @@ Engine& Engine::instance() {
     auto* made = new Engine();
     const char* path = std::getenv("SLUICE_TRACE");
     if (path && *path) made->start_trace();
+    if (const std::uint64_t limit = detail::environment("SLUICE_WATCHDOG", 0, 1, 86'400 * 365))
+      made->watch(std::chrono::seconds(limit));
     std::atexit([] {
       Engine& e = Engine::instance();
       if (detail::thread_state().operation) return;  // a body called exit(): it cannot wait for itself
       try {
         e.stop(StopMode::drain);
+        e.watch(std::chrono::nanoseconds(0));  // what its hook names may go from here on
         if (const char* file = std::getenv("SLUICE_TRACE"); file && *file) write_trace(file, e.stop_trace());
       } catch (const ForkedError&) {
       } catch (const std::exception& error) {
@@ -168,8 +173,8 @@ Ticket Engine::replay(const Program& program, std::source_location where) {
   return core_->replay(program.get(), PushOptions{.name = "replay"}, where);
 }
 Variable Engine::variable(const char* name, bool has_value) { return Variable(core_->new_variable(name, has_value)); }
-bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit) {
-  return core_->wait_variable(variable.get(), limit);
+bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit, const std::source_location& where) {
+  return core_->wait_variable(variable.get(), limit, where);
 }
 void Engine::wait_all() { core_->wait_all(); }
 void Engine::clear_errors() { core_->clear_errors(); }
@@ -178,7 +183,19 @@ Ticket Engine::push_recover(const Variable& variable, std::source_location where
   return core_->push_recover(variable.get(), where);
 }
 Borrow Engine::borrow(Access access, std::source_location where) { return core_->borrow(access, where); }
-bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) { return core_->stop(mode, deadline); }
+bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) {
+  const bool done = core_->stop(mode, deadline);
+  if (!done) watchdog_->report_open();
+  return done;
+}
+std::string Engine::explain_variable(const Variable& variable) const { return watchdog_->explain(variable.get()); }
+std::string Engine::explain(const Ticket& op) const { return watchdog_->explain(op.id()); }
+void Engine::watch(std::chrono::nanoseconds limit, std::function<void(const std::string&)> hook) {
+  watchdog_->watch(limit, std::move(hook));
+}
+std::string Engine::overdue(std::chrono::nanoseconds limit, std::chrono::steady_clock::time_point now) {
+  return watchdog_->overdue(limit, now);
+}
 void Engine::on_unobserved_error(std::function<void(const ErrorRoot&)> hook) { core_->on_unobserved(std::move(hook)); }
 std::size_t Engine::in_flight() const { return core_->in_flight(); }
 int Engine::threads(Device device) const { return core_->threads(device); }

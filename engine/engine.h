@@ -49,6 +49,11 @@ struct EngineOptions {
   bool log_order = false;                        ///< keep the order in which pushes took effect (take_order)
 };
 
+namespace detail {
+class Watchdog;
+struct Look;
+}  // namespace detail
+
 /// Names a pushed op. Small, copyable, allocates nothing; stays valid after the op is gone (its engine must live).
 class Ticket {
  public:
@@ -158,9 +163,14 @@ class Engine {
   /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a
   /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
   /// thread; a wait that can never end throws Error (deadlock), at the latest when nothing else can move.
-  void wait(const HasVariable auto& x) { wait_until(variable_of(x), std::chrono::nanoseconds::max()); }
+  void wait(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+    wait_until(variable_of(x), std::chrono::nanoseconds::max(), where);
+  }
   /// As wait(), but returns false when the time is over first.
-  bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit) { return wait_until(variable_of(x), limit); }
+  bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit,
+                std::source_location where = std::source_location::current()) {
+    return wait_until(variable_of(x), limit, where);
+  }
 
   /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
   /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op
@@ -182,7 +192,8 @@ class Engine {
   Borrow borrow(Access access, std::source_location where = std::source_location::current());
 
   /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when
-  /// all has completed, false when the deadline came first (what is open stays open, and stop may be called again).
+  /// all has completed, false when the deadline came first (what is open stays open and is named to the hook of watch,
+  /// and stop may be called again).
   bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
 
   /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on
@@ -194,6 +205,22 @@ class Engine {
   /// Worker threads of a CPU device's compute lane.
   int threads(Device device = cpu(0)) const;
   int device_count(DeviceKind kind = DeviceKind::cpu) const;
+
+  /// What `x`, or an op, waits for, down to the root cause, in a few sentences: "frame: 2 ops in flight. 'resize'
+  /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." At any time;
+  /// looks at every op in flight and disturbs none. Throws UsageError for a variable of another engine or none.
+  std::string explain(const HasVariable auto& x) const { return explain_variable(variable_of(x)); }
+  std::string explain(const Ticket& op) const;
+
+  /// The watchdog: a thread that names, once, each op in flight that has not moved for `limit`, nor what it waits for:
+  /// name, variables, push site and reason. `hook` gets the report, on that thread; default: stderr. It looks four
+  /// times in each limit; a later call takes the place of this one, and a limit of 0 ends it. SLUICE_WATCHDOG=seconds
+  /// does it for the default engine.
+  void watch(std::chrono::nanoseconds limit, std::function<void(const std::string& report)> hook = {});
+  /// One look of the watchdog, on this thread and as of `now`: its report, empty if there is nothing new. An op's time
+  /// counts from the first look that sees it as it is.
+  std::string overdue(std::chrono::nanoseconds limit,
+                      std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
   /// Records every op that completes from now on.
   void start_trace();
@@ -208,11 +235,13 @@ class Engine {
   explicit Engine(std::shared_ptr<detail::CoreBase> core) : core_(std::move(core)) {}
 
  private:
-  bool wait_until(const Variable& variable, std::chrono::nanoseconds limit);
+  bool wait_until(const Variable& variable, std::chrono::nanoseconds limit, const std::source_location& where);
+  std::string explain_variable(const Variable& variable) const;
   ErrorRef error_of(const Variable& variable) const;
   Ticket push_recover(const Variable& variable, std::source_location where);
 
   std::shared_ptr<detail::CoreBase> core_;
+  std::unique_ptr<detail::Watchdog> watchdog_;
 };
 
 namespace detail {
@@ -228,7 +257,8 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
                               const PushOptions& options, const std::source_location& where) = 0;
   virtual void abandon_push(Operation* operation) noexcept = 0;
   virtual Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept = 0;
-  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) = 0;
+  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit,
+                             const std::source_location& where) = 0;
   virtual bool ticket_done(std::uint32_t index, std::uint64_t generation) = 0;
   virtual bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) = 0;
   virtual bool ticket_cancel(std::uint32_t index, std::uint64_t generation) = 0;
@@ -256,6 +286,12 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual void start_trace() = 0;
   virtual std::vector<TraceEvent> stop_trace() = 0;
   virtual std::vector<LoggedPush> take_order() = 0;
+  /// What is in flight (look.h); and, for one who looks often, only the words of the op records.
+  virtual Look look() = 0;
+  virtual std::vector<std::uint64_t> op_words() = 0;
+  /// "no error", "no value yet" or "poisoned (torn) by ...".
+  virtual std::string value_state(const VariableBase* variable) = 0;
+  virtual std::string outcome(std::uint32_t index, std::uint64_t generation) = 0;
 };
 
 }  // namespace detail

@@ -1,6 +1,6 @@
 // Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
-// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets, stop)
-// and core_errors.h (poison and roots).
+// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets,
+// stop), core_errors.h (poison and roots) and core_explain.h (what is in flight, for those who ask).
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include "sluice/engine/detail/captured.h"
 #include "sluice/engine/detail/chain.h"
 #include "sluice/engine/detail/counters.h"
+#include "sluice/engine/detail/look.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
 
@@ -57,7 +58,8 @@ class Core final : public CoreBase {
                       const PushOptions& options, const std::source_location& where) override;
   void abandon_push(Operation* operation) noexcept override;
   Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept override;
-  bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) override;
+  bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit,
+                     const std::source_location& where) override;
   bool ticket_done(std::uint32_t index, std::uint64_t generation) override;
   bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) override;
   bool ticket_cancel(std::uint32_t index, std::uint64_t generation) override;
@@ -83,6 +85,10 @@ class Core final : public CoreBase {
   void start_trace() override { tracing_.store(true); }
   std::vector<TraceEvent> stop_trace() override;
   std::vector<LoggedPush> take_order() override;
+  Look look() override;
+  std::vector<std::uint64_t> op_words() override;
+  std::string value_state(const VariableBase* variable) override;
+  std::string outcome(std::uint32_t index, std::uint64_t generation) override;
 
  private:
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
@@ -199,7 +205,8 @@ class Core final : public CoreBase {
 
   // core_wait.h
   enum class Blocked : std::uint8_t { done, timed_out };
-  Blocked block(Wait& wait, std::chrono::nanoseconds limit, const char* what);
+  class Announced;
+  Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what);
   bool in_op() const { return thread_state().core == this; }
   bool anything_moves(bool for_deadlock, bool queues = true);
   std::uint64_t progress();
@@ -216,6 +223,11 @@ class Core final : public CoreBase {
   static std::uint64_t id_of(const Op* op) {
     return (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
   }
+
+  // core_explain.h
+  class Pinned;
+  class Looking;
+  bool keep_for_lookers(Node* node) noexcept;
 
   // core_errors.h
   struct RootEntry {
@@ -289,12 +301,17 @@ class Core final : public CoreBase {
   ErrorRef stop_root_;
   ErrorRef lost_root_;  ///< always in roots_: what an op fails with where there is no memory for a root of its own
   std::shared_ptr<const std::function<void(const ErrorRoot&)>> unobserved_;
+
+  std::mutex look_mutex_;
+  std::atomic<int> lookers_{0};  ///< changed under the mutex
+  Node* kept_ = nullptr;         ///< variables that went while somebody looked, linked by their tails
 };
 
 }  // namespace sluice::detail
 
 #include "sluice/engine/detail/core_caps.h"
 #include "sluice/engine/detail/core_errors.h"
+#include "sluice/engine/detail/core_explain.h"
 #include "sluice/engine/detail/core_lanes.h"
 #include "sluice/engine/detail/core_push.h"
 #include "sluice/engine/detail/core_records.h"

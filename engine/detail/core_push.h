@@ -305,7 +305,7 @@ template <class P>
 auto Core<P>::internal_op(OpKind kind, const Access& access, const std::source_location& where) -> Op* {
   static constexpr const char* names[] = {"op", "wait", "borrow", "recover"};
   Op* op = new_record(my_slot());
-  op->path = kNoBody | kSeesPoison;
+  op->path = kNoBody | kSeesPoison | (kind == OpKind::recover ? 0 : kHasRare);
   set_accesses(op, {&access, 1});
   op->table = nullptr;
   op->kind = kind;

@@ -146,8 +146,9 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
     if (timed) rare(op).ended_at = P::now();
     if (!answers_later) {
       finish(op, ready, clean);
-    } else if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      finish(op, ready);
+    } else {
+      rare(op).returned.store(true, std::memory_order_relaxed);
+      if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
     }
   }
   // Nothing became ready, or one op that can be run at once.
@@ -210,6 +211,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
     }
   if (run) {
     rare(op).thrown = run_body(op, lane, nullptr);
+    rare(op).returned.store(true, std::memory_order_relaxed);
     const StreamEvent event = stream.record();
     for (Token<P>& t : tokens(op)) {
       StreamUses& uses = t.variable->rare->uses;
@@ -276,7 +278,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   Op* const op = info ? nullptr : static_cast<Op*>(operation);
   RareParts<P>& parts = info ? *info->rare : rare(op);
   const bool borrow = operation->kind == OpKind::borrow;
-  if (borrow) parts.borrower->borrows.fetch_sub(1, std::memory_order_seq_cst);
+  if (borrow) parts.borrower.load(std::memory_order_relaxed)->borrows.fetch_sub(1, std::memory_order_seq_cst);
   if (error || kind != ErrorKind::failed) {
     parts.answered = true;
     parts.exception = error;

@@ -71,7 +71,7 @@ void Core<P>::delete_variable(VariableBase* variable) noexcept {
   Node* node = static_cast<Node*>(variable);
   if (poisoned(node->mark.load(std::memory_order_acquire)) && !forked_.load(std::memory_order_relaxed))
     clear_poison(*node);
-  delete node;
+  if (!keep_for_lookers(node)) delete node;
 }
 
 template <class P>

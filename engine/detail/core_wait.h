@@ -62,10 +62,32 @@ std::uint64_t Core<P>::progress() {
   return sum;
 }
 
-/// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
-/// throws.
+/// Says what a thread is blocked for, while it is.
 template <class P>
-auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what) -> Blocked {
+class Core<P>::Announced {
+ public:
+  Announced(Slot<P>& slot, std::uint64_t target, std::uint64_t inside)
+      : slot_(slot), waits_for_(slot.waits_for.load()), waits_in_(slot.waits_in.load()) {
+    say(target, inside);
+  }
+  ~Announced() { say(waits_for_, waits_in_); }
+  Announced(const Announced&) = delete;
+  Announced& operator=(const Announced&) = delete;
+
+ private:
+  void say(std::uint64_t target, std::uint64_t inside) {
+    slot_.waits_for.store(0, std::memory_order_release);
+    slot_.waits_in.store(inside, std::memory_order_release);
+    slot_.waits_for.store(target, std::memory_order_release);
+  }
+  Slot<P>& slot_;
+  const std::uint64_t waits_for_, waits_in_;  ///< in serial mode a wait may run an op that waits
+};
+
+/// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
+/// throws. `target`: the id of what it waits for, for those who look.
+template <class P>
+auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what) -> Blocked {
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
   const auto leave = [&] {
     std::uint32_t expected = Wait::waiting;
@@ -91,6 +113,7 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
   if (told()) return Blocked::done;
   if (bounded && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
 
+  const Announced announced(slot, target, inside ? id_of(static_cast<Op*>(thread_state().operation)) : 0);
   Lane<P>* lane = inside && !options_.serial ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
   // A wait with a time limit ends by itself: it moves, for all who look.
   const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
@@ -159,10 +182,10 @@ auto Core<P>::block(Wait& wait, std::chrono::nanoseconds limit, const char* what
 }
 
 template <class P>
-bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit) {
-  refuse_forked("wait");
+bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, const std::source_location& where) {
   if (!variable) throw UsageError("[wait] no variable");
   if (variable->core != this) throw UsageError("[wait] the variable belongs to another engine");
+  refuse_forked("wait");
   refuse_capture("wait");
   Node& node = *static_cast<Node*>(variable);
   const auto idle = [&] {
@@ -184,11 +207,11 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
     }
   }
   auto wait = std::make_shared<Wait>();
-  Op* op = internal_op(OpKind::wait, {variable, AccessMode::read}, std::source_location::current());
-  op->path |= kHasRare;
+  Op* op = internal_op(OpKind::wait, {variable, AccessMode::read}, where);
   rare(op).waiter = wait;
+  const std::uint64_t target = id_of(op);
   push_internal(op);
-  if (block(*wait, limit, "wait") == Blocked::timed_out) return false;
+  if (block(*wait, target, limit, "wait") == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
   return true;
 }
@@ -250,7 +273,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
           }
       };
       try {
-        if (block(*wait, limit, "wait for a ticket") == Blocked::timed_out) {
+        if (block(*wait, id, limit, "wait for a ticket") == Blocked::timed_out) {
           forget();
           return false;
         }
@@ -348,11 +371,11 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   }
   auto wait = std::make_shared<Wait>();
   Op* op = internal_op(OpKind::borrow, access, where);
-  op->path |= kHasRare;
   rare(op).waiter = wait;
-  rare(op).borrower = &my_slot();
+  rare(op).borrower.store(&my_slot(), std::memory_order_release);
+  const std::uint64_t target = id_of(op);
   push_internal(op);
-  block(*wait, std::chrono::nanoseconds::max(), "borrow");
+  block(*wait, target, std::chrono::nanoseconds::max(), "borrow");
   my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);
   Borrow held(Completion(shared_from_this(), op));
   if (wait->error) raise(wait->error);

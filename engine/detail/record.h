@@ -6,6 +6,7 @@
 // Álvarez et al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -140,16 +141,17 @@ struct RareParts {
   int token_count = 0;
   std::size_t bytes = 0;
   std::shared_ptr<WaitState<P>> waiter;
-  Slot<P>* borrower = nullptr;
   std::shared_ptr<ProgramState<P>> program;  ///< of a replay
-  bool traced = false;                       ///< times are taken
+  std::atomic<Slot<P>*> borrower{nullptr};
+  bool traced = false;  ///< times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
   // Of stream and async ops: complete rights still missing, its body, its device work or its Completion.
   typename P::template Atomic<std::int32_t> finish_pending{0};
   // The running thread's.
-  ErrorRef start_error;       ///< why the body was skipped
-  std::exception_ptr thrown;  ///< by the body
+  ErrorRef start_error;               ///< why the body was skipped
+  std::exception_ptr thrown;          ///< by the body
+  std::atomic<bool> returned{false};  ///< the body did, of a stream or async op: for those who look (core_explain.h)
   // The Completion's.
   bool answered = false;         ///< with an error
   std::exception_ptr exception;  ///< that it was failed with
@@ -167,8 +169,9 @@ struct RareParts {
     cancel.reset();
     bytes = 0;
     waiter.reset();
-    borrower = nullptr;
     program.reset();
+    borrower.store(nullptr, std::memory_order_relaxed);
+    returned.store(false, std::memory_order_relaxed);
     traced = false;
     started_at = ended_at = 0;
     start_error.reset();

@@ -84,6 +84,9 @@ struct alignas(64) Slot {
   // Written by all.
   alignas(64) Batch<P> batch;
   typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and nobody has released
+  /// What its thread is blocked for, for those who look (core_explain.h): the id of an op or of a wait's own record,
+  /// and of the op in whose body that is; 0 for none.
+  std::atomic<std::uint64_t> waits_for{0}, waits_in{0};
   std::mutex trace_mutex;
   std::vector<TraceEvent> trace;
 };

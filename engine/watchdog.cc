@@ -1,0 +1,181 @@
+// The watchdog: remembers when it first saw each op as it is now, and names those that stay so for too long.
+#include "sluice/engine/detail/watchdog.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "sluice/engine/detail/look.h"
+#include "sluice/engine/detail/record.h"
+
+namespace sluice::detail {
+namespace {
+
+constexpr std::size_t kReported = 200;  ///< ops named in one report
+
+std::int64_t ticks(std::chrono::steady_clock::time_point now) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
+}
+
+std::string seconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+/// What of a record's word changes when its op moves.
+std::uint64_t state_of(std::uint64_t word) {
+  return (word & kLive) ? (word >> kGenerationShift << kGenerationShift) | (word & (kLive | kRunning)) : 0;
+}
+
+}  // namespace
+
+/// A picture, with the times that the watchdog knows.
+Look Watchdog::look(std::int64_t now) {
+  Look seen = core_->look();
+  std::lock_guard lock(seen_mutex_);
+  for (LookedOp& op : seen.ops) {
+    const std::size_t index = op.id & 0xffffffffu;
+    if (index >= seen_.size()) continue;
+    const Seen& known = seen_[index];
+    const bool running = op.running || op.kind == OpKind::recover;
+    if (known.state >> kGenerationShift == op.id >> 32 && ((known.state & kRunning) != 0) == running)
+      op.still_for = std::max<std::int64_t>(now - known.since, 0);
+  }
+  return seen;
+}
+
+std::string Watchdog::explain(const VariableBase* variable) {
+  if (!variable) throw UsageError("[explain] no variable");
+  if (variable->core != core_.get()) throw UsageError("[explain] the variable belongs to another engine");
+  const Look seen = look(ticks(std::chrono::steady_clock::now()));
+  const std::string uses = Story(seen).of_variable(variable), value = core_->value_state(variable);
+  if (uses.empty()) return name_of(*variable) + ": " + (value.starts_with("poisoned") ? value : "idle, " + value);
+  return name_of(*variable) + ": " + uses + "Its value as of now: " + value + ".";
+}
+
+std::string Watchdog::explain(std::uint64_t id) {
+  if (id == 0) return "the ticket of no op";
+  const Look seen = look(ticks(std::chrono::steady_clock::now()));
+  Story story(seen);
+  const int op = story.find(id);
+  if (op >= 0) return story.tell(op);
+  return core_->outcome(static_cast<std::uint32_t>(id), id >> 32);
+}
+
+std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::steady_clock::time_point when) {
+  const std::int64_t now = ticks(when);
+  const std::vector<std::uint64_t> words = core_->op_words();
+  bool any = false;
+  {
+    std::lock_guard lock(seen_mutex_);
+    seen_.resize(std::max(seen_.size(), words.size()));
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      Seen& known = seen_[i];
+      if (const std::uint64_t state = state_of(words[i]); state != known.state) known = {state, now, false};
+      any = any || (known.state && !known.reported && now - known.since >= limit.count());
+    }
+  }
+  if (!any) return "";
+  const Look seen = look(now);
+  Story story(seen);
+  const auto late = [&](int op) { return seen.ops[static_cast<std::size_t>(op)].still_for >= limit.count(); };
+  std::vector<int> found;
+  {
+    std::lock_guard lock(seen_mutex_);
+    for (int i = 0; i < static_cast<int>(seen.ops.size()); ++i) {
+      const LookedOp& op = seen.ops[static_cast<std::size_t>(i)];
+      Seen& known = seen_[op.id & 0xffffffffu];
+      // Behind much work that goes on an op waits long, and nothing is wrong.
+      if (known.reported || !late(i) || !late(story.root(i))) continue;
+      // Nobody is behind a wait that was given up, or one that its op tells of.
+      if (op.kind == OpKind::wait && story.waiters(i) == 0) continue;
+      known.reported = true;
+      found.push_back(i);
+    }
+  }
+  if (found.empty()) return "";
+  // First what the others wait for.
+  std::stable_sort(found.begin(), found.end(),
+                   [&](int a, int b) { return (story.root(a) == a) > (story.root(b) == b); });
+  std::string report =
+      std::to_string(found.size()) + (found.size() == 1 ? " op has" : " ops have") + " not moved for " + seconds(limit);
+  if (seen.in_flight >= seen.max_ops) report += ", and the cap of " + std::to_string(seen.max_ops) + " ops is reached";
+  report += ".";
+  for (std::size_t i = 0; i < std::min(found.size(), kReported); ++i) report += "\n  " + story.tell(found[i]);
+  if (found.size() > kReported) report += "\n  And " + std::to_string(found.size() - kReported) + " more behind these.";
+  return report;
+}
+
+void Watchdog::report_open() {
+  const Look seen = look(ticks(std::chrono::steady_clock::now()));
+  Story story(seen);
+  std::vector<int> open;
+  for (int i = 0; i < static_cast<int>(seen.ops.size()); ++i)
+    if (seen.ops[static_cast<std::size_t>(i)].kind != OpKind::wait) open.push_back(i);
+  if (open.empty()) return;
+  std::string report = "stop: the deadline came with " + std::to_string(open.size()) +
+                       (open.size() == 1 ? " op" : " ops") + " in flight.";
+  for (std::size_t i = 0; i < std::min(open.size(), kReported); ++i) report += "\n  " + story.tell(open[i]);
+  if (open.size() > kReported) report += "\n  And " + std::to_string(open.size() - kReported) + " more.";
+  tell(report);
+}
+
+void Watchdog::tell(const std::string& report) {
+  Hook hook;
+  {
+    std::lock_guard lock(mutex_);
+    hook = hook_;
+  }
+  if (hook) return hook(report);
+  std::fprintf(stderr, "sluice: %s\n", report.c_str());
+}
+
+void Watchdog::watch(std::chrono::nanoseconds limit, Hook hook) {
+  std::lock_guard one(watch_mutex_);
+  const bool has_thread = thread_.joinable() && process_ == ::getpid();
+  {
+    std::lock_guard lock(mutex_);
+    limit_ = std::max(limit, std::chrono::nanoseconds(0));
+    hook_ = std::move(hook);
+    if (has_thread && limit_.count() > 0 && !ended_) {
+      changed_.notify_all();
+      return;
+    }
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    if (thread_.get_id() == std::this_thread::get_id()) return;  // its own hook: it ends when that returns
+    if (has_thread) {
+      thread_.join();
+    } else {
+      thread_.detach();  // a forked child has no such thread
+    }
+  }
+  if (limit.count() <= 0) return;
+  process_ = ::getpid();
+  ended_ = false;
+  thread_ = std::thread([this] { run(); });
+}
+
+void Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  while (limit_.count() > 0) {
+    const std::chrono::nanoseconds limit = limit_;
+    lock.unlock();
+    try {
+      if (const std::string report = overdue(limit, std::chrono::steady_clock::now()); !report.empty()) tell(report);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "sluice: watchdog: %s\n", error.what());
+    } catch (...) {
+      std::fprintf(stderr, "sluice: watchdog: its hook threw\n");
+    }
+    lock.lock();
+    const auto pause = std::max<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(1));
+    if (limit_ == limit) changed_.wait_for(lock, pause, [&] { return limit_ != limit; });
+  }
+  ended_ = true;
+}
+
+}  // namespace sluice::detail
