@@ -42,6 +42,17 @@ std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_
   return value;
 }
 
+/// SLUICE_WATCHDOG, in seconds; 0 where it is unset or empty.
+std::chrono::nanoseconds watchdog_limit() {
+  const char* text = std::getenv("SLUICE_WATCHDOG");
+  if (!text || !*text) return std::chrono::nanoseconds(0);
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end || !(seconds >= 0.001 && seconds <= 1e8))
+    throw UsageError("SLUICE_WATCHDOG=" + std::string(text) + ": seconds, from 0.001 to 100000000, are wanted");
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
 std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterStart& counters = {}) {
   EngineMode mode = given.mode;
   std::uint64_t seed = given.explore_seed;
@@ -139,8 +150,7 @@ Engine& Engine::instance() {
     auto* made = new Engine();
     const char* path = std::getenv("SLUICE_TRACE");
     if (path && *path) made->start_trace();
-    if (const std::uint64_t limit = detail::environment("SLUICE_WATCHDOG", 0, 1, 86'400 * 365))
-      made->watch(std::chrono::seconds(limit));
+    made->watch(detail::watchdog_limit());
     std::atexit([] {
       Engine& e = Engine::instance();
       if (detail::thread_state().operation) return;  // a body called exit(): it cannot wait for itself
@@ -189,7 +199,10 @@ bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   return done;
 }
 std::string Engine::explain_variable(const Variable& variable) const { return watchdog_->explain(variable.get()); }
-std::string Engine::explain(const Ticket& op) const { return watchdog_->explain(op.id()); }
+std::string Engine::explain(const Ticket& op) const {
+  if (op.core_ && op.core_ != core_.get()) throw UsageError("[explain] the ticket belongs to another engine");
+  return watchdog_->explain(op.id());
+}
 void Engine::watch(std::chrono::nanoseconds limit, std::function<void(const std::string&)> hook) {
   watchdog_->watch(limit, std::move(hook));
 }

@@ -76,6 +76,7 @@ class Ticket {
       : core_(core), index_(index), generation_(generation) {}
 
  private:
+  friend class Engine;
   detail::CoreBase* core_ = nullptr;
   std::uint32_t index_ = 0;
   std::uint64_t generation_ = 0;
@@ -208,7 +209,7 @@ class Engine {
 
   /// What `x`, or an op, waits for, down to the root cause, in a few sentences: "frame: 2 ops in flight. 'resize'
   /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." At any time;
-  /// looks at every op in flight and disturbs none. Throws UsageError for a variable of another engine or none.
+  /// looks at every op in flight and disturbs none. Throws UsageError for a variable or a ticket of another engine.
   std::string explain(const HasVariable auto& x) const { return explain_variable(variable_of(x)); }
   std::string explain(const Ticket& op) const;
 
@@ -222,7 +223,7 @@ class Engine {
   std::string overdue(std::chrono::nanoseconds limit,
                       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
-  /// Records every op that completes from now on.
+  /// Records every op pushed from now on, when it completes.
   void start_trace();
   /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for a whole process.
   std::vector<TraceEvent> stop_trace();

@@ -7,10 +7,18 @@
 #include <vector>
 
 #include "sluice/engine/device.h"
+#include "sluice/engine/variable.h"
 
 namespace sluice {
 
-/// One completed op. Times are nanoseconds of the steady clock.
+/// A variable that a traced op named.
+struct TraceAccess {
+  std::uint32_t variable;  ///< its number: no two of an engine's first 2^32 share one
+  AccessMode mode;
+  std::string name;  ///< of the variable; empty if it has none
+};
+
+/// One op that was pushed and completed while the trace was on. Times are nanoseconds of the steady clock.
 struct TraceEvent {
   const char* name;
   Device device;
@@ -21,10 +29,23 @@ struct TraceEvent {
   const char* file;      ///< push site
   std::uint32_t line;
   std::int64_t pushed, ready, start, end;
-  bool failed;  ///< failed, skipped or cancelled
+  std::int64_t done;  ///< complete: of an op with a Completion later than the end of its body
+  bool failed;        ///< failed, skipped or cancelled
+  std::vector<TraceAccess> accesses{};
 };
 
-/// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread.
+/// A pair of ops of which one had to wait for the other because of a variable.
+struct TraceDependency {
+  std::size_t before, after;  ///< places in the events
+  std::size_t access;         ///< in the accesses of `after`: the first variable that orders the two
+};
+
+/// Which traced ops follow directly from which: for each variable a writer's readers, and the next writer behind those
+/// readers or, without any, behind the writer. Each pair once, in order of `after`.
+std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events);
+
+/// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread, an
+/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane.
 std::string to_perfetto(std::span<const TraceEvent> events);
 
 /// to_perfetto into a file. Throws std::runtime_error with the path and the reason.

@@ -390,23 +390,29 @@ void Core<P>::record_trace(Op* op, bool failed) {
   const std::int64_t now = P::now();
   const RareParts<P>& parts = rare(op);
   const Lane<P>& lane = *lanes_[op->lane];
-  TraceEvent e{op->name,
-               lane.device,
-               lane.kind,
-               parts.thread,
-               id_of(op),
-               op->tag,
-               op->where.file_name(),
-               op->where.line(),
-               parts.pushed_at,
-               parts.ready_at,
-               parts.started_at ? parts.started_at : now,
-               parts.ended_at ? parts.ended_at : now,
-               failed};
-  std::lock_guard lock(slot.trace_mutex);
   try {
-    slot.trace.push_back(e);
-  } catch (const std::bad_alloc&) {  // the op counts, not its trace
+    std::vector<TraceAccess> accesses;
+    for (const Token<P>& t : tokens(op))
+      accesses.push_back({t.variable->number, t.mode, t.variable->name ? t.variable->name : ""});
+    TraceEvent e{op->name,
+                 lane.device,
+                 lane.kind,
+                 parts.thread,
+                 id_of(op),
+                 op->tag,
+                 op->where.file_name(),
+                 op->where.line(),
+                 parts.pushed_at,
+                 parts.ready_at,
+                 parts.started_at ? parts.started_at : now,
+                 parts.ended_at ? parts.ended_at : now,
+                 now,
+                 failed,
+                 std::move(accesses)};
+    std::lock_guard lock(slot.trace_mutex);
+    slot.trace.push_back(std::move(e));
+  } catch (const std::bad_alloc&) {
+    // The op goes on; the trace lacks it.
   }
 }
 

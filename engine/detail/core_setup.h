@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "sluice/engine/detail/core.h"
 
@@ -106,11 +108,13 @@ std::vector<TraceEvent> Core<P>::stop_trace() {
     std::lock_guard lock(slots_mutex_);
     for (auto& slot : slots_) {
       std::lock_guard trace_lock(slot->trace_mutex);
-      all.insert(all.end(), slot->trace.begin(), slot->trace.end());
+      all.insert(all.end(), std::make_move_iterator(slot->trace.begin()), std::make_move_iterator(slot->trace.end()));
       slot->trace.clear();
     }
   }
-  std::sort(all.begin(), all.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.start < b.start; });
+  std::sort(all.begin(), all.end(), [](const TraceEvent& a, const TraceEvent& b) {
+    return std::tie(a.start, a.end, a.pushed) < std::tie(b.start, b.end, b.pushed);
+  });
   return all;
 }
 

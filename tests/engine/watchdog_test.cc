@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <deque>
 #include <sstream>
 #include <string>
@@ -523,6 +526,39 @@ TEST(Watchdog, ItsThreadReportsToTheHook) {
   engine.watch(std::chrono::nanoseconds(0));
   engine.watch(std::chrono::nanoseconds(0));
   held.completion.done();
+}
+
+/// In a process of its own: waits until the report stands on stderr, then lets go.
+void exit_after_a_report() {
+  setenv("SLUICE_WATCHDOG", "0.02", 1);
+  static Held held;
+  int ends[2];
+  if (::pipe(ends) != 0) std::_Exit(1);
+  const int real = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  Engine::instance().push(held.body(), {}, {.name = "download"});
+  char text[400];
+  const auto size = ::read(ends[0], text, sizeof text);
+  ::dup2(real, STDERR_FILENO);
+  if (size > 0) std::fwrite(text, 1, static_cast<std::size_t>(size), stderr);
+  held.completion.done();
+  std::exit(0);
+}
+
+TEST(WatchdogDeathTest, TheEnvironmentSwitchesItOn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_after_a_report(), ::testing::ExitedWithCode(0),
+              "sluice: 1 op has not moved for 0.02 s.\n  'download' .watchdog_test.cc:");
+  const auto bad = [] {
+    setenv("SLUICE_WATCHDOG", "soon", 1);
+    try {
+      Engine::instance();
+    } catch (const UsageError& e) {
+      std::fprintf(stderr, "%s", e.what());
+      std::_Exit(3);
+    }
+  };
+  EXPECT_EXIT(bad(), ::testing::ExitedWithCode(3), "SLUICE_WATCHDOG=soon: seconds");
 }
 
 TEST(Watchdog, StopNamesWhatIsOpenAtItsDeadline) {

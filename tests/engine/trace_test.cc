@@ -1,0 +1,228 @@
+// Traces: which arrows there are, and what a viewer reads.
+#include "sluice/engine/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+#include "sluice/engine/stream.h"
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::Gate;
+using testing::Held;
+using testing::QuietEngine;
+
+using Arrows = std::set<std::pair<std::string, std::string>>;
+
+Arrows arrows_of(const std::vector<TraceEvent>& events) {
+  Arrows found;
+  for (const TraceDependency& d : dependencies(events)) {
+    EXPECT_LT(d.access, events[d.after].accesses.size());
+    EXPECT_TRUE(found.emplace(events[d.before].name, events[d.after].name).second) << "each pair once";
+  }
+  return found;
+}
+
+/// Reads a trace as a viewer would: arrows end in slices, counters are never negative and end at zero.
+Arrows read_trace(const std::string& text) {
+  const json trace = json::parse(text);
+  struct Slice {
+    std::string name;
+    double begin, end;
+  };
+  std::map<int, std::vector<Slice>> rows;
+  std::map<int, std::string> row_names;
+  for (const json& e : trace.at("traceEvents")) {
+    if (e.at("ph") == "M") row_names[e.at("tid")] = e.at("args").at("name");
+    if (e.at("ph") != "X") continue;
+    const double begin = e.at("ts"), end = begin + e.at("dur").get<double>();
+    for (const Slice& other : rows[e.at("tid")]) {
+      const bool apart = other.end <= begin + 1e-4 || end <= other.begin + 1e-4;
+      EXPECT_TRUE(apart || (other.begin <= begin && end <= other.end + 1e-4)) << "slices of a row nest";
+    }
+    rows[e.at("tid")].push_back({e.at("name"), begin, end});
+  }
+  for (const auto& [row, slices] : rows) EXPECT_TRUE(row_names.contains(row));
+  const auto slice_at = [&](const json& e) -> std::string {
+    const double ts = e.at("ts");
+    std::string inner = "no slice";
+    for (const Slice& s : rows[e.at("tid")])
+      if (s.begin <= ts + 1e-4 && ts <= s.end) inner = s.name;
+    return inner;
+  };
+  Arrows arrows;
+  std::map<int, std::pair<std::string, double>> tails;
+  std::map<std::string, std::pair<double, std::int64_t>> counters;
+  for (const json& e : trace.at("traceEvents")) {
+    if (e.at("ph") == "s") {
+      EXPECT_TRUE(tails.emplace(e.at("id"), std::pair(slice_at(e), e.at("ts").get<double>())).second);
+    } else if (e.at("ph") == "f") {
+      EXPECT_EQ(e.at("bp"), "e");
+      const auto tail = tails.find(e.at("id"));
+      if (tail == tails.end()) {
+        ADD_FAILURE() << "a head without a tail";
+        continue;
+      }
+      EXPECT_LE(tail->second.second, e.at("ts").get<double>());
+      arrows.emplace(tail->second.first, slice_at(e));
+    } else if (e.at("ph") == "C") {
+      const std::string name = e.at("name");
+      const std::int64_t value = e.at("args").at("ops");
+      EXPECT_GE(value, 0) << name;
+      const auto last = counters.find(name);
+      if (last != counters.end()) {
+        EXPECT_LT(last->second.first, e.at("ts").get<double>());
+      }
+      counters[name] = {e.at("ts"), value};
+    }
+  }
+  for (const auto& [name, last] : counters) EXPECT_EQ(last.second, 0) << name << " ends at zero";
+  EXPECT_TRUE(rows.empty() || counters.contains("ops in flight"));
+  return arrows;
+}
+
+TEST(Trace, ArrowsAreTheDependencies) {
+  QuietEngine engine({.threads = 2, .logical_cpus = 2});
+  const Variable a = engine.variable("a"), b = engine.variable("b"), c = engine.variable();
+  Gate gate;
+  engine.start_trace();
+  engine.push([&] { gate.pass(); }, {write(a)}, {.name = "w1"});
+  engine.push([] {}, {read(a), write(b)}, {.name = "r1"});
+  engine.push([] {}, {read(a)}, {.on = cpu(1), .name = "r2"});
+  engine.push([] {}, {update(a), read(b)}, {.name = "u1"});  // after r1 and r2; by way of r1 after w1
+  engine.push([] {}, {write(a)}, {.name = "w2"});
+  engine.push([] {}, {order(c)}, {.name = "first"});
+  engine.push([] {}, {order(c), read(b)}, {.on = io(), .name = "second"});
+  engine.push([] {}, {}, {.name = "alone"});
+  engine.push([] {}, {write(a), write(b)}, {.name = "last"});
+  gate.open();
+  engine.wait_all();
+  const std::vector<TraceEvent> events = engine.stop_trace();
+  const Arrows expected{{"w1", "r1"},   {"w1", "r2"},        {"r1", "u1"},     {"r2", "u1"},   {"u1", "w2"},
+                        {"w2", "last"}, {"first", "second"}, {"r1", "second"}, {"u1", "last"}, {"second", "last"}};
+  EXPECT_EQ(arrows_of(events), expected);
+  const std::string text = to_perfetto(events);
+  EXPECT_EQ(read_trace(text), expected);
+  EXPECT_THAT(text, ::testing::HasSubstr("cpu(1) compute, thread "));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"ready: cpu(0) compute\""));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"ready: io\""));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"name\": \"variable 2\""));
+}
+
+/// Random programs of one thread: the arrows are those that the order of the pushes gives, whatever ran when.
+TEST(Trace, ArrowsFollowPushOrder) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    QuietEngine engine({.threads = 3, .logical_cpus = 2, .simulated_gpus = seed % 2 ? 1 : 0});
+    std::vector<Variable> v;
+    for (int i = 0; i < 4; ++i) v.push_back(engine.variable());
+    std::map<std::uint64_t, std::size_t> number;
+    struct Uses {
+      int writer = -1;
+      std::vector<int> readers;
+    };
+    std::vector<Uses> uses(v.size());
+    std::set<std::pair<int, int>> expected;
+    engine.start_trace();
+    for (int i = 0; i < 200; ++i) {
+      std::vector<Access> accesses;
+      for (std::size_t k = 0; k < v.size(); ++k) {
+        if (random() % 3) continue;
+        const bool reads = random() % 2;
+        accesses.push_back(reads ? read(v[k]) : update(v[k]));
+        if (reads) {
+          if (uses[k].writer >= 0) expected.emplace(uses[k].writer, i);
+          uses[k].readers.push_back(i);
+        } else {
+          for (const int r : uses[k].readers) expected.emplace(r, i);
+          if (uses[k].readers.empty() && uses[k].writer >= 0) expected.emplace(uses[k].writer, i);
+          uses[k] = {i, {}};
+        }
+      }
+      const Place on = seed % 2 && random() % 3 == 0 ? Place(sim(0)) : Place(cpu(static_cast<int>(random() % 2)));
+      number[engine.push([] {}, accesses, {.on = on}).id()] = static_cast<std::size_t>(i);
+    }
+    engine.wait_all();
+    const std::vector<TraceEvent> events = engine.stop_trace();
+    ASSERT_EQ(events.size(), 200u);
+    std::set<std::pair<int, int>> found;
+    for (const TraceDependency& d : dependencies(events))
+      found.emplace(static_cast<int>(number.at(events[d.before].id)), static_cast<int>(number.at(events[d.after].id)));
+    EXPECT_EQ(found, expected) << "seed " << seed;
+    read_trace(to_perfetto(events));
+  }
+}
+
+TEST(Trace, OverlappingWorkOfAStreamHasRowsOfItsOwn) {
+  QuietEngine engine({.simulated_gpus = 1});
+  Gate gate;
+  const Variable x = engine.variable("x");
+  engine.start_trace();
+  const auto kernel = [&](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([&] { gate.pass(); }); };
+  engine.push(kernel, {write(x)}, {.on = sim(0), .name = "one"});
+  engine.push(kernel, {update(x)}, {.on = sim(0), .name = "two"});
+  testing::Signal issued;
+  engine.push([&](Context&) { issued.raise(); }, {}, {.on = sim(0), .name = "three"});
+  issued.wait();
+  gate.open();
+  engine.push([] {}, {read(x)}, {.name = "host"});
+  engine.wait_all();
+  const std::vector<TraceEvent> events = engine.stop_trace();
+  EXPECT_EQ(arrows_of(events), (Arrows{{"one", "two"}, {"two", "host"}}));
+  EXPECT_EQ(read_trace(to_perfetto(events)).size(), 2u);
+}
+
+TEST(Trace, AnOpIsInFlightUntilItsCompletionIsAnswered) {
+  QuietEngine engine;
+  Held held;
+  engine.start_trace();
+  engine.push(held.body(), {}, {.name = "download"});
+  held.begun.wait();
+  const std::int64_t before = std::chrono::steady_clock::now().time_since_epoch().count();
+  held.completion.done();
+  engine.wait_all();
+  const std::vector<TraceEvent> events = engine.stop_trace();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_LE(events[0].end, events[0].done);
+  EXPECT_GE(events[0].done, before);
+  read_trace(to_perfetto(events));
+}
+
+void exit_with_a_trace(const std::string& path) {
+  setenv("SLUICE_TRACE", path.c_str(), 1);
+  Engine& engine = Engine::instance();
+  const Variable frame = engine.variable("frame");
+  engine.push([] {}, {write(frame)}, {.name = "decode"});
+  engine.push([] {}, {read(frame)}, {.name = "show"});
+  std::exit(0);
+}
+
+TEST(TraceDeathTest, TheEnvironmentNamesAFile) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = ::testing::TempDir() + "sluice_trace_test.json";
+  std::filesystem::remove(path);
+  EXPECT_EXIT(exit_with_a_trace(path), ::testing::ExitedWithCode(0), "");
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(read_trace(text), (Arrows{{"decode", "show"}}));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace sluice
