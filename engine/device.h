@@ -16,9 +16,16 @@ struct Device {
   friend constexpr bool operator==(Device, Device) = default;
 };
 
-constexpr Device cpu(int index = 0) { return {DeviceKind::cpu, static_cast<std::uint8_t>(index)}; }
-constexpr Device gpu(int index = 0) { return {DeviceKind::gpu, static_cast<std::uint8_t>(index)}; }
-constexpr Device sim(int index = 0) { return {DeviceKind::sim, static_cast<std::uint8_t>(index)}; }
+namespace detail {
+/// Number 255 stands for all that no engine can have: a push to it throws.
+constexpr std::uint8_t device_number(int index) {
+  return static_cast<std::uint8_t>(index < 0 || index > 255 ? 255 : index);
+}
+}  // namespace detail
+
+constexpr Device cpu(int index = 0) { return {DeviceKind::cpu, detail::device_number(index)}; }
+constexpr Device gpu(int index = 0) { return {DeviceKind::gpu, detail::device_number(index)}; }
+constexpr Device sim(int index = 0) { return {DeviceKind::sim, detail::device_number(index)}; }
 
 /// "cpu(0)".
 inline std::string to_string(Device d) {

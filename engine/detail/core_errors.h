@@ -232,6 +232,8 @@ void Core<P>::raise(const ErrorRef& root) {
 template <class P>
 ErrorRef Core<P>::error_of(const VariableBase* variable) {
   refuse_forked("error");
+  if (!variable) throw UsageError("[error] no variable");
+  if (variable->core != this) throw UsageError("[error] the variable belongs to another engine");
   std::lock_guard lock(error_mutex_);
   return error_at(*static_cast<const Node*>(variable));
 }

@@ -29,7 +29,7 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
 /// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
 template <class P>
 [[gnu::always_inline]] inline Lane<P>* Core<P>::lane_for(const Place& place) const {
-  if (place.lane == LaneKind::io) return lanes_.front().get();
+  if (place.lane >= LaneKind::io) return place.lane == LaneKind::io ? lanes_.front().get() : nullptr;
   const std::size_t device = place.device.index;
   std::size_t first = 0;
   if (place.device.kind == DeviceKind::cpu && device < static_cast<std::size_t>(options_.logical_cpus)) {
@@ -141,8 +141,10 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     bad_use(options, where, "the scope's sequence variable belongs to another engine");
   const Place place = options.on.given ? options.on : Place(scope.device);
   Lane<P>* lane = lane_for(place);
-  if (!lane) bad_use(options, where, "no device " + sluice::to_string(place.device) + " in this engine");
-  if (scope.recorder) return record(accesses, closure_size, closure_align, options, where, *lane);
+  if (!lane)
+    bad_use(options, where,
+            place.lane > LaneKind::io ? "no lane of kind " + std::to_string(static_cast<int>(place.lane))
+                                      : "no device " + sluice::to_string(place.device) + " in this engine");
   if (stopped_.load(std::memory_order_acquire) && !in_op()) refuse_stopped(options, where);
   if (in_op() && thread_state().operation->kind == OpKind::captured)
     bad_use(options, where, "a captured op may not push");

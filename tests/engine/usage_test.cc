@@ -57,15 +57,32 @@ TEST(Usage, BadPushesThrowOneClearLineAndPushNothing) {
   said(misuse([&] { engine.push([] {}, {}, {.on = cpu(7), .name = "bad"}); }), "cpu(7)");
   said(misuse([&] { engine.push([] {}, {}, {.on = gpu(0), .name = "bad"}); }), "gpu(0)");
   said(misuse([&] { engine.push([] {}, {}, {.on = sim(0), .name = "bad"}); }), "sim(0)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(256), .name = "bad"}); }), "no device cpu(255)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(-1), .name = "bad"}); }), "no device cpu(255)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = {cpu(0), static_cast<LaneKind>(9)}, .name = "bad"}); }), "no lane");
+  {
+    const SequenceScope scope(foreign);
+    said(misuse([&] { engine.push([] {}, {}, bad); }), "sequence variable belongs to another engine");
+  }
   for (int priority : {-1, 8, 1000})
     said(misuse([&] { engine.push([] {}, {}, {.priority = priority, .name = "bad"}); }), "is not in 0..7");
   EXPECT_NE(misuse([&] { engine.wait(foreign); }), "");
   EXPECT_NE(misuse([&] { engine.wait(Variable()); }), "");
   EXPECT_NE(misuse([&] { engine.recover(foreign); }), "");
+  EXPECT_NE(misuse([&] { engine.wait_for(foreign, std::chrono::seconds(1)); }), "");
   EXPECT_NE(misuse([&] { engine.borrow(read(Variable())); }), "");
+  EXPECT_NE(misuse([&] { engine.borrow(update(foreign)); }), "");
+  EXPECT_NE(misuse([&] { (void)engine.error(Variable()); }), "");
+  EXPECT_NE(misuse([&] { (void)engine.error(foreign); }), "");
+  EXPECT_NE(misuse([&] { (void)engine.explain(Variable()); }), "");
+  EXPECT_NE(misuse([&] { (void)engine.explain(foreign); }), "");
+  const Ticket elsewhere = other.push([] {}, {});
+  EXPECT_NE(misuse([&] { (void)engine.explain(elsewhere); }), "");
   EXPECT_EQ(engine.in_flight(), 0u);
   engine.stop();
   said(misuse([&] { engine.push([] {}, {}, bad); }), "stopped");
+  said(misuse([&] { engine.push([] {}, {write(v)}, bad); }), "stopped");
+  EXPECT_NE(misuse([&] { engine.recover(v); }).find("stopped"), std::string::npos);
 }
 
 TEST(Usage, BadOptionsThrow) {
