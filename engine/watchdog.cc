@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "sluice/engine/detail/look.h"
 #include "sluice/engine/detail/record.h"
@@ -31,9 +32,24 @@ std::uint64_t state_of(std::uint64_t word) {
 
 }  // namespace
 
+Watchdog::Watchdog(std::shared_ptr<CoreBase> core)
+    : core_(std::move(core)), process_(::getpid()), watch_(std::make_unique<Watch>()) {}
+
+Watchdog::~Watchdog() {
+  // A forked child lacks the thread, and may have its locks taken: what the thread stands in is left alone.
+  if (forked()) {
+    static_cast<void>(watch_.release());
+    return;
+  }
+  watch(std::chrono::nanoseconds(0), {});
+}
+
+bool Watchdog::forked() const { return process_ != ::getpid(); }
+
 /// A picture, with the times that the watchdog knows.
 Look Watchdog::look(std::int64_t now) {
   Look seen = core_->look();
+  if (forked()) return seen;
   std::lock_guard lock(seen_mutex_);
   for (LookedOp& op : seen.ops) {
     const std::size_t index = op.id & 0xffffffffu;
@@ -65,6 +81,7 @@ std::string Watchdog::explain(std::uint64_t id) {
 }
 
 std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::steady_clock::time_point when) {
+  if (forked()) return "";
   const std::int64_t now = ticks(when);
   const std::vector<std::uint64_t> words = core_->op_words();
   bool any = false;
@@ -109,6 +126,7 @@ std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::stead
 }
 
 void Watchdog::report_open() {
+  if (forked()) return;
   const Look seen = look(ticks(std::chrono::steady_clock::now()));
   Story story(seen);
   std::vector<int> open;
@@ -125,44 +143,37 @@ void Watchdog::report_open() {
 void Watchdog::tell(const std::string& report) {
   Hook hook;
   {
-    std::lock_guard lock(mutex_);
-    hook = hook_;
+    std::lock_guard lock(watch_->mutex);
+    hook = watch_->hook;
   }
   if (hook) return hook(report);
   std::fprintf(stderr, "sluice: %s\n", report.c_str());
 }
 
 void Watchdog::watch(std::chrono::nanoseconds limit, Hook hook) {
-  std::lock_guard one(watch_mutex_);
-  const bool has_thread = thread_.joinable() && process_ == ::getpid();
+  if (forked()) return;
+  std::vector<std::thread> over;
   {
-    std::lock_guard lock(mutex_);
-    limit_ = std::max(limit, std::chrono::nanoseconds(0));
-    hook_ = std::move(hook);
-    if (has_thread && limit_.count() > 0 && !ended_) {
-      changed_.notify_all();
-      return;
-    }
+    std::lock_guard lock(watch_->mutex);
+    const std::uint64_t turn = ++watch_->turn;
+    watch_->limit = limit;
+    watch_->hook = std::move(hook);
+    // Called by the hook, it cannot wait for its own thread, which ends when the hook returns.
+    const auto own = std::stable_partition(watch_->threads.begin(), watch_->threads.end(), [](const std::thread& t) {
+      return t.get_id() == std::this_thread::get_id();
+    });
+    over.assign(std::make_move_iterator(own), std::make_move_iterator(watch_->threads.end()));
+    watch_->threads.erase(own, watch_->threads.end());
+    if (limit.count() > 0) watch_->threads.emplace_back([this, turn] { run(turn); });
   }
-  changed_.notify_all();
-  if (thread_.joinable()) {
-    if (thread_.get_id() == std::this_thread::get_id()) return;  // its own hook: it ends when that returns
-    if (has_thread) {
-      thread_.join();
-    } else {
-      thread_.detach();  // a forked child has no such thread
-    }
-  }
-  if (limit.count() <= 0) return;
-  process_ = ::getpid();
-  ended_ = false;
-  thread_ = std::thread([this] { run(); });
+  watch_->changed.notify_all();
+  for (std::thread& thread : over) thread.join();
 }
 
-void Watchdog::run() {
-  std::unique_lock lock(mutex_);
-  while (limit_.count() > 0) {
-    const std::chrono::nanoseconds limit = limit_;
+void Watchdog::run(std::uint64_t turn) {
+  std::unique_lock lock(watch_->mutex);
+  while (watch_->turn == turn) {
+    const std::chrono::nanoseconds limit = watch_->limit;
     lock.unlock();
     try {
       if (const std::string report = overdue(limit, std::chrono::steady_clock::now()); !report.empty()) tell(report);
@@ -172,10 +183,9 @@ void Watchdog::run() {
       std::fprintf(stderr, "sluice: watchdog: its hook threw\n");
     }
     lock.lock();
-    const auto pause = std::max<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(1));
-    if (limit_ == limit) changed_.wait_for(lock, pause, [&] { return limit_ != limit; });
+    watch_->changed.wait_for(lock, std::max<std::chrono::nanoseconds>(limit / 4, std::chrono::milliseconds(1)),
+                             [&] { return watch_->turn != turn; });
   }
-  ended_ = true;
 }
 
 }  // namespace sluice::detail

@@ -19,8 +19,8 @@ class Watchdog {
  public:
   using Hook = std::function<void(const std::string&)>;
 
-  explicit Watchdog(std::shared_ptr<CoreBase> core) : core_(std::move(core)) {}
-  ~Watchdog() { watch(std::chrono::nanoseconds(0), {}); }
+  explicit Watchdog(std::shared_ptr<CoreBase> core);
+  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -40,23 +40,25 @@ class Watchdog {
     std::int64_t since = 0;   ///< when it was first seen so
     bool reported = false;
   };
+  /// The hook and the thread that calls it.
+  struct Watch {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Hook hook;
+    std::chrono::nanoseconds limit{0};
+    std::uint64_t turn = 0;            ///< calls of watch(): the thread of an earlier one ends
+    std::vector<std::thread> threads;  ///< the last one, and any that could not be joined from its own hook
+  };
+  bool forked() const;
   Look look(std::int64_t now);
   void tell(const std::string& report);
-  void run();
+  void run(std::uint64_t turn);
 
   const std::shared_ptr<CoreBase> core_;
   std::mutex seen_mutex_;
   std::vector<Seen> seen_;
-  bool watched_ = false;
-
-  std::mutex watch_mutex_;  ///< one watch() at a time
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Hook hook_;
-  std::chrono::nanoseconds limit_{0};
-  bool ended_ = true;  ///< the thread is over, but for its join
-  std::thread thread_;
-  int process_ = 0;  ///< that has the thread
+  const int process_;
+  std::unique_ptr<Watch> watch_;
 };
 
 }  // namespace sluice::detail

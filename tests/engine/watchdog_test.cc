@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -559,6 +560,46 @@ TEST(WatchdogDeathTest, TheEnvironmentSwitchesItOn) {
     }
   };
   EXPECT_EXIT(bad(), ::testing::ExitedWithCode(3), "SLUICE_WATCHDOG=soon: seconds");
+}
+
+TEST(Watchdog, ItsHookMayChangeItOrThrow) {
+  QuietEngine engine;
+  Held first, second;
+  Signal told;
+  engine.push(first.body(), {}, {.name = "first"});
+  first.begun.wait();
+  engine.watch(std::chrono::milliseconds(5), [&](const std::string&) {
+    engine.watch(std::chrono::milliseconds(4), [&](const std::string&) {
+      told.raise();
+      throw 7;
+    });
+    engine.push(second.body(), {}, {.name = "second"});
+  });
+  told.wait();
+  first.completion.done();
+  second.begun.wait();
+  second.completion.done();
+  engine.watch(std::chrono::nanoseconds(0));
+}
+
+TEST(Watchdog, AForkedChildEndsWithoutIt) {
+  QuietEngine engine;
+  Held held;
+  engine.watch(std::chrono::hours(1));
+  engine.push(held.body(), {});
+  held.begun.wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    engine.watch(std::chrono::milliseconds(1));
+    engine.watch(std::chrono::nanoseconds(0));
+    engine.overdue(kLimit);
+    std::_Exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  held.completion.done();
 }
 
 TEST(Watchdog, StopNamesWhatIsOpenAtItsDeadline) {
