@@ -180,7 +180,7 @@ class Engine {
   /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
   void clear_errors();
 
-  /// The variable's root error as of now, without waiting; null if none.
+  /// The variable's root error as of now, without waiting; null if none. Throws UsageError.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
   /// Pushes a recovery: intact poison (the old value is whole) is cleared, torn poison stays. Outside of the caps,
   /// never blocks. Throws UsageError, StoppedError.
@@ -193,8 +193,8 @@ class Engine {
   Borrow borrow(Access access, std::source_location where = std::source_location::current());
 
   /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when
-  /// all has completed, false when the deadline came first (what is open stays open and is named to the hook of watch,
-  /// and stop may be called again).
+  /// all has completed, false when the deadline came first (what is open stays open and is named to watch's hook, or
+  /// on stderr; stop may be called again).
   bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
 
   /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on

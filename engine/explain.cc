@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <unordered_set>
 
 #include "sluice/engine/detail/look.h"
 
@@ -12,6 +11,7 @@ namespace {
 constexpr std::size_t kNamedVariables = 6, kNamedOps = 8, kHops = 12;
 
 std::string seconds(std::int64_t ns) {
+  if (ns < 1'000'000'000) return std::to_string(ns / 1'000'000) + " ms";
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
   return text;
@@ -142,7 +142,9 @@ Story::Cause Story::find_cause(int index) {
       if (issues ? access.may_issue : access.has_turn) continue;
       coming = true;
       const int before = holder(access);
-      if (before >= 0) return {"waits for " + look_.variables.at(access.variable) + " behind", before};
+      const bool of_host = op.kind == OpKind::wait || op.kind == OpKind::borrow;  // which say for what
+      if (before >= 0)
+        return {of_host ? "stands behind" : "waits for " + look_.variables.at(access.variable) + " behind", before};
     }
     if (coming) return {"is about to get its turn", -1};
   }
@@ -201,6 +203,11 @@ std::string Story::of_op(int op) {
     const Cause& why = cause(op);
     text += " " + why.says;
     if (why.next < 0) break;
+    if (told_.contains(why.next)) {
+      text += " " + describe(why.next);
+      if (const int last = root(why.next); last != why.next) text += ", and in the end behind " + describe(last);
+      return text + ", see above";
+    }
     if (!seen.insert(why.next).second) return text + " " + describe(why.next) + " again: a circle, which can never end";
     if (hops == kHops) {
       const int last = root(op);
@@ -214,14 +221,27 @@ std::string Story::of_op(int op) {
     text += " " + describe(op) + ", which";
   }
   const std::int64_t still = look_.ops[static_cast<std::size_t>(op)].still_for;
-  return still < 0 ? text : text + ", for at least " + seconds(still);
+  return still < 1'000'000 ? text : text + ", for at least " + seconds(still);
+}
+
+std::vector<int> Story::in_order(const std::vector<int>& ops) {
+  std::unordered_set<int> left(ops.begin(), ops.end());
+  std::vector<int> order, path;
+  for (const int op : ops) {
+    for (int at = op; at >= 0 && left.erase(at); at = cause(at).next) path.push_back(at);
+    order.insert(order.end(), path.rbegin(), path.rend());
+    path.clear();
+  }
+  return order;
 }
 
 std::string Story::tell(int op) {
   const int count = waiters(op);
-  if (count == 0) return of_op(op) + ".";
+  const std::string text = of_op(op);
+  told_.insert(op);
+  if (count == 0) return text + ".";
   const bool for_ticket = look_.ops[static_cast<std::size_t>(op)].kind == OpKind::body;
-  return of_op(op) +
+  return text +
          (count == 1 ? ". A thread outside of ops " : ". " + std::to_string(count) + " threads outside of ops ") +
          (count == 1 ? "is blocked" : "are blocked") + (for_ticket ? " until it is done." : " there.");
 }

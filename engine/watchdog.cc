@@ -113,9 +113,7 @@ std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::stead
     }
   }
   if (found.empty()) return "";
-  // First what the others wait for.
-  std::stable_sort(found.begin(), found.end(),
-                   [&](int a, int b) { return (story.root(a) == a) > (story.root(b) == b); });
+  found = story.in_order(found);
   std::string report =
       std::to_string(found.size()) + (found.size() == 1 ? " op has" : " ops have") + " not moved for " + seconds(limit);
   if (seen.in_flight >= seen.max_ops) report += ", and the cap of " + std::to_string(seen.max_ops) + " ops is reached";
@@ -133,6 +131,7 @@ void Watchdog::report_open() {
   for (int i = 0; i < static_cast<int>(seen.ops.size()); ++i)
     if (seen.ops[static_cast<std::size_t>(i)].kind != OpKind::wait) open.push_back(i);
   if (open.empty()) return;
+  open = story.in_order(open);
   std::string report = "stop: the deadline came with " + std::to_string(open.size()) +
                        (open.size() == 1 ? " op" : " ops") + " in flight.";
   for (std::size_t i = 0; i < std::min(open.size(), kReported); ++i) report += "\n  " + story.tell(open[i]);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "sluice/engine/operation.h"
@@ -69,8 +70,10 @@ class Story {
   int find(std::uint64_t id) const;
   /// "'save' (main.cc:44, reads frame) waits for frame behind ..., which ...": down to the root cause.
   std::string of_op(int op);
-  /// The same as a sentence, and how many threads outside of ops wait for it.
+  /// The same as a sentence, and how many threads outside of ops wait for it. The next time it refers back to this.
   std::string tell(int op);
+  /// These ops, each behind what it waits for, if that is one of them.
+  std::vector<int> in_order(const std::vector<int>& ops);
   /// Who has the variable and why, and who stands behind it; empty where nobody uses it.
   std::string of_variable(const void* variable);
   /// The last op on the way from `op` to what all of it waits for: `op` itself where nothing else holds it up.
@@ -101,6 +104,7 @@ class Story {
   std::vector<std::vector<int>> busy_;  ///< the ops that occupy each lane's threads
   std::unordered_map<int, Cause> causes_;
   std::vector<int> roots_;
+  std::unordered_set<int> told_;
 };
 
 }  // namespace sluice::detail
