@@ -60,6 +60,7 @@ class Chain {
           Tok* const idle = now & (exclusive ? kLeavesMark : kMarked) ? marked_tail<P>() : nullptr;
           if (variable->tail.compare_exchange_strong(expected, idle, std::memory_order_acq_rel)) {
             detached = true;
+            token->state.store(now, std::memory_order_relaxed);  // the variable may go, and who looks must see it
             break;
           }
         }

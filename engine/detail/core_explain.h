@@ -8,8 +8,8 @@
 // to explain; a lock, or fields that bodies keep up to date, would cost every op.)
 //
 // A pinned op does not keep its variables. One that goes while somebody looks is kept back: who looks says so, then
-// sees that a token is not done, so that its chain holds the variable; who deletes one has retired its last token, then
-// sees whether somebody looks. Both with a fence between, so one of the two sees the other.
+// sees that a token is not done, so that its chain holds the variable; who deletes one has let its last token say that
+// it is done (Chain::advance), then sees whether somebody looks. Both with a fence between: one sees the other.
 #pragma once
 
 #include "sluice/engine/detail/core.h"
