@@ -132,8 +132,9 @@ void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
   }
 }
 
-Engine::Engine(const EngineOptions& options)
-    : core_(detail::make_core(options)), watchdog_(std::make_unique<detail::Watchdog>(core_)) {}
+Engine::Engine(const EngineOptions& options) : Engine(detail::make_core(options)) {}
+Engine::Engine(std::shared_ptr<detail::CoreBase> core)
+    : core_(std::move(core)), watchdog_(std::make_unique<detail::Watchdog>(core_)) {}
 
 Engine::~Engine() {
   if (!core_) return;

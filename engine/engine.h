@@ -233,7 +233,7 @@ class Engine {
   std::vector<LoggedPush> take_order();
 
  public:  // for the engine
-  explicit Engine(std::shared_ptr<detail::CoreBase> core) : core_(std::move(core)) {}
+  explicit Engine(std::shared_ptr<detail::CoreBase> core);
 
  private:
   bool wait_until(const Variable& variable, std::chrono::nanoseconds limit, const std::source_location& where);

@@ -157,7 +157,10 @@ Story::Cause Story::find_cause(int index) {
       return {"is held" + (op.borrower < 0 ? "" : " by the engine's thread " + std::to_string(op.borrower)) +
                   " and not released",
               -1};
+    case OpKind::replay:
+      return {"is running its program", -1};
     case OpKind::body:
+    case OpKind::captured:
       break;
   }
   if (op.running && op.returned)

@@ -115,14 +115,14 @@ void Core<P>::help(Lane<P>& lane, Enough&& enough) {
     if (active >= lane.limit()) return;
   } while (!lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst));
   const ThreadState saved = std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, 1});
-  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}});
+  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   {
     Drainer d(lane, slot);
     while (!enough()) {
-      Op* op = take_op(d);
+      Run* op = take_op(d);
       if (!op) break;
       while ((op = execute(op, slot, &lane)) != nullptr)
         if (enough()) {
@@ -130,7 +130,7 @@ void Core<P>::help(Lane<P>& lane, Enough&& enough) {
           break;
         }
     }
-    while (Op* rest = slot.batch.take()) enqueue(rest);
+    while (Run* rest = slot.batch.take()) enqueue(rest);
   }
   slot.activity.store(before, std::memory_order_release);
   flush(slot);

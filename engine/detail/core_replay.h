@@ -304,11 +304,31 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
     }
   }
   if (timed) {
-    TraceEvent e{
-        info.name,         lane.device,       lane.kind, slot.number, 0,        info.tag,        info.where.file_name(),
-        info.where.line(), program.pushed_at, start,     start,       P::now(), error != nullptr};
-    std::lock_guard lock(slot.trace_mutex);
-    slot.trace.push_back(e);
+    try {
+      std::vector<TraceAccess> accesses;
+      for (const CapturedAccess<P>& x : info.accesses)
+        accesses.push_back({x.variable->number, x.mode, x.variable->name ? x.variable->name : ""});
+      const std::int64_t end = P::now();
+      TraceEvent e{info.name,
+                   lane.device,
+                   lane.kind,
+                   slot.number,
+                   0,
+                   info.tag,
+                   info.where.file_name(),
+                   info.where.line(),
+                   program.pushed_at + (op - program.ops.get()),  // in the order of the capture
+                   start,
+                   start,
+                   end,
+                   end,
+                   error != nullptr,
+                   std::move(accesses)};
+      std::lock_guard lock(slot.trace_mutex);
+      slot.trace.push_back(std::move(e));
+    } catch (const std::bad_alloc&) {
+      // The op goes on; the trace lacks it.
+    }
   }
   if (later) {
     if (info.rare->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return true;
