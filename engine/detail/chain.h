@@ -98,6 +98,7 @@ class Chain {
       tokens[i].state.store(0, std::memory_order_relaxed);
     }
     counts(missing);
+    tell<P>(Step::link, tokens[0].op);
     for (int i = 0; i < n; ++i)
       if (is_idle<P>(tokens[i].next)) {
         grant(tokens[i], std::exchange(tokens[i].next, nullptr));
@@ -154,6 +155,7 @@ class Chain {
       }
       if (tail.compare_exchange_weak(before, &token, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
+    tell<P>(Step::link, token.op);
     if (held && !is_idle<P>(before))
       token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
     return before;

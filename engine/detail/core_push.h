@@ -249,6 +249,7 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
     if (op->is(kHasRare) || op->is(kNoBody)) [[unlikely]] {
       ready.start.push(op);
     } else {
+      tell<P>(Step::ready, op);
       enqueue(op);
     }
   }

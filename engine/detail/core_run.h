@@ -127,6 +127,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
   ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
   bool clean = !reason;
+  tell<P>(clean ? Step::start : Step::skip, op);
   if (reason) {
     op->skipped = true;
     rare(op).start_error = std::move(reason);
@@ -154,8 +155,10 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   // Nothing became ready, or one op that can be run at once.
   Run* next = ready.start.head;
   if (!ready.finish.head && (!next || (here && !next->next && next->lane == here->index &&
-                                       (next->is(kCaptured) || !(next->path & (kNoBody | kHasRare))))))
+                                       (next->is(kCaptured) || !(next->path & (kNoBody | kHasRare)))))) {
+    if (next && !next->is(kCaptured)) tell<P>(Step::ready, static_cast<Op*>(next));
     return next;
+  }
   next = nullptr;
   process(ready, here, here ? &next : nullptr);
   return next;
@@ -177,6 +180,7 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off) {
       continue;
     }
     if (op->is(kHasRare) && rare(static_cast<Op*>(op)).traced) rare(static_cast<Op*>(op)).ready_at = P::now();
+    if (!op->is(kCaptured)) tell<P>(Step::ready, static_cast<Op*>(op));
     if (hand_off && !*hand_off && op->lane == here->index) {
       *hand_off = op;
     } else {
@@ -306,6 +310,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     error = decide_error(op);
     if (error) note_failure(op, error);
   }
+  tell<P>(error && !op->skipped ? Step::fail : Step::done, op);
   if (!clean || op->is(kHasRare)) {
     RareParts<P>& parts = rare(op);
     if (parts.traced && body) record_trace(op, error != nullptr);
@@ -348,6 +353,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   const std::shared_ptr<Wait> waiter = rare(op).waiter;
   const bool borrow = op->kind == OpKind::borrow;
   waiter->error = start_error(op);
+  tell<P>(Step::start, op);
   if (borrow) {
     open_.fetch_add(1, std::memory_order_seq_cst);
     std::uint32_t expected = Wait::waiting;

@@ -18,6 +18,9 @@
 namespace sluice::detail {
 
 struct CoreOptions;
+enum class Step : std::uint8_t;
+template <class P>
+struct OpRecord;
 
 /// The controlled scheduler; one for the process, so one exploring engine at a time. Threads that the engine starts,
 /// and those given to run(), are controlled from their first step. Any other thread that calls the engine while those
@@ -183,6 +186,9 @@ struct ExplorePolicy {
     void start(std::function<void()> drainer) { Explorer::get().start(std::move(drainer)); }
   };
   static void start_substitute(std::function<void()> drainer) { Explorer::get().start(std::move(drainer)); }
+
+  /// Hears of each step of the protocol, if set (record.h: tell).
+  static inline void (*listener)(Step step, const OpRecord<ExplorePolicy>* op) = nullptr;
 
   static std::int64_t now() { return Explorer::get().now(); }
   static void pause() { Explorer::get().point(); }

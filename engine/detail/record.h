@@ -254,4 +254,15 @@ struct ReadyList {
   List<OpRecord<P>> finish;
 };
 
+/// Steps that the model of the protocol knows (tests/model/trace.pml).
+enum class Step : std::uint8_t { link, ready, start, skip, done, fail };
+
+/// Tells a policy that listens, the explorer's; in the product there is nothing of it.
+template <class P>
+void tell([[maybe_unused]] Step step, [[maybe_unused]] const OpRecord<P>* op) {
+  if constexpr (requires { P::listener; }) {
+    if (P::listener) P::listener(step, op);
+  }
+}
+
 }  // namespace sluice::detail
