@@ -85,7 +85,7 @@ bool retired[TOKENS];
 #ifdef TRACED
 #include "trace.pml"
 #else
-#define EVENT(what, op)
+#define EVENT(what, op) skip
 #endif
 
 /* Nobody touches a token after it was retired, nor a record after it was freed. */
@@ -286,6 +286,7 @@ inline advance(token, bits, self, count, ready) {
 
 /* Core::finish. `why`: the root that the op was skipped for, or zero. */
 inline finish(o, why, v, count, ready) {
+  EVENT(e_done, o);
   d_step {
     v = 0;
     do
@@ -608,8 +609,8 @@ proctype Worker() {
     };
     d_step { begin(current, v, why) };
     if
-    :: why -> EVENT(e_skip, current);
-    :: else -> EVENT(e_start, current);
+    :: why -> EVENT(e_skip, current)
+    :: else -> EVENT(e_start, current)
     fi;
     finish(current, why, v, count, ready);
     d_step { current = 0; why = 0 };
@@ -622,7 +623,9 @@ proctype Worker() {
 
 init {
   byte i = 0;
-#if PROGRAM == 1
+#ifdef TRACED
+  c_code { load(); };
+#elif PROGRAM == 1
   /* Crossed two-variable ops of two pushers; one of them fails, and an update is skipped or not. */
   d_step {
     pusher[0] = 0; ACCESSES(0, m_update, m_read);
@@ -697,6 +700,9 @@ init {
     run Pusher(0); run Pusher(1); run Worker()
 #if WORKERS > 1
     ; run Worker()
+#endif
+#ifdef TRACED
+    ; run Pusher(2)
 #endif
   };
   /* Blocks for ever, and Spin says so, unless all threads come to their ends. */

@@ -2,9 +2,11 @@
 # Checks the engine's protocol as Spin models: every interleaving of each model that must hold, and for each broken
 # variant that the check finds the break. About a minute on two cores; each run takes less than 2 GB of memory.
 #
-#   tests/model/check.sh [--quick]      --quick: the smaller models, and every variant
+#   tests/model/check.sh [--quick]           --quick: the smaller models, and every variant
+#   tests/model/check.sh --traces PROGRAM    instead: the chains' model follows the traces that PROGRAM FOLDER writes, and
+#                                            those in traces/ that it must follow, and none that it must not
 #
-# Prints a line for each, with the number of states or with what broke, and ends with
+# Without --traces it prints a line for each, with the number of states or with what broke, and ends with
 # `models N ok, variants M of M fail`. Exit status 0 if that is so.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -55,11 +57,12 @@ cap    an op's credit goes home before it is over                      -DEACH=2 
 cap    a worker that leaves keeps its credits                          -DEACH=2 -DNO_FLUSH
 "
 
-quick=no
+quick=no traces=
 case ${1:-} in
   "") ;;
   --quick) quick=yes ;;
-  --help | -h) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  --traces) traces=$(realpath "${2:?check.sh: --traces wants a program}") ;;
+  --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   *) echo "check.sh: unknown argument '$1'" >&2; exit 2 ;;
 esac
 for tool in spin gcc; do
@@ -128,6 +131,35 @@ all() {
 # right KIND: how many came out as they must; count LIST: how many there are.
 right() { find "$work" -path "$work/$1*/right" | wc -l; }
 count() { grep -c . <<<"$1"; }
+
+# Each trace has a model of its own, read when it runs. Distinct ones are followed once.
+follow() {
+  local followed=0 wrong=0 trace said folder=$work/follow
+  mkdir "$folder" "$work/told"
+  cp "$here"/*.pml "$folder"
+  (cd "$folder" && spin -DTRACED -DOPS=6 -DVARS=3 -a chain.pml && gcc -O1 -w -DSAFETY -DCOLLAPSE -DMEMLIM=2000 -o pan pan.c)
+  "$traces" "$work/told"
+  (cd "$work/told" && md5sum -- * | sort | awk 'seen[$1]++ { print $2 }' | xargs -r rm)
+  for trace in "$here"/traces/* "$work"/told/*; do
+    # An end that is no end is where the model cannot follow; the search goes on for another way.
+    said=$(cd "$folder" && TRACE=$trace ./pan -E -m100000 2>&1 || true)
+    local wanted=accepted
+    if [[ $trace == */rejected-* ]]; then wanted=rejected; fi
+    if grep -q "^trace: $wanted" <<<"$said" && ! grep -q '^pan:[0-9]*: ' <<<"$said"; then
+      followed=$((followed + 1))
+    else
+      wrong=$((wrong + 1))
+      printf 'WRONG: %s is not %s: %s\n' "${trace##*/}" "$wanted" "$(grep -E '^(trace|pan:[0-9]*): ' <<<"$said" | head -n 1)"
+      cat "$trace"
+    fi
+  done
+  printf 'traces %d as they must be, %d not\n' $followed $wrong
+  [ $wrong = 0 ]
+}
+if [ -n "$traces" ]; then
+  follow
+  exit
+fi
 
 chosen=$models
 if [ $quick = yes ]; then chosen=$(awk 'NF { begun = 1; print } !NF && begun { exit }' <<<"$models"); fi
