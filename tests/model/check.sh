@@ -15,6 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 models="
 chain  a failing update, a read, a write that heals, two pushers  -DPROGRAM=2
 chain  a wait and a reader behind an op that fails                -DPROGRAM=3
+chain  any two ops over two variables, two pushers                -DPROGRAM=5 -DOPS=2 -DWORKERS=1
 lane   three ops of two pushers, one worker                       -DPROGRAM=1
 lane   an op that waits for another, and its substitute           -DPROGRAM=2
 stop   two pushes against a stop                                  -DEACH=1
@@ -27,7 +28,6 @@ stop   four pushes against a stop                                 -DEACH=2
 cap    three pushes each                                          -DEACH=3
 chain  two-variable ops of two pushers, crossed; one fails        -DPROGRAM=1
 chain  any three accesses of one variable                         -DPROGRAM=4 -DWORKERS=1
-chain  any two ops over two variables, two pushers                -DPROGRAM=5 -DOPS=2 -DWORKERS=1
 "
 
 # Model, what is broken, options. Each changes a line or two of the model, next to the line that is right.
