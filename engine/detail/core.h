@@ -95,7 +95,8 @@ class Core final : public CoreBase {
   static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
   static constexpr std::size_t kAhead = 16;        ///< as many
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
-  static constexpr int kStarvedTicks = 10;  ///< of a wait, without a thread for what it waits for
+  static constexpr std::int32_t kFailedStarts = 3;  ///< of a lane in a row, after which who waits runs its ops
+  static constexpr int kStarvedTicks = 10;          ///< of a wait, without a thread for what it waits for
   struct Slab {
     Op ops[kSlabOps];
     RareParts<P> rare[kSlabOps];

@@ -93,8 +93,9 @@ bool Core<P>::starts_fail() const {
   return false;
 }
 
-/// Starts the drainers that could not be started before. Where that fails again, the calling thread runs the ops itself
-/// if it may, until it has had `enough`.
+/// Starts the drainers that could not be started before. Where that fails time and again, the calling thread runs the
+/// ops itself if it may, until it has had `enough`: it may hold a lock of its program's that an op needs, so not at
+/// once.
 template <class P>
 template <class Enough>
 void Core<P>::rescue(bool may_help, Enough&& enough) {
@@ -102,7 +103,7 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   for (auto& lane : lanes_) {
     if (!has_work(*lane)) continue;
     wake(*lane);
-    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) > 0) help(*lane, enough);
+    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, enough);
   }
 }
 

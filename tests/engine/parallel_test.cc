@@ -201,6 +201,7 @@ TEST(Parallel, HigherPriorityRunsFirst) {
   EXPECT_EQ(order, (std::vector<int>{7, 6, 5, 4, 3, 2, 1, 0}));
 }
 
+/// Failure case 43.
 TEST(Parallel, WithinOnePriorityPushOrderRules) {
   QuietEngine engine({.threads = 1});
   Gate gate;
