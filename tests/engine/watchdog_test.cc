@@ -1,81 +1,26 @@
 // Planted hangs: each is named with its ops, their variables, their push sites and the reason, and each ends when the
-// test lets go. The watchdog's clock is driven by hand.
+// test lets go.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <deque>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "sluice/engine/engine.h"
 #include "sluice/engine/stream.h"
-#include "support.h"
+#include "watched.h"
 
 namespace sluice {
 namespace {
 
+using testing::at;
 using testing::Gate;
 using testing::Held;
-using testing::QuietEngine;
 using testing::Signal;
-using Site = std::source_location;
-
-constexpr std::chrono::seconds kLimit{10};
-
-/// An engine with a watchdog whose time the test makes.
-struct Watched : QuietEngine {
-  explicit Watched(const EngineOptions& options = {}) : QuietEngine(options) {}
-
-  bool has(const std::vector<std::string>& words) const {
-    std::istringstream lines(reports);
-    for (std::string line; std::getline(lines, line);) {
-      bool all = true;
-      for (const std::string& word : words) all = all && line.find(word) != std::string::npos;
-      if (all) return true;
-    }
-    return false;
-  }
-
-  /// Until some line of a report has all these words. Time goes on by half the limit with each look.
-  void names(const std::vector<std::string>& words) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (!has(words)) {
-      if (std::chrono::steady_clock::now() > end) {
-        ADD_FAILURE() << "no line with " << ::testing::PrintToString(words) << " in:\n" << reports;
-        return;
-      }
-      look();
-      std::this_thread::yield();
-    }
-  }
-  void look() {
-    now += kLimit / 2;
-    if (const std::string report = overdue(kLimit, now); !report.empty()) reports += report + "\n";
-  }
-
-  /// Until the op's explanation has this phrase: it has got to where it hangs.
-  void until(const Ticket& op, const std::string& phrase) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (explain(op).find(phrase) == std::string::npos) {
-      if (std::chrono::steady_clock::now() > end) {
-        ADD_FAILURE() << "no '" << phrase << "' in: " << explain(op);
-        return;
-      }
-      std::this_thread::yield();
-    }
-  }
-
-  std::string reports;
-  std::chrono::steady_clock::time_point now{};
-};
-
-std::string at(const Site& site) { return "(" + to_string(site); }
+using testing::Site;
+using testing::Watched;
 
 TEST(Watchdog, CompletionThatIsNeverAnswered) {
   Watched engine;
@@ -147,24 +92,6 @@ TEST(Watchdog, BehindABlockedOpThroughOneVariable) { behind(1); }
 TEST(Watchdog, BehindABlockedOpThroughTwoVariables) { behind(2); }
 TEST(Watchdog, BehindABlockedOpThroughThreeVariables) { behind(3); }
 TEST(Watchdog, BehindABlockedOpThroughThirtyVariables) { behind(30); }
-
-/// The explanation of an op has the whole way to the root.
-TEST(Explain, TheWholeWay) {
-  Watched engine({.threads = 1});
-  const Variable frame = engine.variable("frame"), thumb = engine.variable("thumb"), page = engine.variable("page");
-  Held held;
-  const Site one = Site::current(), two = Site::current(), three = Site::current();
-  engine.until(engine.push(held.body(), {write(frame)}, {.name = "decode"}, one), "Completion");
-  engine.push([] {}, {read(frame), write(thumb)}, {.name = "resize"}, two);
-  const Ticket last = engine.push([] {}, {read(thumb), write(page)}, {.name = "place"}, three);
-  const std::string way = "'place' " + at(three) + ", reads thumb, writes page) waits for thumb behind 'resize' " +
-                          at(two) + ", reads frame, writes thumb), which waits for frame behind 'decode' " + at(one) +
-                          ", writes frame), which has returned, but its Completion is not answered.";
-  EXPECT_EQ(engine.explain(last), way);
-  EXPECT_EQ(engine.explain(page), "page: 1 op in flight. " + way + " Its value as of now: no error.");
-  held.completion.done();
-  engine.wait_all();
-}
 
 TEST(Watchdog, AcrossDevices) {
   Watched engine({.threads = 2, .logical_cpus = 2});
@@ -472,170 +399,24 @@ TEST(Watchdog, WorkThatGoesOnIsNotReported) {
   EXPECT_EQ(engine.reports, "");
 }
 
-// ---- explain
-
-TEST(Explain, IdleAndPoisonedVariables) {
-  QuietEngine engine;
-  const Variable fresh = engine.variable("fresh", false), frame = engine.variable("frame"), unnamed = engine.variable();
-  EXPECT_EQ(engine.explain(fresh), "fresh: idle, no value yet");
-  EXPECT_EQ(engine.explain(frame), "frame: idle, no error");
-  EXPECT_EQ(engine.explain(unnamed), "variable 2: idle, no error");
+/// An op that moves and stands again is named again.
+TEST(Watchdog, EachStallIsReportedOnce) {
+  Watched engine({.threads = 1});
+  const Variable x = engine.variable("x");
+  Gate first, second;
+  Signal begun;
+  engine.push([&] { first.pass(); }, {update(x)}, {.name = "first"});
   const Site here = Site::current();
-  const Ticket op =
-      engine.push([] { throw std::runtime_error("no such file"); }, {write(frame)}, {.name = "decode"}, here);
-  EXPECT_THROW(engine.wait(frame), Error);
-  const std::string root = "[decode] " + to_string(here) + ": no such file";
-  EXPECT_EQ(engine.explain(frame), "frame: poisoned (torn) by " + root);
-  while (!op.done()) std::this_thread::yield();
-  EXPECT_EQ(engine.explain(op), "done, with the error " + root);
-  EXPECT_EQ(engine.explain(Ticket()), "the ticket of no op");
-  QuietEngine other;
-  const Variable foreign = other.variable();
-  EXPECT_THROW(engine.explain(foreign), UsageError);
-  EXPECT_THROW(engine.explain(Variable()), UsageError);
-}
-
-/// While ops run, records are given out again and variables go.
-TEST(Explain, AtAnyTime) {
-  QuietEngine engine({.threads = 2});
-  const Variable shared = engine.variable("shared");
-  std::atomic<bool> over{false};
-  std::thread asks([&] {
-    std::chrono::steady_clock::time_point now{};
-    while (!over.load()) {
-      EXPECT_THAT(engine.explain(shared), ::testing::StartsWith("shared: "));
-      engine.overdue(kLimit, now += kLimit);
-    }
-  });
-  std::vector<Access> many;
-  for (int i = 0; i < 3000; ++i) {
-    const Variable mine = engine.variable("mine"), other = engine.variable();
-    engine.push([] {}, {write(mine), update(other)}, {.name = "made"});
-    engine.push([] {}, {read(mine), update(shared)}, {.name = "used"});
-    engine.push([](Completion done) { done.done(); }, {read(shared), read(other)});
-    if (i % 16 == 0) {
-      std::vector<Variable> v;
-      for (int k = 0; k < 9; ++k) v.push_back(engine.variable());
-      many.clear();
-      for (const Variable& x : v) many.push_back(update(x));
-      engine.push([] {}, many);
-      engine.wait(shared);
-    }
-  }
-  over.store(true);
-  asks.join();
-  engine.wait_all();
-  EXPECT_EQ(engine.explain(shared), "shared: idle, no error");
-}
-
-// ---- the thread, and stop
-
-TEST(Watchdog, ItsThreadReportsToTheHook) {
-  QuietEngine engine;
-  Held held;
-  Signal told;
-  std::string text;
-  engine.push(held.body(), {}, {.name = "download"});
-  held.begun.wait();
-  engine.watch(std::chrono::milliseconds(20), [&](const std::string& report) {
-    if (told.raised()) return;
-    text = report;
-    told.raise();
-  });
-  told.wait();
-  EXPECT_THAT(text, ::testing::HasSubstr("1 op has not moved for 0.02 s.\n  'download' (watchdog_test.cc:"));
-  engine.watch(std::chrono::milliseconds(5));
-  engine.watch(std::chrono::nanoseconds(0));
-  engine.watch(std::chrono::nanoseconds(0));
-  held.completion.done();
-}
-
-/// In a process of its own: waits until the report stands on stderr, then lets go.
-void exit_after_a_report() {
-  setenv("SLUICE_WATCHDOG", "0.02", 1);
-  static Held held;
-  int ends[2];
-  if (::pipe(ends) != 0) std::_Exit(1);
-  const int real = ::dup(STDERR_FILENO);
-  ::dup2(ends[1], STDERR_FILENO);
-  Engine::instance().push(held.body(), {}, {.name = "download"});
-  char text[400];
-  const auto size = ::read(ends[0], text, sizeof text);
-  ::dup2(real, STDERR_FILENO);
-  if (size > 0) std::fwrite(text, 1, static_cast<std::size_t>(size), stderr);
-  held.completion.done();
-  std::exit(0);
-}
-
-TEST(WatchdogDeathTest, TheEnvironmentSwitchesItOn) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(exit_after_a_report(), ::testing::ExitedWithCode(0),
-              "sluice: 1 op has not moved for 0.02 s.\n  'download' .watchdog_test.cc:");
-  const auto bad = [] {
-    setenv("SLUICE_WATCHDOG", "soon", 1);
-    try {
-      Engine::instance();
-    } catch (const UsageError& e) {
-      std::fprintf(stderr, "%s", e.what());
-      std::_Exit(3);
-    }
-  };
-  EXPECT_EXIT(bad(), ::testing::ExitedWithCode(3), "SLUICE_WATCHDOG=soon: seconds");
-}
-
-TEST(Watchdog, ItsHookMayChangeItOrThrow) {
-  QuietEngine engine;
-  Held first, second;
-  Signal told;
-  engine.push(first.body(), {}, {.name = "first"});
-  first.begun.wait();
-  engine.watch(std::chrono::milliseconds(5), [&](const std::string&) {
-    engine.watch(std::chrono::milliseconds(4), [&](const std::string&) {
-      told.raise();
-      throw 7;
-    });
-    engine.push(second.body(), {}, {.name = "second"});
-  });
-  told.wait();
-  first.completion.done();
-  second.begun.wait();
-  second.completion.done();
-  engine.watch(std::chrono::nanoseconds(0));
-}
-
-TEST(Watchdog, AForkedChildEndsWithoutIt) {
-  QuietEngine engine;
-  Held held;
-  engine.watch(std::chrono::hours(1));
-  engine.push(held.body(), {});
-  held.begun.wait();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    engine.watch(std::chrono::milliseconds(1));
-    engine.watch(std::chrono::nanoseconds(0));
-    engine.overdue(kLimit);
-    std::_Exit(0);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  held.completion.done();
-}
-
-TEST(Watchdog, StopNamesWhatIsOpenAtItsDeadline) {
-  Watched engine;
-  const Variable frame = engine.variable("frame");
-  Held held;
-  std::string text;
-  engine.watch(std::chrono::hours(1), [&](const std::string& report) { text += report; });
-  const Site here = Site::current();
-  engine.until(engine.push(held.body(), {write(frame)}, {.name = "download"}, here), "Completion");
-  EXPECT_FALSE(engine.stop(StopMode::drain, std::chrono::milliseconds(5)));
-  EXPECT_THAT(text, ::testing::StartsWith("stop: the deadline came with 1 op in flight.\n  'download' " + at(here) +
-                                          ", writes frame) has returned, but its Completion is not answered"));
-  held.completion.done();
-  EXPECT_TRUE(engine.stop());
+  engine.push([&] { begun.raise(), second.pass(); }, {update(x)}, {.name = "second"}, here);
+  engine.names({"  'second' " + at(here), "waits for x behind 'first'"});
+  for (int i = 0; i < 10; ++i) engine.look();
+  const std::string once = engine.reports;
+  EXPECT_EQ(once.find("  'second' "), once.rfind("  'second' "));
+  first.open();
+  begun.wait();
+  engine.names({"  'second' " + at(here), "is running on cpu(0)"});
+  second.open();
+  engine.wait(x);
 }
 
 }  // namespace
