@@ -1,18 +1,18 @@
-// ExplorePolicy: the protocol on a controlled scheduler. One thread holds the baton; at every policy operation the
-// scheduler draws, from a seed, who goes on. The same seed gives the same interleaving.
+// ExplorePolicy: the protocol on a controlled scheduler, with the memory of C++20 and not that of the machine
+// (explore_scheduler.h).
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "sluice/engine/detail/explore_guests.h"
+#include "sluice/engine/detail/explore_scheduler.h"
 #include "sluice/engine/engine.h"
 
 namespace sluice::detail {
@@ -22,147 +22,177 @@ enum class Step : std::uint8_t;
 template <class P>
 struct OpRecord;
 
-/// The controlled scheduler; one for the process, so one exploring engine at a time. Threads that the engine starts,
-/// and those given to run(), are controlled from their first step. Any other thread that calls the engine while those
-/// live joins as a guest. A holder that takes no step for 50 ms (it blocks on something outside of the engine) loses
-/// the baton, which keeps such programs alive at the price of replay.
-class Explorer {
- public:
-  static Explorer& get();
-
-  void reset(std::uint64_t seed);
-  /// Runs the bodies as controlled threads, and returns when they and all that they started have ended.
-  /// False if that took more than `max_points` steps: a hang (the threads are then let go uncontrolled).
-  bool run(std::vector<std::function<void()>> bodies, std::uint64_t max_points = 1'000'000);
-  /// A fingerprint of every choice made since reset.
-  std::uint64_t trace_hash() const { return hash_; }
-  std::uint64_t points() const { return points_; }
-
-  // For the policy.
-  void point();                                                ///< somebody else may go on here
-  void start(std::function<void()> body);                      ///< a new controlled thread
-  void park(bool* signalled, std::chrono::nanoseconds limit);  ///< until *signalled, or virtual time is up
-  void unpark(bool* signalled);
-  std::int64_t now();
-
- private:
-  struct Thread {
-    enum State : std::uint8_t { runnable, parked, away, ended } state = runnable;
-    bool guest = false;
-    bool* signalled = nullptr;
-    std::int64_t deadline = 0;
-    std::condition_variable wake;
-  };
-  struct Guest {
-    std::weak_ptr<Thread> thread;
-    ~Guest();
-  };
-
-  static std::weak_ptr<Thread>& current();
-  std::shared_ptr<Thread> self(bool join);
-  void schedule(std::unique_lock<std::mutex>& lock, Thread* me);
-  Thread* choose();
-  void wait_turn(std::unique_lock<std::mutex>& lock, Thread* me);
-  void end(std::unique_lock<std::mutex>& lock, Thread* me);
-  std::uint64_t draw();
-
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  std::vector<std::shared_ptr<Thread>> threads_;
-  Thread* holder_ = nullptr;
-  bool free_running_ = false;
-  std::uint64_t random_ = 0, hash_ = 0, points_ = 0, max_points_ = ~std::uint64_t{0};
-  std::uint64_t stay_ = 1;  ///< one time in so many the holder may lose its turn
-  std::int64_t clock_ = 0;
-  std::chrono::steady_clock::time_point last_step_;
-};
-
 struct ExplorePolicy {
   template <class T>
   class Atomic {
    public:
     Atomic() = default;
     Atomic(T value) : value_(value) {}  // NOLINT: as std::atomic
-    T load(std::memory_order = std::memory_order_seq_cst) const { return step(), value_.load(); }
-    void store(T value, std::memory_order = std::memory_order_seq_cst) { step(), value_.store(value); }
-    T exchange(T value, std::memory_order = std::memory_order_seq_cst) { return step(), value_.exchange(value); }
-    T fetch_add(T value, std::memory_order = std::memory_order_seq_cst) { return step(), value_.fetch_add(value); }
-    T fetch_sub(T value, std::memory_order = std::memory_order_seq_cst) { return step(), value_.fetch_sub(value); }
-    T fetch_or(T value, std::memory_order = std::memory_order_seq_cst) { return step(), value_.fetch_or(value); }
-    T fetch_and(T value, std::memory_order = std::memory_order_seq_cst) { return step(), value_.fetch_and(value); }
-    bool compare_exchange_strong(T& expected, T value, std::memory_order = std::memory_order_seq_cst,
-                                 std::memory_order = std::memory_order_seq_cst) {
-      step();
-      return value_.compare_exchange_strong(expected, value);
+    Atomic(const Atomic&) = delete;
+    Atomic& operator=(const Atomic&) = delete;
+
+    T load(std::memory_order order = std::memory_order_seq_cst) const {
+      if (Explorer::inside()) return from(Explorer::get().load(trail_, bits(), order));
+      Guests::get().point();
+      return value_.load();
     }
-    bool compare_exchange_weak(T& expected, T value, std::memory_order = std::memory_order_seq_cst,
-                               std::memory_order = std::memory_order_seq_cst) {
-      return compare_exchange_strong(expected, value);
+    void store(T value, std::memory_order order = std::memory_order_seq_cst) {
+      if (Explorer::inside()) {
+        Explorer::get().store(trail_, bits(), to(value), order);
+        value_.store(value, std::memory_order_relaxed);  // the newest stands here too, for the end of the run
+        return;
+      }
+      Guests::get().point();
+      value_.store(value);
+    }
+    T exchange(T value, std::memory_order order = std::memory_order_seq_cst) {
+      return modify([value](T) { return value; }, order);
+    }
+    T fetch_add(T value, std::memory_order order = std::memory_order_seq_cst) {
+      return modify([value](T old) { return static_cast<T>(old + value); }, order);
+    }
+    T fetch_sub(T value, std::memory_order order = std::memory_order_seq_cst) {
+      return modify([value](T old) { return static_cast<T>(old - value); }, order);
+    }
+    T fetch_or(T value, std::memory_order order = std::memory_order_seq_cst) {
+      return modify([value](T old) { return static_cast<T>(old | value); }, order);
+    }
+    T fetch_and(T value, std::memory_order order = std::memory_order_seq_cst) {
+      return modify([value](T old) { return static_cast<T>(old & value); }, order);
+    }
+    bool compare_exchange_strong(T& expected, T value, std::memory_order success, std::memory_order failure) {
+      return compare(expected, value, success, failure, false);
+    }
+    bool compare_exchange_strong(T& expected, T value, std::memory_order order = std::memory_order_seq_cst) {
+      return compare(expected, value, order, of_failure(order), false);
+    }
+    bool compare_exchange_weak(T& expected, T value, std::memory_order success, std::memory_order failure) {
+      return compare(expected, value, success, failure, true);
+    }
+    bool compare_exchange_weak(T& expected, T value, std::memory_order order = std::memory_order_seq_cst) {
+      return compare(expected, value, order, of_failure(order), true);
     }
 
    private:
-    static void step() { Explorer::get().point(); }
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
+    static std::uint64_t to(T value) {
+      std::uint64_t made = 0;
+      std::memcpy(&made, &value, sizeof(T));
+      return made;
+    }
+    static T from(std::uint64_t value) {
+      T made;
+      std::memcpy(&made, &value, sizeof(T));
+      return made;
+    }
+    static constexpr std::memory_order of_failure(std::memory_order order) {
+      return order == std::memory_order_acq_rel   ? std::memory_order_acquire
+             : order == std::memory_order_release ? std::memory_order_relaxed
+                                                  : order;
+    }
+    std::uint64_t bits() const { return to(value_.load(std::memory_order_relaxed)); }
+    template <class F>
+    T modify(F&& change, std::memory_order order) {
+      if (Explorer::inside()) {
+        Explorer::get().read_last(trail_, bits(), order);
+        const T old = value_.load(std::memory_order_relaxed);
+        const T made = change(old);
+        Explorer::get().write(trail_, to(made), order);
+        value_.store(made, std::memory_order_relaxed);
+        return old;
+      }
+      Guests::get().point();
+      T old = value_.load();
+      while (!value_.compare_exchange_weak(old, change(old))) {
+      }
+      return old;
+    }
+    bool compare(T& expected, T value, std::memory_order success, std::memory_order failure, bool weak) {
+      if (Explorer::inside()) {
+        std::uint64_t saw = to(expected);
+        const bool succeeds = Explorer::get().compare(trail_, bits(), &saw, success, failure, weak);
+        if (succeeds) {
+          Explorer::get().write(trail_, to(value), success);
+          value_.store(value, std::memory_order_relaxed);
+        } else {
+          expected = from(saw);
+        }
+        return succeeds;
+      }
+      Guests::get().point();
+      return value_.compare_exchange_strong(expected, value);
+    }
+
     std::atomic<T> value_{};
+    Trail trail_;
   };
 
   class Mutex {
    public:
     void lock() {
-      do Explorer::get().point();
-      while (held_.exchange(true));
+      if (Explorer::inside()) {
+        Explorer::get().lock(trail_, &held_);
+        held_.store(true);
+        return;
+      }
+      do Guests::get().point();
+      while (held_.exchange(true) && !Explorer::get().abandoned(trail_));
     }
     bool try_lock() {
-      Explorer::get().point();
+      if (Explorer::inside()) {
+        Explorer::get().try_lock(trail_, held_);
+      } else {
+        Guests::get().point();
+      }
       return !held_.exchange(true);
     }
-    void unlock() { held_.store(false); }
+    void unlock() {
+      held_.store(false);
+      if (Explorer::inside()) Explorer::get().unlock(trail_, &held_);
+    }
 
    private:
     std::atomic<bool> held_{false};
+    Trail trail_;
   };
 
-  static void fence() { Explorer::get().point(); }
-
+  /// First in, first out for each producer; between producers any order. A dequeue may miss items whose enqueue does
+  /// not happen before it, as a load misses a store.
   template <class T>
   class Queue {
    public:
-    struct Producer {
-      explicit Producer(Queue&) {}
+    class Producer {
+     public:
+      explicit Producer(Queue& queue) : number_(++queue.producers_) {}
+
+     private:
+      friend Queue;
+      const std::uint32_t number_;
     };
-    bool enqueue(Producer&, T value) { return enqueue(value); }
-    bool enqueue_bulk(Producer&, const T* items, std::size_t count) { return enqueue_bulk(items, count); }
-    bool enqueue_bulk(const T* items, std::size_t count) {
-      for (std::size_t i = 0; i < count; ++i) enqueue(items[i]);
-      return true;
-    }
-    std::size_t try_dequeue_bulk(T* items, std::size_t most) {
-      std::size_t count = 0;
-      while (count < most && try_dequeue(items[count])) ++count;
-      return count;
-    }
-    std::size_t size_approx() const {
-      Explorer::get().point();
-      std::lock_guard lock(mutex_);
-      return items_.size();
-    }
-    bool enqueue(T value) {
-      Explorer::get().point();
-      std::lock_guard lock(mutex_);
-      items_.push_back(value);
-      return true;
-    }
-    bool try_dequeue(T& value) {
-      Explorer::get().point();
-      std::lock_guard lock(mutex_);
-      if (items_.empty()) return false;
-      value = items_.front();
-      items_.pop_front();
-      return true;
-    }
+
+    bool enqueue(T value) { return enqueue(0, value); }
+    bool enqueue(Producer& producer, T value) { return enqueue(producer.number_, value); }
+    bool try_dequeue(T& value) { return try_dequeue_bulk(&value, 1) == 1; }
+    std::size_t try_dequeue_bulk(T* out, std::size_t max);
+    std::size_t size_approx() const;
 
    private:
-    mutable std::mutex mutex_;
-    std::deque<T> items_;
+    struct Item {
+      T value;
+      std::uint64_t producer;
+      int strand;  ///< that enqueued it; -1: none, it was there before
+      std::int16_t step;
+      View view;
+      bool known(const View& by) const { return strand < 0 || step <= by.clock.at[static_cast<std::size_t>(strand)]; }
+    };
+    bool enqueue(std::uint32_t producer, T value);
+    /// The first of each producer, in the order of their enqueues; one that need not be seen comes only with `all`.
+    std::vector<std::size_t> heads(const View& by, bool all) const;
+
+    mutable std::mutex mutex_;  ///< never held where others may go on
+    std::vector<Item> items_;
+    std::uint32_t producers_ = 0;
+    Trail trail_;
   };
 
   static constexpr std::uint32_t kSlabOps = 32, kMaxSlabs = 64;
@@ -173,27 +203,111 @@ struct ExplorePolicy {
 
   class Parker {
    public:
-    void signal() { Explorer::get().unpark(&signalled_); }
-    void wait(std::chrono::nanoseconds limit) { Explorer::get().park(&signalled_, limit); }
+    void signal() {
+      if (Explorer::inside()) return Explorer::get().signal(trail_, &signalled_);
+      Guests::get().unpark(&signalled_);
+    }
+    void wait(std::chrono::nanoseconds limit) {
+      if (Explorer::inside()) return Explorer::get().park(trail_, &signalled_, limit);
+      Guests::get().park(&signalled_, limit);
+    }
 
    private:
-    bool signalled_ = false;  // under the explorer's mutex
+    bool signalled_ = false;
+    Trail trail_;
   };
 
   class Workers {
    public:
     explicit Workers(int) {}
-    void start(std::function<void()> drainer) { Explorer::get().start(std::move(drainer)); }
+    void start(std::function<void()> drainer) { start_substitute(std::move(drainer)); }
   };
-  static void start_substitute(std::function<void()> drainer) { Explorer::get().start(std::move(drainer)); }
+  static void start_substitute(std::function<void()> drainer) {
+    if (Explorer::inside()) return Explorer::get().start(std::move(drainer));
+    Guests::get().start(std::move(drainer));
+  }
 
   /// Hears of each step of the protocol, if set (record.h: tell).
   static inline void (*listener)(Step step, const OpRecord<ExplorePolicy>* op) = nullptr;
 
-  static std::int64_t now() { return Explorer::get().now(); }
-  static void pause() { Explorer::get().point(); }
-  static void yield() { Explorer::get().point(); }
+  static std::int64_t now() { return Explorer::inside() ? Explorer::get().now() : Guests::get().now(); }
+  static void fence() { Explorer::inside() ? Explorer::get().fence() : Guests::get().point(); }
+  static void pause() { Explorer::inside() ? Explorer::get().pause() : Guests::get().point(); }
+  static void yield() { pause(); }
 };
+
+template <class T>
+bool ExplorePolicy::Queue<T>::enqueue(std::uint32_t producer, T value) {
+  Item item{value, producer, -1, 0, {}};
+  if (Explorer::inside()) {
+    Explorer::get().point();
+    const Sight& me = Explorer::get().change(trail_);
+    item.strand = me.strand;
+    item.step = me.view.clock.at[static_cast<std::size_t>(me.strand)];
+    item.view = me.view;
+    if (producer == 0) item.producer = std::uint64_t{1} << 32 | static_cast<std::uint32_t>(me.strand);
+  } else {
+    Guests::get().point();
+  }
+  std::lock_guard lock(mutex_);
+  items_.push_back(item);
+  return true;
+}
+
+template <class T>
+std::vector<std::size_t> ExplorePolicy::Queue<T>::heads(const View& by, bool all) const {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    bool first = all || items_[i].known(by);
+    for (std::size_t j = 0; j < i && first; ++j) first = items_[j].producer != items_[i].producer;
+    if (first) found.push_back(i);
+  }
+  return found;
+}
+
+template <class T>
+std::size_t ExplorePolicy::Queue<T>::try_dequeue_bulk(T* out, std::size_t max) {
+  std::size_t count = 0;
+  if (!Explorer::inside()) {
+    Guests::get().point();
+    std::lock_guard lock(mutex_);
+    for (; count < max && count < items_.size(); ++count) out[count] = items_[count].value;
+    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(count));
+    return count;
+  }
+  Explorer& explorer = Explorer::get();
+  explorer.point();
+  Sight& me = items_.empty() ? explorer.look(trail_) : explorer.change(trail_);
+  const View before = me.view;
+  while (count < max && !items_.empty()) {
+    // Possibilities: any producer's first; and none, unless one of them must be seen.
+    const std::vector<std::size_t> first = heads(before, true);
+    const bool must = !heads(before, false).empty();
+    const auto way = static_cast<std::size_t>(explorer.value(static_cast<int>(first.size() + (must ? 0 : 1))));
+    if (way == first.size()) break;
+    const std::size_t i = first[way];
+    me.view.join(items_[i].view);
+    explorer.note(static_cast<std::uint64_t>(items_[i].strand + 1) << 16 | static_cast<std::uint16_t>(items_[i].step));
+    out[count++] = items_[i].value;
+    items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return count;
+}
+
+template <class T>
+std::size_t ExplorePolicy::Queue<T>::size_approx() const {
+  if (!Explorer::inside()) {
+    Guests::get().point();
+    std::lock_guard lock(mutex_);
+    return items_.size();
+  }
+  Explorer::get().point();
+  const Sight& me = Explorer::get().look(trail_);
+  std::size_t known = 0;
+  for (const Item& item : items_) known += item.known(me.view);
+  const int way = Explorer::get().value(static_cast<int>(items_.size() - known + 1));
+  return items_.size() - static_cast<std::size_t>(way);
+}
 
 std::shared_ptr<CoreBase> make_exploring_core(const CoreOptions& options, std::uint64_t seed);
 

@@ -23,6 +23,8 @@ class ThreadObject {
   static void drop() {
     if (made_) end();
   }
+  /// Puts another in its place, or none, and returns what was there: for fibers, which share a thread's thread_locals.
+  static T* exchange(T* other) { return std::exchange(object_, other); }
 
  private:
   static pthread_key_t key() {
