@@ -180,10 +180,14 @@ struct ExplorePolicy {
     struct Item {
       T value;
       std::uint64_t producer;
-      int strand;  ///< that enqueued it; -1: none, it was there before
+      std::uint32_t run;  ///< of the explorer, in which a strand enqueued it; before that, all know it
+      std::uint32_t run;  ///< in which a strand enqueued it; 0: none did. All later runs know it
+      int strand;
       std::int16_t step;
       View view;
-      bool known(const View& by) const { return strand < 0 || step <= by.clock.at[static_cast<std::size_t>(strand)]; }
+      bool known(const View& by) const {
+        return run != Explorer::get().run_number() || step <= by.clock.at[static_cast<std::size_t>(strand)];
+      }
     };
     bool enqueue(std::uint32_t producer, T value);
     /// The first of each producer, in the order of their enqueues; one that need not be seen comes only with `all`.
@@ -238,10 +242,11 @@ struct ExplorePolicy {
 
 template <class T>
 bool ExplorePolicy::Queue<T>::enqueue(std::uint32_t producer, T value) {
-  Item item{value, producer, -1, 0, {}};
+  Item item{value, producer, 0, 0, 0, {}};
   if (Explorer::inside()) {
     Explorer::get().point();
     const Sight& me = Explorer::get().change(trail_);
+    item.run = Explorer::get().run_number();
     item.strand = me.strand;
     item.step = me.view.clock.at[static_cast<std::size_t>(me.strand)];
     item.view = me.view;

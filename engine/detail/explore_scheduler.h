@@ -68,6 +68,7 @@ class Explorer {
   /// After a point(), a step of a queue: one that changes it, or one that only looks.
   Sight& change(const Trail& trail);
   Sight& look(const Trail& trail);
+  std::uint32_t run_number() const { return memory_.run(); }
   int value(int count) { return count > 1 ? decider_->value(count) : 0; }
   void note(std::uint64_t what) { hash_ += Draw(what ^ stamp())(); }
 

