@@ -24,6 +24,7 @@ Location& Memory::at(const Trail& trail, std::uint64_t value) {
   x.handed = {};
   StoreRecord& first = x.records[0];
   first.value = value;
+  first.change = 0;
   first.s = kNotInS;
   first.origin = 0;
   first.released = {};
@@ -61,6 +62,7 @@ void Memory::store(Location& x, std::uint64_t value, Sight& me, std::memory_orde
   ++x.newest;
   x.oldest = std::max(x.oldest, x.newest < kHistory ? 0 : x.newest - kHistory + 1);
   r.value = value;
+  r.change = before.change + (value != before.value);
   r.s = order == std::memory_order_seq_cst ? s_++ : kNotInS;
   r.origin = static_cast<std::uint32_t>(me.strand) << 24 | (me.steps & 0xffffff);
   r.seen.at.fill(kNever);

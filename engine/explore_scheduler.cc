@@ -34,13 +34,25 @@ struct Explorer::Strand {
   std::int64_t deadline = 0;
   // The last loads since it paused: where, and which store they saw.
   struct Look {
-    std::uint32_t location, store;
+    std::uint32_t location, change;
   };
   static constexpr std::uint32_t kLooks = 16;
   std::array<Look, kLooks> looks;
   std::uint32_t look_count = 0;
 
   Strand() = default;
+  void saw(std::uint32_t location, const StoreRecord& store) {
+    std::uint32_t i = 0;
+    while (i < look_count && looks[i].location != location) ++i;
+    if (i == kLooks) return;
+    looks[i] = {location, store.change};
+    if (i == look_count) ++look_count;
+  }
+  /// What it stores itself is no news to it, where the store before was none.
+  void stored(std::uint32_t location, std::uint32_t before, std::uint32_t change) {
+    for (std::uint32_t i = 0; i < look_count; ++i)
+      if (looks[i].location == location && looks[i].change == before) looks[i].change = change;
+  }
   explicit Strand(std::function<void()> run) : fiber(&Explorer::enter, this), body(std::move(run)) {}
 };
 
@@ -210,9 +222,9 @@ void Explorer::leave() {
 
 void Explorer::pause() {
   Strand& me = *current_;
-  bool news = me.look_count == 0 || me.look_count > Strand::kLooks;  // no spin loop, or one that reads much
+  bool news = me.look_count == 0 || me.look_count == Strand::kLooks;  // no spin loop, or one that reads much
   for (std::uint32_t i = 0; i < me.look_count && !news; ++i)
-    news = memory_.numbered(me.looks[i].location).newest != me.looks[i].store;
+    news = memory_.numbered(me.looks[i].location).last().change != me.looks[i].change;
   if (news) {
     me.look_count = 0;
     return point();
@@ -227,6 +239,7 @@ void Explorer::pause() {
 }
 
 void Explorer::wake_watchers(Location& x) {
+  if (x.newest > 0 && x.last().change == x.record(x.newest - 1).change) return;
   for (std::uint32_t rest = std::exchange(x.watchers, 0) & paused_; rest; rest &= rest - 1) {
     const int s = std::countr_zero(rest);
     strands_[static_cast<std::size_t>(s)]->state = Strand::able;
@@ -262,8 +275,7 @@ std::uint64_t Explorer::load(const Trail& trail, std::uint64_t value, std::memor
   if (order == std::memory_order_seq_cst) decider_->event(me.sight.strand, 0, true);
   const std::uint32_t lowest = memory_.lowest(x, me.sight, order);
   const std::uint32_t n = x.newest - static_cast<std::uint32_t>(this->value(static_cast<int>(x.newest - lowest + 1)));
-  if (me.look_count < Strand::kLooks) me.looks[me.look_count] = {x.number, n};
-  ++me.look_count;
+  me.saw(x.number, x.record(n));
   note(x.record(n).origin);
   if (print_ && n != x.newest) print("  sees an old", x.number, x.record(n).value);
   return memory_.see(x, n, me.sight, order);
@@ -276,7 +288,9 @@ void Explorer::store(const Trail& trail, std::uint64_t before, std::uint64_t val
   note(memory_.numbered(trail.index).last().origin);
   if (order == std::memory_order_seq_cst) decider_->event(current_->sight.strand, 0, true);
   Location& x = memory_.numbered(trail.index);
+  const std::uint32_t before_it = x.last().change;
   memory_.store(x, value, current_->sight, order, false);
+  current_->stored(x.number, before_it, x.last().change);
   wake_watchers(x);
 }
 
@@ -292,6 +306,7 @@ void Explorer::write(const Trail& trail, std::uint64_t value, std::memory_order 
   Location& x = memory_.numbered(trail.index);
   if (print_) print("  the value", x.number, value);
   memory_.store(x, value, current_->sight, order, true);
+  current_->saw(x.number, x.last());
   wake_watchers(x);
 }
 
@@ -321,8 +336,7 @@ bool Explorer::compare(const Trail& trail, std::uint64_t value, std::uint64_t* e
   if (print_) print(succeeds ? "exchange" : "exchange fails", x.number, x.record(n).value);
   note(x.record(n).origin + (succeeds ? 0 : 0x80000000u));
   if (!succeeds) {
-    if (me.look_count < Strand::kLooks) me.looks[me.look_count] = {x.number, n};
-    ++me.look_count;
+    me.saw(x.number, x.record(n));
   }
   *expected = memory_.see(x, n, me.sight, order);
   return succeeds;
@@ -340,7 +354,7 @@ Sight& Explorer::change(const Trail& trail) {
   Location& x = begin(trail, 0, false, "queue");
   // Not a store to see, but news for who polls: the number of the newest says so.
   note(x.last().origin);
-  memory_.store(x, 0, current_->sight, std::memory_order_relaxed, true);
+  memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   wake_watchers(x);
   return current_->sight;
 }
@@ -348,8 +362,7 @@ Sight& Explorer::change(const Trail& trail) {
 Sight& Explorer::look(const Trail& trail) {
   Strand& me = *current_;
   Location& x = begin(trail, 0, true, "queue looked at");
-  if (me.look_count < Strand::kLooks) me.looks[me.look_count] = {x.number, x.newest};
-  ++me.look_count;
+  me.saw(x.number, x.last());
   note(x.last().origin);
   return me.sight;
 }
@@ -369,7 +382,7 @@ void Explorer::lock(const Trail& trail, const std::atomic<bool>* held) {
   decider_->event(me.sight.strand, x.number + 1, false);
   if (print_) print("lock", x.number, 0);
   note(x.last().origin);
-  memory_.store(x, 0, me.sight, std::memory_order_relaxed, true);
+  memory_.store(x, x.newest + 1, me.sight, std::memory_order_relaxed, true);
   Memory::acquire(x, me.sight);
 }
 
@@ -377,14 +390,16 @@ void Explorer::try_lock(const Trail& trail, bool held) {
   point();
   Location& x = begin(trail, 0, false, "try_lock");
   note(x.last().origin);
-  if (held) return;
-  memory_.store(x, 0, current_->sight, std::memory_order_relaxed, true);
+  if (held) return current_->saw(x.number, x.last());
+  memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   Memory::acquire(x, current_->sight);
 }
 
 void Explorer::unlock(const Trail& trail, const std::atomic<bool>* held) {
   Location& x = memory_.at(trail, 0);
   Memory::release(x, current_->sight);
+  memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
+  wake_watchers(x);
   for (auto& s : strands_)
     if (s->state == Strand::locked && s->waits_for == held) {
       s->state = Strand::able;
@@ -396,7 +411,7 @@ void Explorer::signal(const Trail& trail, bool* signalled) {
   point();
   Location& x = begin(trail, 0, false, "signal");
   note(x.last().origin);
-  memory_.store(x, 0, current_->sight, std::memory_order_relaxed, true);
+  memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   Memory::release(x, current_->sight);
   *signalled = true;
   for (auto& s : strands_)
@@ -421,7 +436,7 @@ void Explorer::park(const Trail& trail, bool* signalled, std::chrono::nanosecond
   }
   Location& x = memory_.at(trail, 0);
   note(x.last().origin + *signalled);
-  memory_.store(x, 0, me.sight, std::memory_order_relaxed, true);
+  memory_.store(x, x.newest + 1, me.sight, std::memory_order_relaxed, true);
   if (*signalled) Memory::acquire(x, me.sight);
   *signalled = false;
   me.look_count = 0;

@@ -181,7 +181,6 @@ struct ExplorePolicy {
       T value;
       std::uint64_t producer;
       std::uint32_t run;  ///< of the explorer, in which a strand enqueued it; before that, all know it
-      std::uint32_t run;  ///< in which a strand enqueued it; 0: none did. All later runs know it
       int strand;
       std::int16_t step;
       View view;

@@ -46,6 +46,7 @@ struct View {
 
 struct StoreRecord {
   std::uint64_t value;
+  std::uint32_t change;  ///< how often the value had changed by then
   std::uint32_t s;       ///< place in S of the first S access that wrote or saw it
   std::uint32_t origin;  ///< who stored, and which of its steps: for the hash
   View released;         ///< what a load that acquires learns
