@@ -222,6 +222,7 @@ void Explorer::leave() {
 
 void Explorer::pause() {
   Strand& me = *current_;
+  decider_->polled(me.sight.strand);
   bool news = me.look_count == 0 || me.look_count == Strand::kLooks;  // no spin loop, or one that reads much
   for (std::uint32_t i = 0; i < me.look_count && !news; ++i)
     news = memory_.numbered(me.looks[i].location).last().change != me.looks[i].change;

@@ -88,15 +88,19 @@ class Pct final : public Decider {
     return best;
   }
   int value(int count) override { return stale_.value(draw_, count); }
+  /// Two that poll could keep each other going, before a third that both wait for.
+  void polled(int strand) override {
+    if (++polls_ % 4 == 0) priorities_[static_cast<std::size_t>(strand)] = --behind_;
+  }
 
  private:
-  static constexpr std::uint64_t kLowest = 1000;
+  static constexpr std::uint64_t kLowest = 1u << 20;
   Draw draw_;
   Staleness stale_;
   std::array<std::uint64_t, kStrands> priorities_{};
   std::vector<std::uint64_t> changes_;
   std::size_t changed_ = 0;
-  std::uint64_t step_ = 0;
+  std::uint64_t step_ = 0, polls_ = 0, behind_ = kLowest - 1000;
 };
 
 }  // namespace

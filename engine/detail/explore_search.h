@@ -26,6 +26,8 @@ class Decider {
   virtual int value(int count) = 0;
   /// For a search that looks at what depends on what. `shared`: of a read that other reads do not disturb.
   virtual void event(int /*strand*/, std::uint32_t /*location*/, bool /*shared*/) {}
+  /// The strand polls: it gives way.
+  virtual void polled(int /*strand*/) {}
   virtual void born(int /*parent*/, int /*child*/) {}
 };
 
