@@ -122,7 +122,7 @@ int replay_one(const char* what) {
   } else {
     const std::uint64_t seed = std::strtoull(what, nullptr, 10);
     std::printf("%s", describe(ProgramDrawing(seed / kSchedulesOfOne).program()).c_str());
-    const ProgramResult result = run_program(seed);
+    const ProgramResult result = run_program(seed, stdout);
     verdict = result.hang ? "a hang" : result.mismatch;
   }
   std::printf("%s: %s\n", what, verdict.empty() ? "good" : verdict.c_str());

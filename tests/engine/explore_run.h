@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <memory>
 
@@ -40,6 +41,8 @@ class ProgramRun {
       values_[index(v)].store(mix(7, index(v)));
     }
   }
+
+  std::FILE* told = nullptr;  ///< where to tell what happened, if anywhere
 
   ProgramResult go() {
     ProgramResult result;
@@ -247,6 +250,7 @@ class ProgramRun {
     std::map<int, std::vector<int>> inside;
     std::size_t ran = 0;
     for (const LoggedPush& logged : engine_->take_order()) {
+      if (told) std::fprintf(told, "pushed: %s%s\n", logged.name, logged.by ? " by an op" : "");
       if (logged.id == 0) {
         const int v = addresses_.at(logged.variable), root = model.states[index(v)].root;
         if (logged.by == 0) {
@@ -262,6 +266,13 @@ class ProgramRun {
       ++ran;
     }
     if (ran != by_id.size()) fail("the log lacks a push");
+    if (told)
+      for (const ProgramOp& o : p_.ops)
+        std::fprintf(told, "%s: %s, outcome %d; the model: %s, %d\n", o.name.c_str(),
+                     o.cancelled ? "cancelled"
+                     : o.ran     ? "ran"
+                                 : "did not run",
+                     o.outcome, model.expected_ran[o.id] ? "ran" : "did not run", model.outcomes[o.id]);
     compare(model);
     for (const ProgramOp& o : p_.ops) {
       if (!o.pushed || o.recovery) continue;
@@ -340,10 +351,11 @@ class ProgramRun {
 };
 
 /// One schedule of one program. After a hang what the program holds is left as it is.
-inline ProgramResult run_program(std::uint64_t seed) {
+inline ProgramResult run_program(std::uint64_t seed, std::FILE* told = nullptr) {
   const std::uint64_t program = seed / kSchedulesOfOne;
   auto spec = std::make_unique<ProgramSpec>(ProgramDrawing(program).program());
   auto run = std::make_unique<ProgramRun>(*spec, seed);
+  run->told = told;
   ProgramResult result = run->go();
   result.hash = mix(result.hash, program);
   if (result.hang) static_cast<void>(run.release()), static_cast<void>(spec.release());

@@ -1,0 +1,62 @@
+#!/bin/sh
+# The schedule explorer's long run: builds it (Release) and runs sampled schedules of random programs, then every
+# schedule with a few deviations of a small program (tests/engine/explore_main.cc says more).
+#
+#   tests/explore.sh             1,000,000 distinct sampled schedules, and every schedule with at most 3 deviations
+#   tests/explore.sh --quick     100,000, and at most 2 deviations: a minute or two
+#   --schedules N  --seed S  --budget B     other numbers: of distinct sampled schedules, the first seed, of deviations
+#   --replay SEED | --replay every:DECISIONS   runs one schedule again and prints every step
+#   --build DIR                  where to build [build/explore]
+#
+# Ends with `schedules N mismatches M hangs H`, N counted by the hash of what each run did; the exit status says whether
+# M and H are 0.
+set -eu
+source=$(cd "$(dirname "$0")/.." && pwd)
+build=$source/build/explore schedules=1000000 seed=1 budget=3 replay=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) schedules=100000 budget=2 ;;
+    --schedules) schedules=$2 && shift ;;
+    --seed) seed=$2 && shift ;;
+    --budget) budget=$2 && shift ;;
+    --replay) replay=$2 && shift ;;
+    --build) build=$2 && shift ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+  esac
+  shift
+done
+
+launcher=
+command -v ccache > /dev/null && launcher=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DSLUICE_EXAMPLES=OFF $launcher > /dev/null
+cmake --build "$build" --target explore_main -j "$(nproc)" > "$build/explore_build.log" 2>&1 ||
+  { cat "$build/explore_build.log" && exit 2; }
+main=$build/tests/explore_main
+if [ -n "$replay" ]; then
+  exec "$main" replay "$replay"
+fi
+
+# Each part ends with a line of the form that this script ends with.
+total=0 mismatches=0 hangs=0
+part() {
+  last=
+  { "$main" "$@" || true; } > "$build/explore_part" &
+  while IFS= read -r line; do
+    case $line in
+      schedules\ *) last=$line ;;
+      *) echo "$line" ;;
+    esac
+  done < "$build/explore_part"
+  wait $!
+  # A part that broke off says nothing: that is no success.
+  [ -n "$last" ] || { echo "explore_main $* broke off" && hangs=$((hangs + 1)) && return 0; }
+  set -- $last
+  total=$((total + $2)) mismatches=$((mismatches + $4)) hangs=$((hangs + $6))
+}
+rm -f "$build/explore_part"
+mkfifo "$build/explore_part"
+part sample "$seed" "$schedules"
+part every "$budget"
+rm -f "$build/explore_part"
+echo "schedules $total mismatches $mismatches hangs $hangs"
+[ $((mismatches + hangs)) -eq 0 ]
