@@ -161,7 +161,7 @@ bool Explorer::run(std::vector<std::function<void()>> bodies, std::uint64_t max_
 }
 
 void Explorer::give_up(const char* why) {
-  std::fprintf(stderr, "explorer: %s\n", why);
+  if (print_) std::fprintf(print_, "  -- %s\n", why);
   hung_ = true;
   switch_to(*runner_, false);
   std::abort();
