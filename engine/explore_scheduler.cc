@@ -264,19 +264,26 @@ void Explorer::print(const char* what, std::uint32_t location, std::uint64_t val
 Location& Explorer::begin(const Trail& trail, std::uint64_t value, bool shared, const char* what) {
   Location& x = memory_.at(trail, value);
   Memory::step(current_->sight);
-  decider_->event(current_->sight.strand, x.number + 1, shared);
+  decider_->event(current_->sight.strand, place_of(x), shared);
   if (print_) print(what, x.number, value);
   return x;
+}
+
+/// A seq_cst access depends on fences; and where it is the first to see a store that is not seq_cst, later seq_cst
+/// loads depend on it.
+void Explorer::seen_in_order(Location& x, std::uint32_t store) {
+  decider_->event(current_->sight.strand, 0, true);
+  decider_->event(current_->sight.strand, place_of(x) + 1, !Memory::enters_order(x, store));
 }
 
 std::uint64_t Explorer::load(const Trail& trail, std::uint64_t value, std::memory_order order) {
   Strand& me = *current_;
   point();
   Location& x = begin(trail, value, true, "load");
-  if (order == std::memory_order_seq_cst) decider_->event(me.sight.strand, 0, true);
   const std::uint32_t lowest = memory_.lowest(x, me.sight, order);
   const std::uint32_t n = x.newest - static_cast<std::uint32_t>(this->value(static_cast<int>(x.newest - lowest + 1)));
   me.saw(x.number, x.record(n));
+  if (order == std::memory_order_seq_cst) seen_in_order(x, n);
   note(x.record(n).origin);
   if (print_ && n != x.newest) print("  sees an old", x.number, x.record(n).value);
   return memory_.see(x, n, me.sight, order);
@@ -328,12 +335,12 @@ bool Explorer::compare(const Trail& trail, std::uint64_t value, std::uint64_t* e
     if (x.record(n).value != *expected) ways[static_cast<std::size_t>(count++)] = n;
   if (would && weak) ways[static_cast<std::size_t>(count++)] = x.newest;
   // Its choice belongs to the step, which must be known before: as a write if it can be one.
-  decider_->event(me.sight.strand, x.number + 1, !would);
+  decider_->event(me.sight.strand, place_of(x), !would);
   const int way = this->value(count);
   const std::uint32_t n = ways[static_cast<std::size_t>(way)];
   const bool succeeds = would && way == 0;
   const std::memory_order order = succeeds ? success : failure;
-  if (order == std::memory_order_seq_cst) decider_->event(me.sight.strand, 0, true);
+  if (order == std::memory_order_seq_cst) seen_in_order(x, n);
   if (print_) print(succeeds ? "exchange" : "exchange fails", x.number, x.record(n).value);
   note(x.record(n).origin + (succeeds ? 0 : 0x80000000u));
   if (!succeeds) {
@@ -380,7 +387,9 @@ void Explorer::lock(const Trail& trail, const std::atomic<bool>* held) {
   }
   Location& x = memory_.at(trail, 0);
   Memory::step(me.sight);
-  decider_->event(me.sight.strand, x.number + 1, false);
+  // First with who locked it before, then with who unlocked it.
+  decider_->event(me.sight.strand, place_of(x), false);
+  decider_->event(me.sight.strand, place_of(x) + 1, false);
   if (print_) print("lock", x.number, 0);
   note(x.last().origin);
   memory_.store(x, x.newest + 1, me.sight, std::memory_order_relaxed, true);
@@ -390,14 +399,21 @@ void Explorer::lock(const Trail& trail, const std::atomic<bool>* held) {
 void Explorer::try_lock(const Trail& trail, bool held) {
   point();
   Location& x = begin(trail, 0, false, "try_lock");
+  decider_->event(current_->sight.strand, place_of(x) + 1, false);
   note(x.last().origin);
   if (held) return current_->saw(x.number, x.last());
   memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   Memory::acquire(x, current_->sight);
 }
 
-void Explorer::unlock(const Trail& trail, const std::atomic<bool>* held) {
+void Explorer::unlock(const Trail& trail, std::atomic<bool>* held) {
+  // A step of its own: who is preempted just before makes others block, and who blocks gives way at no cost.
+  point();
   Location& x = memory_.at(trail, 0);
+  Memory::step(current_->sight);
+  decider_->event(current_->sight.strand, place_of(x) + 1, false);
+  if (print_) print("unlock", x.number, 0);
+  held->store(false);
   Memory::release(x, current_->sight);
   memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   wake_watchers(x);
@@ -433,7 +449,7 @@ void Explorer::park(const Trail& trail, bool* signalled, std::chrono::nanosecond
     me.deadline = clock_ + std::min(limit, longest).count();
     leave();
     Memory::step(me.sight);
-    decider_->event(me.sight.strand, memory_.at(trail, 0).number + 1, false);
+    decider_->event(me.sight.strand, place_of(memory_.at(trail, 0)), false);
   }
   Location& x = memory_.at(trail, 0);
   note(x.last().origin + *signalled);

@@ -180,6 +180,7 @@ int Exhaustive::next(const Choice& c) {
   n.last = static_cast<std::int16_t>(c.last);
   n.usual = static_cast<std::int16_t>(usual_choice(c));
   n.spent = static_cast<std::int16_t>(spent_after(index));
+  if (!reduced_) n.wanted = n.able | n.paused;
   nodes_.push_back(n);
   choose(index, n.usual);
   return n.usual;
@@ -219,30 +220,18 @@ void Exhaustive::event(int strand, std::uint32_t location, bool shared) {
   Use& x = uses_[location];
   if (x.run != run_) {
     x.run = run_;
-    x.writer = -1;
-    x.readers = 0;
+    x.accesses.clear();
     x.after_write = x.after_reads = {};
   }
   Clock& mine = knows_[at(strand)];
-  if (x.writer >= 0 && x.writer != strand && x.write.step > mine.at[at(x.writer)]) race(x.write, strand);
-  if (!shared)
-    for (std::uint32_t rest = x.readers & ~bit(strand); rest; rest &= rest - 1) {
-      const int s = std::countr_zero(rest);
-      if (x.reads[at(s)].step > mine.at[at(s)]) race(x.reads[at(s)], strand);
-    }
+  // Not with the last one only: to get before an earlier one by and by may cost more deviations than there are.
+  for (const Access& a : x.accesses)
+    if (a.strand != strand && !(shared && a.shared) && a.step > mine.at[at(a.strand)]) race(a, strand);
   mine.join(x.after_write);
   if (!shared) mine.join(x.after_reads);
-  const Access here{++mine.at[at(strand)], step_node_};
-  if (shared) {
-    x.after_reads.join(mine);
-    x.readers |= bit(strand);
-    x.reads[at(strand)] = here;
-  } else {
-    x.after_write = x.after_reads = mine;
-    x.readers = 0;
-    x.writer = strand;
-    x.write = here;
-  }
+  x.accesses.push_back({static_cast<std::int16_t>(strand), ++mine.at[at(strand)], step_node_, shared});
+  x.after_reads.join(mine);
+  if (!shared) x.after_write = mine;
 }
 
 std::string Exhaustive::decisions() const {

@@ -147,8 +147,8 @@ struct ExplorePolicy {
       return !held_.exchange(true);
     }
     void unlock() {
+      if (Explorer::inside()) return Explorer::get().unlock(trail_, &held_);
       held_.store(false);
-      if (Explorer::inside()) Explorer::get().unlock(trail_, &held_);
     }
 
    private:

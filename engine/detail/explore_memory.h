@@ -102,6 +102,8 @@ class Memory {
   /// `after_read`: a read-modify-write, which passes on what the store before released.
   void store(Location& x, std::uint64_t value, Sight& me, std::memory_order order, bool after_read);
   void fence(Sight& me);
+  /// Does seeing store `n` with a seq_cst load give it a place in S?
+  static bool enters_order(Location& x, std::uint32_t n) { return n > x.oldest && x.record(n).s == kNotInS; }
   /// A mutex, a parker: what one lets go of, the other takes.
   static void release(Location& x, Sight& me) { x.handed.join(me.view); }
   static void acquire(Location& x, Sight& me) { me.view.join(x.handed); }

@@ -62,7 +62,7 @@ class Explorer {
   bool abandoned(const Trail& trail) const { return hung_ && trail.run == memory_.run(); }
   void lock(const Trail& trail, const std::atomic<bool>* held);
   void try_lock(const Trail& trail, bool held);
-  void unlock(const Trail& trail, const std::atomic<bool>* held);
+  void unlock(const Trail& trail, std::atomic<bool>* held);
   void park(const Trail& trail, bool* signalled, std::chrono::nanoseconds limit);
   void signal(const Trail& trail, bool* signalled);
   /// After a point(), a step of a queue: one that changes it, or one that only looks.
@@ -79,6 +79,9 @@ class Explorer {
   void end(Strand& me);
   void make(std::function<void()> body, const Strand* parent);
   Location& begin(const Trail& trail, std::uint64_t value, bool shared, const char* what);
+  void seen_in_order(Location& x, std::uint32_t store);
+  /// What a Decider knows it by; 0 are the fences.
+  static std::uint32_t place_of(const Location& x) { return 2 * x.number + 2; }
   void leave();
   int next_able();
   void switch_to(Strand& to, bool for_ever);

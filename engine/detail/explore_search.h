@@ -61,7 +61,8 @@ std::unique_ptr<Decider> make_random_decider(std::uint64_t seed);
 /// less.
 class Exhaustive final : public Decider {
  public:
-  explicit Exhaustive(int budget) : budget_(budget) {}
+  /// Without `reduced`: all schedules, those too that differ in the order of independent steps only.
+  explicit Exhaustive(int budget, bool reduced = true) : budget_(budget), reduced_(reduced) {}
   /// To call before each run. False: all are done.
   bool next_schedule();
   /// The decisions of the last run that were not the first choice: "index:choice,...".
@@ -82,16 +83,14 @@ class Exhaustive final : public Decider {
     std::int16_t spent = 0;                                    ///< deviations before it
   };
   struct Access {
-    std::int16_t step = 0;
-    std::uint32_t node = 0;
+    std::int16_t strand, step;
+    std::uint32_t node;
+    bool shared;
   };
   struct Use {
     std::uint32_t run = 0;
-    int writer = -1;
-    Access write;
     Clock after_write, after_reads;
-    std::uint32_t readers = 0;
-    std::array<Access, kStrands> reads;
+    std::vector<Access> accesses;
   };
   static std::size_t at(int strand) { return static_cast<std::size_t>(strand); }
   static int cost(const Node& n, int chosen);
@@ -101,6 +100,7 @@ class Exhaustive final : public Decider {
   int spent_after(std::size_t count) const;
 
   const int budget_;
+  const bool reduced_;
   bool begun_ = false, unsteady_ = false;
   std::vector<Node> nodes_;
   std::size_t depth_ = 0;

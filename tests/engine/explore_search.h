@@ -14,6 +14,7 @@ struct Search {
   std::uint64_t schedules = 0, distinct = 0, bad = 0;
   bool unsteady = false;
   std::string first_bad;  ///< its decisions, which `replay` takes
+  std::unordered_set<std::uint64_t> hashes;
 };
 
 /// Lets one thing decide while it lives.
@@ -27,23 +28,22 @@ class Deciding {
 
 /// Runs `once` for every schedule with at most `budget` deviations, or until it says false.
 template <class F>
-Search every_schedule(int budget, F&& once, std::uint64_t at_most = ~std::uint64_t{0}) {
+Search every_schedule(int budget, F&& once, std::uint64_t at_most = ~std::uint64_t{0}, bool reduced = true) {
   Search result;
-  std::unordered_set<std::uint64_t> hashes;
-  detail::Exhaustive all(budget);
+  detail::Exhaustive all(budget, reduced);
   const Deciding deciding(&all);
   while (result.schedules < at_most && all.next_schedule()) {
     detail::Explorer::get().reset(0);
     const bool good = once();
     ++result.schedules;
-    hashes.insert(detail::Explorer::get().trace_hash());
+    result.hashes.insert(detail::Explorer::get().trace_hash());
     result.unsteady |= all.unsteady();
     if (good) continue;
     ++result.bad;
     result.first_bad = all.decisions();
     break;
   }
-  result.distinct = hashes.size();
+  result.distinct = result.hashes.size();
   return result;
 }
 
