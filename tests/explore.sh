@@ -1,27 +1,31 @@
 #!/bin/sh
 # The schedule explorer's long run: builds it (Release) and runs sampled schedules of random programs, then every
-# schedule with a few deviations of a small program (tests/engine/explore_main.cc says more).
+# schedule with a few deviations (preemptions, stale reads) of a small program (tests/engine/explore_main.cc says more).
 #
-#   tests/explore.sh             1,000,000 distinct sampled schedules, and every schedule with at most 3 deviations
-#   tests/explore.sh --quick     100,000, and at most 2 deviations: a minute or two
+#   tests/explore.sh             1,000,000 distinct sampled schedules; every schedule with at most 3 deviations of two
+#                                pushers, two workers, three ops, two variables; with at most 2 where a pusher waits too
+#   tests/explore.sh --quick     100,000; at most 2; at most 1
 #   --schedules N  --seed S  --budget B     other numbers: of distinct sampled schedules, the first seed, of deviations
-#   --replay SEED | --replay every:DECISIONS   runs one schedule again and prints every step
+#                                (where a pusher waits, one less; 3 takes more than an hour there: --wait-budget B)
+#   --replay SEED | --replay every:DECISIONS | --replay wait:DECISIONS
+#                                runs one schedule again and prints every step
 #   --build DIR                  where to build [build/explore]
 #
 # Ends with `schedules N mismatches M hangs H`, N counted by the hash of what each run did; the exit status says whether
 # M and H are 0.
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
-build=$source/build/explore schedules=1000000 seed=1 budget=3 replay=
+build=$source/build/explore schedules=1000000 seed=1 budget=3 wait_budget= replay=
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) schedules=100000 budget=2 ;;
     --schedules) schedules=$2 && shift ;;
     --seed) seed=$2 && shift ;;
     --budget) budget=$2 && shift ;;
+    --wait-budget) wait_budget=$2 && shift ;;
     --replay) replay=$2 && shift ;;
     --build) build=$2 && shift ;;
-    *) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2 ;;
   esac
   shift
 done
@@ -57,6 +61,7 @@ rm -f "$build/explore_part"
 mkfifo "$build/explore_part"
 part sample "$seed" "$schedules"
 part every "$budget"
+part wait "${wait_budget:-$((budget - 1))}"
 rm -f "$build/explore_part"
 echo "schedules $total mismatches $mismatches hangs $hangs"
 [ $((mismatches + hangs)) -eq 0 ]

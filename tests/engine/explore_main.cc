@@ -2,14 +2,18 @@
 // deviations of a small one, and the replay of what failed.
 //
 //   explore_main sample FIRST_SEED DISTINCT     until so many schedules were distinct by their trace hash
-//   explore_main every BUDGET [AT_MOST]         every schedule with at most BUDGET deviations
+//   explore_main every BUDGET [AT_MOST]         every schedule with at most BUDGET deviations of the small program
+//   explore_main wait BUDGET [AT_MOST]          the same, where one of its pushers also waits
 //   explore_main replay SEED                    one sampled schedule, step by step
-//   explore_main replay every:DECISIONS         one of the others, as its failure told them
+//   explore_main replay every:DECISIONS         one of the others, as its failure told them; or wait:DECISIONS
 //
 // A failure is told at once, with what replays it. The last line is machine-readable:
 // `schedules N mismatches M hangs H`; the exit status is 0 if M and H are.
 #include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -48,12 +52,28 @@ class Clock {
 
 constexpr std::uint64_t kEnough = 10;  // failures, after which a search ends
 
+/// A schedule takes a millisecond. One that takes a minute blocks where the explorer cannot see it: in a lock that is
+/// not the policy's.
+std::atomic<std::uint64_t> running{0};
+void watch(std::uint64_t what) {
+  running.store(what, std::memory_order_relaxed);
+  if (what % 256 == 0) ::alarm(60);
+}
+void blocked(int) {
+  char text[80];
+  const int n = std::snprintf(text, sizeof(text), "blocked outside of the explorer: seed or run %" PRIu64 "\n",
+                              running.load(std::memory_order_relaxed));
+  static_cast<void>(!::write(STDOUT_FILENO, text, static_cast<std::size_t>(n)));
+  std::_Exit(3);
+}
+
 int sample(std::uint64_t seed, std::uint64_t wanted) {
   Count count;
   Clock clock;
   std::unordered_set<std::uint64_t> hashes;
   std::uint64_t runs = 0, points = 0;
   for (; hashes.size() < wanted && count.mismatches + count.hangs < kEnough; ++seed, ++runs) {
+    watch(seed);
     const ProgramResult result = run_program(seed);
     hashes.insert(result.hash);
     points += result.points;
@@ -76,7 +96,8 @@ int sample(std::uint64_t seed, std::uint64_t wanted) {
   return count.finish();
 }
 
-int every(int budget, std::uint64_t at_most) {
+int every(bool waits, int budget, std::uint64_t at_most) {
+  const char* const name = waits ? "wait" : "every";
   Count count;
   Clock clock;
   std::uint64_t runs = 0;
@@ -84,10 +105,11 @@ int every(int budget, std::uint64_t at_most) {
   const Search search = every_schedule(
       budget,
       [&] {
-        last = run_small();
+        watch(runs);
+        last = run_small(waits);
         ++runs;
         if (clock.strikes()) {
-          std::printf("every schedule with %d deviations: %" PRIu64 " so far, %.0f s\n", budget, runs, clock.seconds());
+          std::printf("%s: %" PRIu64 " schedules so far, %.0f s\n", name, runs, clock.seconds());
           std::fflush(stdout);
         }
         return last.good();
@@ -96,14 +118,14 @@ int every(int budget, std::uint64_t at_most) {
   if (search.bad) {
     ++(last.hang ? count.hangs : count.mismatches);
     std::printf("decisions %s: %s\n", search.first_bad.c_str(), last.hang ? "a hang" : last.mismatch.c_str());
-    std::printf("  again, step by step: tests/explore.sh --replay every:%s\n", search.first_bad.c_str());
+    std::printf("  again, step by step: tests/explore.sh --replay %s:%s\n", name, search.first_bad.c_str());
   }
   if (search.unsteady) {
     ++count.mismatches;
     std::printf("the same decisions gave another run: something does not come from the explorer\n");
   }
-  std::printf("every schedule with at most %d deviations%s: %" PRIu64 " runs, %" PRIu64 " distinct, %.0f s\n", budget,
-              search.bad || search.schedules >= at_most ? ", cut short" : "", search.schedules, search.distinct,
+  std::printf("%s: all schedules with at most %d deviations%s: %" PRIu64 " runs, %" PRIu64 " distinct, %.0f s\n", name,
+              budget, search.bad || search.schedules >= at_most ? ", cut short" : "", search.schedules, search.distinct,
               clock.seconds());
   count.schedules = search.distinct;
   return count.finish();
@@ -112,10 +134,11 @@ int every(int budget, std::uint64_t at_most) {
 int replay_one(const char* what) {
   detail::Explorer::get().print_to(stdout);
   std::string verdict = "good";
-  if (std::strncmp(what, "every:", 6) == 0) {
+  const bool every = std::strncmp(what, "every:", 6) == 0, waits = std::strncmp(what, "wait:", 5) == 0;
+  if (every || waits) {
     SmallResult result;
-    replay(what + 6, [&] {
-      result = run_small();
+    replay(std::strchr(what, ':') + 1, [&] {
+      result = run_small(waits);
       return result.good();
     });
     verdict = result.hang ? "a hang" : result.mismatch;
@@ -136,17 +159,22 @@ int main(int count, char** words) {
   using namespace sluice::testing;
   // An engine is made for each schedule: its memory stays with the process.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::signal(SIGALRM, blocked);
+  ::alarm(60);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const auto number = [&](int i, std::uint64_t fallback) {
     return i < count ? std::strtoull(words[i], nullptr, 10) : fallback;
   };
   int result = 2;
   if (count >= 2 && std::strcmp(words[1], "sample") == 0) result = sample(number(2, 1), number(3, 10000));
-  if (count >= 3 && std::strcmp(words[1], "every") == 0)
-    result = every(static_cast<int>(number(2, 1)), number(3, ~std::uint64_t{0}));
+  for (const bool waits : {false, true})
+    if (count >= 3 && std::strcmp(words[1], waits ? "wait" : "every") == 0)
+      result = every(waits, static_cast<int>(number(2, 1)), number(3, ~std::uint64_t{0}));
   if (count >= 3 && std::strcmp(words[1], "replay") == 0) result = replay_one(words[2]);
   if (result == 2)
-    std::fprintf(stderr, "explore_main sample SEED DISTINCT | every BUDGET [AT_MOST] | replay SEED|every:DECISIONS\n");
+    std::fprintf(stderr,
+                 "explore_main sample SEED DISTINCT | every|wait BUDGET [AT_MOST] | "
+                 "replay SEED|every:DECISIONS|wait:DECISIONS\n");
   std::fflush(stdout);
   // What a hang left behind must not be destroyed.
   std::_Exit(result);

@@ -1,4 +1,5 @@
-// The program whose every schedule is explored: two pushers, two workers, three ops over two variables, and a wait.
+// The program whose every schedule is explored: two pushers, two workers, three ops over two variables; and with a
+// wait.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ struct SmallResult {
 /// Values are relaxed atomics of the explorer: a body without a happens-before edge from the one before may see them
 /// old. No order is logged (the log would put a lock around each push): the result must be that of one of the three
 /// orders that the pushers' own orders allow, and the bodies must not overlap.
-inline SmallResult run_small() {
+inline SmallResult run_small(bool waits) {
   using Value = detail::ExplorePolicy::Atomic<int>;
   constexpr auto relaxed = std::memory_order_relaxed;
   constexpr int kX = 3, kY = 5;
@@ -47,6 +48,7 @@ inline SmallResult run_small() {
                                               },
                                               [&] {
                                                 engine->push([&] { body(2); }, {update(b), update(a)});
+                                                if (!waits) return;
                                                 engine->wait(a);
                                                 early = third_done.load(relaxed) == 0;
                                               }});
