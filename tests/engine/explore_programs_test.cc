@@ -14,7 +14,7 @@ namespace {
 #ifdef SLUICE_SANITIZED
 constexpr std::uint64_t kSampled = 1500, kEvery = 3000;
 #else
-constexpr std::uint64_t kSampled = 40'000, kEvery = 150'000;
+constexpr std::uint64_t kSampled = 40'000, kEvery = 60'000;
 #endif
 
 TEST(ExplorePrograms, SampledSchedulesEqualTheSerialModel) {

@@ -94,7 +94,9 @@ TEST(Reduction, LosesNothingOfLittlePrograms) {
 }
 
 TEST(Reduction, LosesNothingOfAnEngine) {
-  for (int budget = 0; budget <= 1; ++budget) compare(budget, 100'000, "engine", [] { return run_small().good(); });
+  for (const bool waits : {false, true})
+    for (int budget = 0; budget <= 1; ++budget)
+      compare(budget, 100'000, "engine", [&] { return run_small(waits).good(); });
 }
 
 }  // namespace
