@@ -170,8 +170,12 @@ struct ExplorePolicy {
       const std::uint32_t number_;
     };
 
-    bool enqueue(T value) { return enqueue(0, value); }
-    bool enqueue(Producer& producer, T value) { return enqueue(producer.number_, value); }
+    bool enqueue(T value) { return enqueue_bulk(&value, 1); }
+    bool enqueue(Producer& producer, T value) { return enqueue_bulk(producer, &value, 1); }
+    bool enqueue_bulk(const T* items, std::size_t count) { return enqueue(0, items, count); }
+    bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
+      return enqueue(producer.number_, items, count);
+    }
     bool try_dequeue(T& value) { return try_dequeue_bulk(&value, 1) == 1; }
     std::size_t try_dequeue_bulk(T* out, std::size_t max);
     std::size_t size_approx() const;
@@ -188,7 +192,7 @@ struct ExplorePolicy {
         return run != Explorer::get().run_number() || step <= by.clock.at[static_cast<std::size_t>(strand)];
       }
     };
-    bool enqueue(std::uint32_t producer, T value);
+    bool enqueue(std::uint32_t producer, const T* items, std::size_t count);
     /// The first of each producer, in the order of their enqueues; one that need not be seen comes only with `all`.
     std::vector<std::size_t> heads(const View& by, bool all) const;
 
@@ -240,8 +244,8 @@ struct ExplorePolicy {
 };
 
 template <class T>
-bool ExplorePolicy::Queue<T>::enqueue(std::uint32_t producer, T value) {
-  Item item{value, producer, 0, 0, 0, {}};
+bool ExplorePolicy::Queue<T>::enqueue(std::uint32_t producer, const T* items, std::size_t count) {
+  Item item{{}, producer, 0, 0, 0, {}};
   if (Explorer::inside()) {
     Explorer::get().point();
     const Sight& me = Explorer::get().change(trail_);
@@ -254,7 +258,10 @@ bool ExplorePolicy::Queue<T>::enqueue(std::uint32_t producer, T value) {
     Guests::get().point();
   }
   std::lock_guard lock(mutex_);
-  items_.push_back(item);
+  for (std::size_t i = 0; i < count; ++i) {
+    item.value = items[i];
+    items_.push_back(item);
+  }
   return true;
 }
 
