@@ -52,19 +52,38 @@ class Clock {
 
 constexpr std::uint64_t kEnough = 10;  // failures, after which a search ends
 
+/// What is being run, for the handlers below.
+std::atomic<std::uint64_t> running{0};
+const char* running_what = "seed";
+
 /// A schedule takes a millisecond. One that takes a minute blocks where the explorer cannot see it: in a lock that is
 /// not the policy's.
-std::atomic<std::uint64_t> running{0};
 void watch(std::uint64_t what) {
   running.store(what, std::memory_order_relaxed);
   if (what % 256 == 0) ::alarm(60);
 }
-void blocked(int) {
-  char text[80];
-  const int n = std::snprintf(text, sizeof(text), "blocked outside of the explorer: seed or run %" PRIu64 "\n",
-                              running.load(std::memory_order_relaxed));
-  static_cast<void>(!::write(STDOUT_FILENO, text, static_cast<std::size_t>(n)));
+
+/// The process ends here, so what a handler must not call is called for once.
+void broke_off(int signal) {
+  std::printf("%s in %s %" PRIu64 "\n", signal == SIGALRM ? "blocked outside of the explorer" : "crashed", running_what,
+              running.load(std::memory_order_relaxed));
+  if (current_search) std::printf("  decisions %s\n", current_search->decisions().c_str());
+  std::printf("schedules 0 mismatches 1 hangs 0\n");
+  std::fflush(stdout);
   std::_Exit(3);
+}
+
+void handle_signals() {
+  static char stack[1 << 16];  // a fiber's may have overflowed
+  stack_t other{};
+  other.ss_sp = stack;
+  other.ss_size = sizeof(stack);
+  ::sigaltstack(&other, nullptr);
+  struct sigaction action {};
+  action.sa_handler = broke_off;
+  action.sa_flags = SA_ONSTACK | SA_RESETHAND;
+  for (int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) ::sigaction(signal, &action, nullptr);
+  ::alarm(60);
 }
 
 int sample(std::uint64_t seed, std::uint64_t wanted) {
@@ -101,6 +120,7 @@ int every(bool waits, int budget, std::uint64_t at_most) {
   Count count;
   Clock clock;
   std::uint64_t runs = 0;
+  running_what = "run";
   SmallResult last;
   const Search search = every_schedule(
       budget,
@@ -159,8 +179,9 @@ int main(int count, char** words) {
   using namespace sluice::testing;
   // An engine is made for each schedule: its memory stays with the process.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  ::signal(SIGALRM, blocked);
-  ::alarm(60);
+#ifndef SLUICE_SANITIZED
+  handle_signals();
+#endif
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const auto number = [&](int i, std::uint64_t fallback) {
     return i < count ? std::strtoull(words[i], nullptr, 10) : fallback;

@@ -36,6 +36,8 @@ struct ProgramOp {
   bool cancel = false;  ///< by its pusher, after the push
   bool scoped = false;
   std::vector<int> nested;
+  std::vector<int> captured;  ///< then this is the replay of a program of those, and has no body of its own
+  bool inner = false;         ///< one of those
   bool wait_nested = false;
   int wait_inside = -1;
   int wait_outside = -1;      ///< by the pusher, after the push: a variable
@@ -46,11 +48,14 @@ struct ProgramOp {
 
   // What happened.
   Ticket ticket;
-  bool pushed = false, cancelled = false, ran = false, done = false;
+  bool pushed = false, cancelled = false;
+  int runs = 0, ends = 0;  ///< of its body
   std::vector<int> waits;  ///< roots that its waits inside threw
   int outcome = kNoRoot;
 
   bool exclusive(int v) const { return named[index(v)] && mode[index(v)] != AccessMode::read; }
+  bool ran() const { return runs > 0; }
+  bool done() const { return ends == runs && ran(); }
   bool conflicts(const ProgramOp& other) const {
     for (int v = 0; v < kVars; ++v)
       if (named[index(v)] && other.named[index(v)] && (exclusive(v) || other.exclusive(v))) return true;
@@ -91,7 +96,7 @@ class ProgramDrawing {
     p.threads.resize(pushers);
     for (std::size_t i = 0; i < total; ++i) p.threads[i % pushers].push_back(op(p, 0, false));
     if (p.errors && chance(30)) {
-      for (ProgramOp& o : p.ops) o.scoped = chance(50);
+      for (ProgramOp& o : p.ops) o.scoped = !o.inner && o.captured.empty() && chance(50);
       p.ops[index(p.threads[draw_.below(pushers)].back())].cancel_scope = true;
     }
     return p;
@@ -125,15 +130,13 @@ class ProgramDrawing {
       o.named[index(v)] = true;
       o.mode[index(v)] = modes[draw_.below(6)];
     }
-    if (p.errors) {
-      if (chance(15)) o.ending = chance(50) ? ProgramOp::throws : ProgramOp::throws_intact;
-      if (chance(15)) o.sees_poison = true, o.heals = chance(50);
-      if (depth == 0 && chance(10)) o.cancel = true;
+    if (depth == 0 && chance(15)) {
+      capture(p, o, low);
+      p.ops[index(id)] = o;
+      return id;
     }
-    if (chance(15)) {
-      o.answer = ProgramOp::late;
-      if (p.errors && chance(40)) o.answer = chance(50) ? ProgramOp::late_failure : ProgramOp::late_drop;
-    }
+    endings(p, o);
+    if (p.errors && depth == 0 && chance(10)) o.cancel = true;
     if (depth < 2 && !low && p.ops.size() < 14 && chance(15)) {
       o.wait_nested = p.waits && chance(50);
       const std::uint64_t n = 1 + draw_.below(2);
@@ -147,6 +150,52 @@ class ProgramDrawing {
     }
     p.ops[index(id)] = o;
     return id;
+  }
+
+  void endings(const ProgramSpec& p, ProgramOp& o) {
+    if (p.errors) {
+      if (chance(15)) o.ending = chance(50) ? ProgramOp::throws : ProgramOp::throws_intact;
+      if (chance(15)) o.sees_poison = true, o.heals = chance(50);
+    }
+    if (!chance(15)) return;
+    o.answer = ProgramOp::late;
+    if (p.errors && chance(40)) o.answer = chance(50) ? ProgramOp::late_failure : ProgramOp::late_drop;
+  }
+
+  /// Makes `o` the replay of a new program, or with errors perhaps of one that another op replays too.
+  void capture(ProgramSpec& p, ProgramOp& o, bool low) {
+    o.named = {};
+    if (p.errors && chance(25))
+      for (const ProgramOp& other : p.ops)
+        if (!other.captured.empty() && (!p.waits || other.named[kLowVar] == low)) {
+          o.captured = other.captured;
+          o.named = other.named, o.mode = other.mode;
+        }
+    if (o.captured.empty()) {
+      o.cancel = p.errors && chance(10);
+      const std::uint64_t n = 2 + draw_.below(3);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        ProgramOp inner;
+        inner.inner = true;
+        inner.id = static_cast<int>(p.ops.size());
+        inner.name = "op" + std::to_string(inner.id);
+        for (std::uint64_t k = 1 + draw_.below(2); k > 0; --k) {
+          const int v = static_cast<int>(low ? kLowVar : draw_.below(p.waits ? kLowVar : kVars));
+          inner.named[index(v)] = true;
+          inner.mode[index(v)] = chance(40) ? AccessMode::read : chance(70) ? AccessMode::update : AccessMode::write;
+        }
+        for (int v = 0; v < kVars; ++v) {
+          if (!inner.named[index(v)]) continue;
+          if (!o.named[index(v)] || inner.exclusive(v))
+            o.mode[index(v)] = inner.exclusive(v) ? AccessMode::update : AccessMode::read;
+          o.named[index(v)] = true;
+        }
+        endings(p, inner);
+        o.captured.push_back(inner.id);
+        p.ops.push_back(inner);
+      }
+    }
+    if (chance(15)) o.wait_ticket = true;
   }
 
   detail::Draw draw_;
@@ -174,6 +223,8 @@ inline std::string describe(const ProgramSpec& p) {
     if (o.cancel) text += " cancelled";
     if (o.scoped) text += " scoped";
     if (o.cancel_scope) text += " then cancels the scope";
+    for (int n : o.captured) text += " replays " + std::to_string(n);
+    if (o.inner) text += " captured";
     for (int n : o.nested) text += " pushes " + std::to_string(n);
     if (o.wait_nested) text += " and waits for them";
     if (o.wait_inside >= 0) text += " waits inside for " + std::to_string(o.wait_inside);
@@ -212,7 +263,18 @@ struct ProgramModel {
       if (o.exclusive(v)) set(v, h);
   }
 
-  void run(const ProgramOp& o) {
+  /// All of a replay, in the order of the capture. Its outcome is that of the first that failed or was skipped.
+  void run(const ProgramSpec& p, const ProgramOp& o) {
+    if (o.captured.empty()) return run(o);
+    outcomes[o.id] = kNoRoot;
+    for (int id : o.captured) {
+      run(p.ops[index(id)], o.cancelled ? o.id : kNoRoot);
+      if (outcomes[o.id] == kNoRoot) outcomes[o.id] = outcomes[id];
+    }
+    if (o.cancelled) outcomes[o.id] = o.id;
+  }
+
+  void run(const ProgramOp& o, int skipped_for = kNoRoot) {
     int error = kNoRoot;
     bool ran = true;
     if (o.recovery) {
@@ -221,9 +283,11 @@ struct ProgramModel {
           states[index(v)].poison = State::none, states[index(v)].root = kNoRoot;
       return;
     }
-    if (o.cancelled) {
+    if (skipped_for != kNoRoot) {
+      error = skipped_for, ran = false;
+    } else if (o.cancelled) {
       error = o.id, ran = false;
-    } else if (o.scoped && o.outcome == kScopeRoot && !o.ran) {
+    } else if (o.scoped && o.outcome == kScopeRoot && !o.ran()) {
       error = kScopeRoot, ran = false;
     } else if (!o.sees_poison) {
       for (int v = 0; v < kVars && ran; ++v)
@@ -260,13 +324,13 @@ struct ProgramModel {
       if (x.poison == State::none) x.has_value = true;
     }
     if (error != kNoRoot && ran && !wrote) wrote_nothing.insert(error);
-    expected_ran[o.id] = ran;
+    runs[o.id] += ran;
     outcomes[o.id] = error;
   }
 
   std::array<State, kVars> states;
   std::map<int, int> outcomes;
-  std::map<int, bool> expected_ran;
+  std::map<int, int> runs;
   std::set<int> wrote_nothing;
 };
 

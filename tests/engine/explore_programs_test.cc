@@ -58,7 +58,7 @@ TEST(ExplorePrograms, ASeedReplays) {
 /// What the programs are said to have, they have.
 TEST(ExplorePrograms, ProgramsAreOfEveryKind) {
   int throws = 0, late = 0, waits_inside = 0, waits_outside = 0, nested = 0, cancels = 0, scopes = 0, drops = 0,
-      recoveries = 0, borrows = 0, caps = 0, logged = 0;
+      recoveries = 0, borrows = 0, caps = 0, replays = 0, logged = 0;
   for (std::uint64_t program = 0; program < 200; ++program) {
     const ProgramSpec p = ProgramDrawing(program).program();
     std::size_t pushed = 0;
@@ -69,12 +69,12 @@ TEST(ExplorePrograms, ProgramsAreOfEveryKind) {
     for (const ProgramOp& o : p.ops) {
       throws += o.ending != ProgramOp::returns, late += o.answer != ProgramOp::at_once;
       waits_inside += o.wait_inside >= 0 || o.wait_nested, waits_outside += o.wait_outside >= 0 || o.wait_ticket;
-      nested += !o.nested.empty(), cancels += o.cancel, scopes += o.cancel_scope;
+      nested += !o.nested.empty(), replays += !o.captured.empty(), cancels += o.cancel, scopes += o.cancel_scope;
       recoveries += o.recovery, borrows += o.borrow;
     }
   }
   for (int count :
-       {throws, late, waits_inside, waits_outside, nested, cancels, scopes, drops, recoveries, borrows, caps})
+       {throws, late, waits_inside, waits_outside, nested, cancels, scopes, drops, recoveries, borrows, caps, replays})
     EXPECT_GT(count, 10);
   EXPECT_GT(logged, 50);
   EXPECT_LT(logged, 150);

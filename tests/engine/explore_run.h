@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "explore_programs.h"
 #include "sluice/engine/detail/explore.h"
@@ -47,6 +48,7 @@ class ProgramRun {
   ProgramResult go() {
     ProgramResult result;
     std::vector<std::function<void()>> pushers;
+    capture();
     handles_.assign(p_.threads.size(), variables_);
     if (p_.drops) variables_[0] = {};
     for (std::size_t t = 0; t < p_.threads.size(); ++t) pushers.push_back([this, t] { pusher(t); });
@@ -123,14 +125,14 @@ class ProgramRun {
         outside_[o.wait_outside].insert(root_of([&] { engine_->wait(mine[index(o.wait_outside)]); }));
         for (int earlier : p_.threads[t]) {
           const ProgramOp& e = p_.ops[index(earlier)];
-          if (!p_.errors && e.exclusive(o.wait_outside) && !e.done)
+          if (!p_.errors && e.exclusive(o.wait_outside) && !done(e))
             fail("a wait ended before a writer that it follows");
           if (earlier == id) break;
         }
       }
       if (o.wait_ticket) {
         root_of([&] { o.ticket.wait(); });
-        if (o.ran && !o.done) fail("a ticket's wait ended before its op");
+        if (o.ran() && !o.done()) fail("a ticket's wait ended before its op");
       }
       // Holding a variable alone gives it a value, and is not in the log.
       if (o.borrow) borrow(mine, id % kVars, id % 2 != 0 && id % kVars != p_.valueless);
@@ -150,8 +152,31 @@ class ProgramRun {
     }
   }
 
+  bool done(const ProgramOp& o) const {
+    if (o.captured.empty()) return o.done();
+    return std::all_of(o.captured.begin(), o.captured.end(), [&](int id) { return p_.ops[index(id)].done(); });
+  }
+
+  /// Before the run, which the captured ops' closures outlive.
+  void capture() {
+    for (ProgramOp& o : p_.ops) {
+      if (o.captured.empty()) continue;
+      Program& program = programs_[o.captured.front()];
+      if (program) continue;  // another op replays it too
+      program = engine_->capture(
+          [&] {
+            for (int id : o.captured) push(p_.ops[index(id)], variables_);
+          },
+          o.name.c_str());
+    }
+  }
+
   void push(ProgramOp& o, const Handles& mine) {
-    o.pushed = true;
+    o.pushed = !o.inner;
+    if (!o.captured.empty()) {
+      o.ticket = engine_->replay(programs_.at(o.captured.front()));
+      return;
+    }
     if (o.recovery) {
       for (int v = 0; v < kVars; ++v)
         if (o.named[index(v)]) o.ticket = engine_->recover(mine[index(v)]);
@@ -167,7 +192,8 @@ class ProgramRun {
     payloads_[index(o.id)].store(static_cast<std::uint64_t>(o.id) + 1, std::memory_order_relaxed);
     std::shared_ptr<const Handles> handles;  // for what the body does with variables
     if (!o.nested.empty() || o.wait_inside >= 0 || o.sees_poison) handles = std::make_shared<const Handles>(mine);
-    const CancelScope::Guard guard(o.scoped ? scope_ : other_scope_);
+    std::optional<CancelScope::Guard> guard;
+    if (o.scoped) guard.emplace(scope_);
     if (o.answer == ProgramOp::at_once) {
       o.ticket = engine_->push([this, &o, handles](Context& c) { body(o, c, handles.get()); }, accesses, how);
     } else {
@@ -179,8 +205,7 @@ class ProgramRun {
 
   /// The part of a body before its values: what it was handed, what it pushes and waits for, the errors that it sees.
   std::array<int, kVars> begin(ProgramOp& o, Context& c, const Handles* handles) {
-    if (o.ran) fail("a body ran twice");
-    o.ran = true;
+    if (o.runs++ > 0 && !o.inner) fail("a body ran twice");
     begun_.push_back(o.id);
     if (payloads_[index(o.id)].load(std::memory_order_relaxed) != static_cast<std::uint64_t>(o.id) + 1)
       fail("a body did not see what its pusher had stored");
@@ -218,7 +243,7 @@ class ProgramRun {
         });
     for (int v = 0; v < kVars; ++v)
       if (o.named[index(v)]) leave(v, o.exclusive(v));
-    o.done = true;
+    ++o.ends;
   }
 
   void body(ProgramOp& o, Context& c, const Handles* handles) {
@@ -262,22 +287,19 @@ class ProgramRun {
       }
       const auto it = by_id.find(logged.id);
       if (it == by_id.end()) return fail("the log has an op that nobody pushed");
-      model.run(*it->second);
+      model.run(p_, *it->second);
       ++ran;
     }
     if (ran != by_id.size()) fail("the log lacks a push");
     if (told)
       for (const ProgramOp& o : p_.ops)
-        std::fprintf(told, "%s: %s, outcome %d; the model: %s, %d\n", o.name.c_str(),
-                     o.cancelled ? "cancelled"
-                     : o.ran     ? "ran"
-                                 : "did not run",
-                     o.outcome, model.expected_ran[o.id] ? "ran" : "did not run", model.outcomes[o.id]);
+        std::fprintf(told, "%s: %d runs, outcome %d; the model: %d, %d\n", o.name.c_str(), o.runs, o.outcome,
+                     model.runs[o.id], model.outcomes[o.id]);
     compare(model);
     for (const ProgramOp& o : p_.ops) {
+      if (o.captured.empty() && o.runs != model.runs[o.id]) fail("whether " + o.name + " runs");
       if (!o.pushed || o.recovery) continue;
       if (o.outcome != model.outcomes[o.id]) fail("the outcome of " + o.name);
-      if (o.ran != model.expected_ran[o.id]) fail("whether " + o.name + " runs");
       if (o.waits != inside[o.id]) fail("what a wait inside " + o.name + " threw");
     }
     if (outside_ != outside) fail("what a wait of a pusher threw");
@@ -303,10 +325,19 @@ class ProgramRun {
     try {
       engine_->wait_all();
     } catch (const AggregateError& e) {
-      for (const ErrorRef& root : e.roots())
-        if (!thrown.insert(number(*root)).second) fail("a root twice in the aggregate");
+      std::set<const ErrorRoot*> roots;
+      for (const ErrorRef& root : e.roots()) {
+        thrown.insert(number(*root));
+        if (!roots.insert(root.get()).second) fail("a root twice in the aggregate");
+      }
     }
     if (thrown != live) fail("the roots that wait_all throws");
+  }
+
+  /// The ops with bodies that an op of a pusher stands for.
+  std::vector<int> parts(int id) const {
+    const ProgramOp& o = p_.ops[index(id)];
+    return o.captured.empty() ? std::vector<int>{id} : o.captured;
   }
 
   void check_begun() {
@@ -316,11 +347,20 @@ class ProgramRun {
     for (const auto& thread : p_.threads)
       for (std::size_t i = 0; i < thread.size(); ++i)
         for (std::size_t j = i + 1; j < thread.size(); ++j)
-          if (p_.ops[index(thread[i])].conflicts(p_.ops[index(thread[j])]) && place[thread[i]] > place[thread[j]])
-            fail("a pusher's ops ran in another order");
+          for (int a : parts(thread[i]))
+            for (int b : parts(thread[j]))
+              if (p_.ops[index(a)].conflicts(p_.ops[index(b)]) && place[a] > place[b])
+                fail("a pusher's ops ran in another order");
+    for (const ProgramOp& o : p_.ops)
+      for (std::size_t j = 1; j < o.captured.size(); ++j)
+        for (std::size_t i = 0; i < j; ++i) {
+          const int a = o.captured[i], b = o.captured[j];
+          if (p_.ops[index(a)].conflicts(p_.ops[index(b)]) && place[a] > place[b])
+            fail("a program ran in another order");
+        }
     for (int id : begun_) model.run(p_.ops[index(id)]);
     for (const ProgramOp& o : p_.ops) {
-      if (o.pushed != o.done) fail(o.name + " did not end");
+      if (o.pushed && !done(o)) fail(o.name + " did not end");
       if (o.outcome != kNoRoot) fail("an error of " + o.name);
     }
     compare(model);
@@ -337,7 +377,7 @@ class ProgramRun {
 
   ProgramSpec& p_;
   std::unique_ptr<Engine> engine_;
-  CancelScope scope_, other_scope_;
+  CancelScope scope_;
   Handles variables_;
   std::vector<Handles> handles_;  ///< of each pusher
   std::map<const void*, int> addresses_;
@@ -346,6 +386,7 @@ class ProgramRun {
   std::array<std::uint64_t, kVars> orders_{};
   std::array<int, kVars> users_{};
   std::vector<int> begun_;
+  std::map<int, Program> programs_;  ///< by the first that was captured
   std::map<int, std::multiset<int>> outside_;
   std::string mismatch_;
 };

@@ -26,12 +26,16 @@ class Deciding {
   Deciding& operator=(const Deciding&) = delete;
 };
 
+/// The search that is on, for whoever must tell of a crash.
+inline const detail::Exhaustive* current_search = nullptr;
+
 /// Runs `once` for every schedule with at most `budget` deviations, or until it says false.
 template <class F>
 Search every_schedule(int budget, F&& once, std::uint64_t at_most = ~std::uint64_t{0}, bool reduced = true) {
   Search result;
   detail::Exhaustive all(budget, reduced);
   const Deciding deciding(&all);
+  current_search = &all;
   while (result.schedules < at_most && all.next_schedule()) {
     detail::Explorer::get().reset(0);
     const bool good = once();
@@ -43,6 +47,7 @@ Search every_schedule(int budget, F&& once, std::uint64_t at_most = ~std::uint64
     result.first_bad = all.decisions();
     break;
   }
+  current_search = nullptr;
   result.distinct = result.hashes.size();
   return result;
 }
