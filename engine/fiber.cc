@@ -32,7 +32,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SLUICE_FIBER_UCONTEXT)
 #define SLUICE_FIBER_ASM 1
 extern "C" void sluice_fiber_switch(void** save, void* next) noexcept;
 // What the calling convention lets a callee keep: six registers and the stack pointer.
