@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "sluice/engine/detail/explore_guests.h"
 #include "sluice/engine/detail/explore_strand.h"
@@ -111,8 +112,9 @@ bool Explorer::run(std::vector<std::function<void()>> bodies, std::uint64_t max_
   switch_to(*strands_[static_cast<std::size_t>(decider_->next({able_, 0, -1}))], false);
   current_ = nullptr;
   if (hung_) {
-    for (auto& s : strands_)
-      if (s->state != Strand::ended) static_cast<void>(s.release());  // its stack holds what others may still name
+    // Their stacks hold what others may still name.
+    static auto* const left = new std::vector<std::unique_ptr<Strand>>;
+    std::move(strands_.begin(), strands_.end(), std::back_inserter(*left));
   }
   strands_.clear();
   return !hung_;

@@ -27,6 +27,7 @@
 #ifdef SLUICE_FIBER_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+#include <sanitizer/lsan_interface.h>
 #endif
 #ifdef SLUICE_FIBER_TSAN
 #include <sanitizer/tsan_interface.h>
@@ -81,7 +82,12 @@ constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 struct Stacks {
   std::vector<void*> free;
   ~Stacks() {
-    for (void* stack : free) ::munmap(static_cast<char*>(stack) - ::getpagesize(), kStackBytes + page());
+    for (void* stack : free) {
+#ifdef SLUICE_FIBER_ASAN
+      __lsan_unregister_root_region(stack, kStackBytes);
+#endif
+      ::munmap(static_cast<char*>(stack) - page(), kStackBytes + page());
+    }
   }
   static std::size_t page() { return static_cast<std::size_t>(::getpagesize()); }
   void* take() {
@@ -94,7 +100,11 @@ struct Stacks {
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (whole == MAP_FAILED) throw std::bad_alloc();
     ::mprotect(whole, page(), PROT_NONE);
-    return static_cast<char*>(whole) + page();
+    void* const stack = static_cast<char*>(whole) + page();
+#ifdef SLUICE_FIBER_ASAN
+    __lsan_register_root_region(stack, kStackBytes);
+#endif
+    return stack;
   }
 };
 Stacks& stacks() {

@@ -73,7 +73,7 @@ void broke_off(int signal) {
   std::_Exit(3);
 }
 
-void handle_signals() {
+[[maybe_unused]] void handle_signals() {
   static char stack[1 << 16];  // a fiber's may have overflowed
   stack_t other{};
   other.ss_sp = stack;
