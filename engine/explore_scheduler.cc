@@ -48,7 +48,7 @@ void Explorer::enter(void* strand) {
 }
 
 void Explorer::end(Strand& me) {
-  delete ThreadObject<ScopeState>::exchange(nullptr);
+  ThreadObject<ScopeState>::drop();
   me.state = Strand::ended;
   const std::uint32_t mine = bit(me.sight.strand);
   able_ &= ~mine;

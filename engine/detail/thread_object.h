@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <new>
+#include <utility>
 
 namespace sluice::detail {
 
@@ -16,12 +17,12 @@ template <class T>
 class ThreadObject {
  public:
   static T& get() {
-    if (!made_) make();
-    return *object();
+    if (!object_) make();
+    return *object_;
   }
   /// Ends it before the thread does.
   static void drop() {
-    if (made_) end();
+    if (object_) end();
   }
   /// Puts another in its place, or none, and returns what was there: for fibers, which share a thread's thread_locals.
   static T* exchange(T* other) { return std::exchange(object_, other); }
@@ -30,24 +31,33 @@ class ThreadObject {
   static pthread_key_t key() {
     static const pthread_key_t key = [] {
       pthread_key_t made{};
-      pthread_key_create(&made, [](void*) { end(); });
+      pthread_key_create(&made, [](void*) { drop(); });
       return made;
     }();
     return key;
   }
   static void make() {
-    made_ = new (storage_) T;
+    if (std::exchange(stored_, true)) {
+      object_ = new T;  // a fiber's
+      return;
+    }
+    object_ = new (storage_) T;
     pthread_setspecific(key(), storage_);
   }
+  /// While its destructor runs, get() still gives this object.
   static void end() {
-    if (!made_) return;
-    pthread_setspecific(key(), nullptr);
-    object()->~T();  // while it runs, get() still gives this object
-    made_ = false;
+    if (object_ == static_cast<void*>(storage_)) {
+      pthread_setspecific(key(), nullptr);
+      object_->~T();
+      stored_ = false;
+    } else {
+      delete object_;
+    }
+    object_ = nullptr;
   }
-  static T* object() { return std::launder(reinterpret_cast<T*>(storage_)); }
   alignas(T) static inline constinit thread_local std::byte storage_[sizeof(T)]{};
-  static inline constinit thread_local bool made_ = false;
+  static inline constinit thread_local bool stored_ = false;
+  static inline constinit thread_local T* object_ = nullptr;
 };
 
 }  // namespace sluice::detail

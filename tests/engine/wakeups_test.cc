@@ -94,7 +94,7 @@ TEST(WakeUps, Case25NobodySleepsWithoutAnEnd) {
 
 /// Ops that a worker took in one go, taken out by all at once: each once, over the end of the counters.
 TEST(WakeUps, Case26AnOpInABatchIsTakenOnce) {
-  using Op = detail::OpRecord<detail::SystemPolicy>;
+  using Op = detail::Runnable<detail::SystemPolicy>;
   detail::Batch<detail::SystemPolicy> batch;
   batch.begin_at(~std::uint32_t{0} - 1000);
   constexpr int kRounds = 5'000;
