@@ -41,7 +41,8 @@ Story::Story(const Look& look) : look_(look), busy_(look.lanes.size()), roots_(l
   // An op that waits in its body leaves its thread's place to a substitute.
   for (std::size_t i = 0; i < look.ops.size(); ++i) {
     const LookedOp& op = look.ops[i];
-    if (op.running && !op.returned && !waits_inside_.contains(op.id)) busy_[op.lane].push_back(static_cast<int>(i));
+    if (op.kind == OpKind::body && op.running && !op.returned && !waits_inside_.contains(op.id))
+      busy_[op.lane].push_back(static_cast<int>(i));
   }
   for (auto& ops : busy_)
     std::stable_sort(ops.begin(), ops.end(), [&](int a, int b) {
@@ -131,7 +132,9 @@ Story::Cause Story::find_cause(int index) {
   const LookedOp& op = look_.ops[static_cast<std::size_t>(index)];
   if (const auto it = waits_inside_.find(op.id); op.running && it != waits_inside_.end()) {
     if (const int target = find(it->second); target >= 0)
-      return {"is running on " + place(op) + " and blocked in its body by", target};
+      return {op.kind == OpKind::replay ? std::string("is blocked in the body of a captured op by")
+                                        : "is running on " + place(op) + " and blocked in its body by",
+              target};
   }
   const bool issues = op.on_stream && !op.running;
   const bool ordered = op.kind != OpKind::body || !op.running || (op.on_stream && op.returned);
@@ -158,9 +161,9 @@ Story::Cause Story::find_cause(int index) {
                   " and not released",
               -1};
     case OpKind::replay:
-      return {"is running its program", -1};
+      return {op.running ? "is running its captured ops" : "is about to begin", -1};
+    case OpKind::captured:  // has no record of its own
     case OpKind::body:
-    case OpKind::captured:
       break;
   }
   if (op.running && op.returned)

@@ -207,6 +207,11 @@ class Core final : public CoreBase {
   // core_wait.h
   enum class Blocked : std::uint8_t { done, timed_out };
   class Announced;
+  /// The op as those who look know it: a captured one has no record, but its replay.
+  static std::uint64_t id_seen(const Operation* operation) {
+    if (operation->kind != OpKind::captured) return id_of(operation);
+    return id_of(static_cast<const Op*>(static_cast<const Info*>(operation)->program->running));
+  }
   Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what);
   bool in_op() const { return thread_state().core == this; }
   bool anything_moves(bool for_deadlock, bool queues = true);

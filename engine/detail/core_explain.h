@@ -108,7 +108,7 @@ Look Core<P>::look() {
         o.line = op.where.line();
         o.kind = op.kind;
         o.lane = op.kind == OpKind::body ? op.lane : std::uint16_t{0};
-        o.running = op.kind == OpKind::body && (pinned.word() & kRunning);
+        o.running = (op.kind == OpKind::body || op.kind == OpKind::replay) && (pinned.word() & kRunning);
         o.returned = parts.returned.load(std::memory_order_relaxed);
         o.on_stream = op.is(kOnStream);
         if (op.kind == OpKind::borrow)

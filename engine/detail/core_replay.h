@@ -304,25 +304,13 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
     }
   }
   if (timed) {
+    const std::int64_t end = P::now();
     try {
       std::vector<TraceAccess> accesses;
-      for (const CapturedAccess<P>& x : info.accesses)
-        accesses.push_back({x.variable->number, x.mode, x.variable->name ? x.variable->name : ""});
-      const std::int64_t end = P::now();
-      TraceEvent e{info.name,
-                   lane.device,
-                   lane.kind,
-                   slot.number,
-                   0,
-                   info.tag,
-                   info.where.file_name(),
-                   info.where.line(),
-                   program.pushed_at + (op - program.ops.get()),  // in the order of the capture
-                   start,
-                   start,
-                   end,
-                   end,
-                   error != nullptr,
+      for (const CapturedAccess<P>& a : info.accesses)
+        accesses.push_back({a.variable->number, a.mode, a.variable->name ? a.variable->name : ""});
+      TraceEvent e{info.name,          lane.device,       lane.kind, slot.number, 0,   info.tag, info.where.file_name(),
+                   info.where.line(),  program.pushed_at, start,     start,       end, end,      error != nullptr,
                    std::move(accesses)};
       std::lock_guard lock(slot.trace_mutex);
       slot.trace.push_back(std::move(e));

@@ -113,7 +113,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   if (told()) return Blocked::done;
   if (bounded && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
 
-  const Announced announced(slot, target, inside ? id_of(static_cast<Op*>(thread_state().operation)) : 0);
+  const Announced announced(slot, target, inside ? id_seen(thread_state().operation) : 0);
   Lane<P>* lane = inside && !options_.serial ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
   // A wait with a time limit ends by itself: it moves, for all who look.
   const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
