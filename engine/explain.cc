@@ -246,7 +246,8 @@ std::string Story::tell(int op) {
   const std::string text = of_op(op);
   told_.insert(op);
   if (count == 0) return text + ".";
-  const bool for_ticket = look_.ops[static_cast<std::size_t>(op)].kind == OpKind::body;
+  const OpKind kind = look_.ops[static_cast<std::size_t>(op)].kind;
+  const bool for_ticket = kind != OpKind::wait && kind != OpKind::borrow;
   return text +
          (count == 1 ? ". A thread outside of ops " : ". " + std::to_string(count) + " threads outside of ops ") +
          (count == 1 ? "is blocked" : "are blocked") + (for_ticket ? " until it is done." : " there.");

@@ -381,6 +381,23 @@ TEST(Watchdog, OpenCompletionInSerialMode) {
   engine.wait(frame);
 }
 
+TEST(Watchdog, BehindAReplay) {
+  Watched engine;
+  const Variable frame = engine.variable("frame");
+  Gate gate;
+  Signal begun;
+  const Program program =
+      engine.capture([&] { engine.push([&] { begun.raise(), gate.pass(); }, {update(frame)}); }, "step");
+  engine.replay(program);
+  begun.wait();
+  const Site there = Site::current();
+  engine.push([] {}, {read(frame)}, {.name = "show"}, there);
+  engine.names({"  'show' " + at(there), "waits for frame behind 'step' (watchdog_test.cc:"});
+  engine.names({"  'step' ", "updates frame", "is running its captured ops"});
+  gate.open();
+  engine.wait_all();
+}
+
 // ---- what is no hang
 
 TEST(Watchdog, WorkThatGoesOnIsNotReported) {
