@@ -59,7 +59,7 @@ void stay_loaded() {
 /// A body that calls exit() stands on a thread of oneTBB, whose own end does not stand that: the process ends here,
 /// when the exit handlers and static objects that are younger than the first engine have had their turn.
 void leave_from_a_body(int status, void*) {
-  if (!thread_state().operation) return;
+  if (!thread_state().operation || !thread_state().lane) return;
   std::fflush(nullptr);
   std::_Exit(status);
 }

@@ -269,7 +269,12 @@ void Core<P>::prune_roots() {
 /// Tells the hook of each root that no wait threw, once.
 template <class P>
 void Core<P>::report_unobserved() {
-  for (std::uint64_t next = 0;;) {
+  std::uint64_t last = 0;
+  {
+    std::lock_guard lock(error_mutex_);
+    last = roots_.rbegin()->first;
+  }
+  for (std::uint64_t next = 0; next <= last;) {  // a hook may leave errors of its own
     ErrorRef root;
     std::shared_ptr<const std::function<void(const ErrorRoot&)>> hook;
     {

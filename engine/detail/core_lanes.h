@@ -111,13 +111,13 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
 template <class P>
 template <class Enough>
 void Core<P>::help(Lane<P>& lane, Enough&& enough) {
+  Slot<P>& slot = my_slot();
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
   do {
     if (active >= lane.limit()) return;
   } while (!lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst));
   const ThreadState saved = std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, 1});
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
-  Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   {

@@ -386,8 +386,8 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
 template <class P>
 void Core<P>::wait_a_little(std::int64_t end) {
   const auto left = std::chrono::nanoseconds(std::max<std::int64_t>(end - P::now(), 0));
-  if (starts_fail()) rescue(true, [&] { return P::now() >= end; });
   try {
+    if (starts_fail()) rescue(true, [&] { return P::now() >= end; });
     wait_live(std::min<std::chrono::nanoseconds>(5 * P::kTick, left));
     P::yield();
   } catch (const std::bad_alloc&) {
