@@ -29,7 +29,7 @@ void listen(Step step, const Record* op) {
   // Bodies are named after their pusher; of the pushers only the second waits.
   if (step == Step::link) told << (wait ? '1' : op->name[0]) << ' ';
   told << numbers.at(op);
-  for (int i = 0; step == Step::link && i < op->inline_count(); ++i) {
+  for (std::uint32_t i = 0; step == Step::link && i < op->inline_count(); ++i) {
     const auto& token = op->inline_tokens[i];
     const char* mode = token.mode == AccessMode::read     ? (wait ? "wait" : "read")
                        : token.mode == AccessMode::update ? "update"
