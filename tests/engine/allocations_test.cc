@@ -86,7 +86,7 @@ void operator delete[](void* p, const std::nothrow_t&) noexcept { give(p); }
 namespace sluice {
 namespace {
 
-TEST(Faults, AllocationsFailWhenTold) {
+TEST(Allocation, FailsWhenTold) {
   for (const bool from_then_on : {false, true}) {
     Allocations::faults.arm(2, from_then_on);
     bool failed[4];

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -130,6 +131,7 @@ class Trial {
   void check() {
     attempt([&] { engine.wait_all(); });
     EXPECT_EQ(engine.in_flight(), 0u);
+    EXPECT_EQ(began.load(), accepted);
     for (int i = 0; i < count_; ++i) {
       const Pushed& op = ops_[static_cast<std::size_t>(i)];
       EXPECT_TRUE(op.accepted || !op.ran) << "op " << i << " ran, and its push threw";
@@ -143,6 +145,8 @@ class Trial {
 
   Engine& engine;
   std::array<Variable, 12> variables;
+  int accepted = 0;  ///< of pushes that are not told apart
+  std::atomic<int> began{0};
 
  private:
   struct Pushed {
@@ -347,11 +351,50 @@ void short_lived(Trial& t) {
   t.wait_all();
 }
 
+/// More ops at once than the first records, and than the ready queue has room for.
+void many_at_once(Trial& t) {
+  auto& v = t.variables;
+  attempt([&] {
+    const Borrow held = t.engine.borrow(update(v[0]));
+    for (int i = 0; i < 700; ++i)
+      t.accepted += attempt([&] {
+        t.engine.push(
+            [&t] {
+              t.began.fetch_add(1);
+              if (bodies.passes()) throw std::runtime_error("the body fails");
+            },
+            {read(v[0])}, {.priority = i % 3});
+      });
+  });
+  t.wait_all();
+}
+
+/// Captured ops, replayed, whose bodies fail too.
+void replays(Trial& t) {
+  auto& v = t.variables;
+  attempt([&] {
+    const auto program = t.engine.capture([&] {
+      for (std::size_t i = 0; i < 9; ++i)
+        t.engine.push(
+            [] {
+              if (bodies.passes()) throw std::runtime_error("the body fails");
+            },
+            {read(v[i % 2]), update(v[2 + i % 4])}, {.priority = static_cast<int>(i % 2)});
+      t.engine.push([](Completion done) { done.done(); }, {update(v[0])});
+    });
+    attempt([&] { t.engine.replay(program); });
+    t.push({write(v[3])});
+    attempt([&] { t.engine.replay(program).wait(); });
+  });
+  t.wait_all();
+}
+
 struct Program {
   const char* name;
   void (*run)(Trial&);
   EngineOptions options;
 };
+void PrintTo(const Program& program, std::ostream* out) { *out << program.name; }
 const Program programs[] = {
     {"chain", chain, {.threads = 1}},
     {"chain, serial", chain, {.mode = EngineMode::serial}},
@@ -369,6 +412,8 @@ const Program programs[] = {
     {"traced", traced, {.threads = 1}},
     {"at the caps", at_the_caps, {.threads = 1, .max_ops = 4, .max_bytes = 200}},
     {"two pushers", two_pushers, {.threads = 2}},
+    {"many at once", many_at_once, {.threads = 2}},
+    {"replays", replays, {.threads = 2}},
     {"dropped variables", dropped_variables, {.threads = 1}},
     {"streams", streams, {.threads = 1, .simulated_gpus = 1}},
     {"short-lived engines", short_lived, {.threads = 1}},
@@ -416,11 +461,13 @@ long settled() {
   return least;
 }
 
-void fails_everywhere(FaultPoint& point) {
-  detail::SystemPolicy::before_start.store(fail_start);
-  Watch watch;
-  for (const Program& program : programs) {
-    SCOPED_TRACE(program.name);
+class Faults : public ::testing::TestWithParam<Program> {
+ protected:
+  Faults() { detail::SystemPolicy::before_start.store(fail_start); }
+  ~Faults() override { detail::SystemPolicy::before_start.store(nullptr); }
+  static void fails_everywhere(FaultPoint& point) {
+    const Program& program = GetParam();
+    Watch watch;
     watch.program.store(program.name);
     const auto run = [&](long k, bool stays) {
       long passed = 0;
@@ -449,7 +496,7 @@ void fails_everywhere(FaultPoint& point) {
       // A leak shows in every pass. What a new thread of oneTBB keeps for its next engine does not.
       for (int pass = 0; pass < 3; ++pass) {
         const long before = settled();
-        for (long k = 1;; ++k) {
+        for (long k = 1;; k += 1 + k / 200) {  // of hundreds alike not every one
           SCOPED_TRACE(std::string(stays ? "from then on, k = " : "once, k = ") + std::to_string(k));
           watch.k.store(k);
           if (run(k, stays) < k) break;
@@ -463,12 +510,17 @@ void fails_everywhere(FaultPoint& point) {
       std::printf("%-26s %-12s %4ld faults\n", program.name, stays ? "from then on" : "once", faults);
     }
   }
-  detail::SystemPolicy::before_start.store(nullptr);
-}
+};
 
-TEST(Faults, EveryAllocationFails) { fails_everywhere(Allocations::faults); }
-TEST(Faults, EveryStartOfAThreadFails) { fails_everywhere(starts); }
-TEST(Faults, EveryBodyFails) { fails_everywhere(bodies); }
+TEST_P(Faults, EveryAllocationFails) { fails_everywhere(Allocations::faults); }
+TEST_P(Faults, EveryStartOfAThreadFails) { fails_everywhere(starts); }
+TEST_P(Faults, EveryBodyFails) { fails_everywhere(bodies); }
+INSTANTIATE_TEST_SUITE_P(Of, Faults, ::testing::ValuesIn(programs), [](const auto& of) {
+  std::string name;
+  for (const char* c = of.param.name; *c; ++c)
+    if (std::isalnum(static_cast<unsigned char>(*c))) name += *c;
+  return name;
+});
 
 }  // namespace
 }  // namespace sluice

@@ -80,7 +80,8 @@ inline SoakResult soak(std::int64_t ops) {
   near_the_end.batch = 0xffff'ff80u;
   near_the_end.variables = 0xffff'ff00u;
   near_the_end.pushes = ~std::uint64_t{0} - 5'000;
-  Engine engine = detail::engine_with_counters({.mode_given = true, .threads = 2}, near_the_end);
+  // Few at once: records for as many as the cap allows come as they are needed, and are there to stay.
+  Engine engine = detail::engine_with_counters({.mode_given = true, .threads = 2, .max_ops = 1'024}, near_the_end);
   constexpr std::size_t kVariables = 64;
   struct Cell {
     Variable variable;
