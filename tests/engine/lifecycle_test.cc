@@ -46,7 +46,8 @@ TEST(Lifecycle, Case24TenThousandStartsAndStops) {
   EXPECT_LE(more, 8);
   EXPECT_LE(testing::Allocations::live.load(), live + 500);
 #ifndef SLUICE_SANITIZED  // which keep what is freed
-  EXPECT_LE(resident_bytes(), memory + memory / 10 + static_cast<std::size_t>(more) * (256 << 10));
+  // Threads that come have heaps of their own; 500 bytes lost with each engine would be more than this.
+  EXPECT_LE(resident_bytes(), memory + (std::size_t{4} << 20));
 #endif
 }
 
