@@ -494,7 +494,7 @@ class Faults : public ::testing::TestWithParam<Program> {
       watch.stays.store(stays);
       long faults = 0, more = 0;
       // A leak shows in every pass. What a new thread of oneTBB keeps for its next engine does not.
-      for (int pass = 0; pass < 3; ++pass) {
+      for (int pass = 0; pass < 20; ++pass) {
         const long before = settled();
         for (long k = 1;; k += 1 + k / 200) {  // of hundreds alike not every one
           SCOPED_TRACE(std::string(stays ? "from then on, k = " : "once, k = ") + std::to_string(k));
