@@ -163,7 +163,7 @@ TEST(Fork, Case37WhatTheChildDropsIsOnlyDropped) {
   }
 }
 
-#ifndef SLUICE_SANITIZED  // TSan lets no thread start after a fork of several; under ASan children hang now and then
+#ifndef SLUICE_SANITIZED  // TSan lets no thread start after such a fork; ASan's allocator keeps its locks as they were
 TEST(Fork, Case37AnEngineThatTheChildMakesIsWhole) {
   QuietEngine engine({.threads = 2});
   const Load load(engine);
