@@ -94,6 +94,7 @@ class Core final : public CoreBase {
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
   static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
   static constexpr std::size_t kAhead = 16;        ///< as many
+  static constexpr std::size_t kClosureLine = 160;  ///< of a record: where the closure begins
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
   static constexpr std::int32_t kFailedStarts = 3;  ///< of a lane in a row, after which who waits runs its ops
   static constexpr int kStarvedTicks = 10;          ///< of a wait, without a thread for what it waits for
@@ -107,6 +108,14 @@ class Core final : public CoreBase {
   template <class... Offsets>
   static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
     (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
+  }
+  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over.
+  static void prefetch_successors(const Run* runnable) {
+    if (runnable->is(kCaptured)) return;
+    const Op* op = static_cast<const Op*>(runnable);
+    for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
+      if (op->inline_tokens[i].state.load(std::memory_order_acquire) & kNext)
+        __builtin_prefetch(op->inline_tokens[i].next, 1);
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
@@ -170,6 +179,7 @@ class Core final : public CoreBase {
   bool has_work(const Lane<P>& lane) const;
   Run* take_op(Drainer& d);
   Run* take_queued(Drainer& d, int priority);
+  Run* pass(Drainer& d, Run* op);
   Run* take_overflow(Lane<P>& lane);
   void work(Drainer& d);
   typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);

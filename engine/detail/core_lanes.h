@@ -246,7 +246,7 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   const std::size_t count = queue.try_dequeue_bulk(ops, most);
   if (count == 0) return nullptr;
   d.found = count;
-  for (std::size_t i = 1; i < count; ++i) __builtin_prefetch(ops[i], 1);
+  for (std::size_t i = 0; i < count; ++i) prefetch(ops[i], 0, 0, kClosureLine);
   if (count > 1) {
     d.batch_priority = priority;
     d.slot.batch.put(ops + 1, count - 1);
@@ -256,6 +256,18 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
     }
   }
   return ops[0];
+}
+
+/// An op that is ready goes to the end of the batch in hand; returns the next of the batch.
+template <class P>
+auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
+  if (!d.slot.batch.append(op)) return op;
+  prefetch_successors(op);
+  if (d.lane.width > 1) {
+    P::fence();
+    wake(d.lane);
+  }
+  return d.slot.batch.take();
 }
 
 template <class P>
@@ -344,7 +356,8 @@ void Core<P>::work(Drainer& d) {
           d.since = 0;
         }
       }
-      op = next;
+      // Behind those in the batch, so that its lines have the time to come here.
+      op = next && d.place >= 0 && next->priority() == d.batch_priority && !d.slot.batch.empty() ? pass(d, next) : next;
     }
     if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
       while (Run* rest = d.slot.batch.take()) enqueue(rest);

@@ -128,6 +128,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
   bool clean = !reason;
   tell<P>(clean ? Step::start : Step::skip, op);
+  prefetch_successors(op);
   if (reason) {
     op->skipped = true;
     rare(op).start_error = std::move(reason);

@@ -39,6 +39,14 @@ class Batch {
     for (std::uint32_t i = 0; i < count; ++i) items_[(tail + i) % kSize].store(ops[i], std::memory_order_relaxed);
     tail_.store(tail + static_cast<std::uint32_t>(count), std::memory_order_release);
   }
+  /// The owner's. False where it is full.
+  bool append(Runnable<P>* op) {
+    const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head_.load(std::memory_order_acquire) == kSize) return false;
+    items_[tail % kSize].store(op, std::memory_order_relaxed);
+    tail_.store(tail + 1, std::memory_order_release);
+    return true;
+  }
   Runnable<P>* take() {
     std::uint32_t head = head_.load(std::memory_order_acquire);
     while (head != tail_.load(std::memory_order_acquire)) {
