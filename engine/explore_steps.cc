@@ -113,6 +113,26 @@ void Explorer::fence() {
   if (print_) print("fence", 0, 0);
 }
 
+/// Nothing by itself: no more than a place where a heavy one matters.
+void Explorer::light_fence() {
+  point();
+  Memory::step(current_->sight);
+  decider_->event(current_->sight.strand, 0, true);
+  if (print_) print("light fence", 0, 0);
+}
+
+/// As if every strand had a fence where it stands, between two of the caller's.
+void Explorer::heavy_fence() {
+  point();
+  Memory::step(current_->sight);
+  decider_->event(current_->sight.strand, 0, false);
+  memory_.fence(current_->sight);
+  for (auto& s : strands_)
+    if (s->state != Strand::ended) memory_.fence(s->sight);
+  memory_.fence(current_->sight);
+  if (print_) print("heavy fence", 0, 0);
+}
+
 Sight& Explorer::change(const Trail& trail) {
   Location& x = begin(trail, 0, false, "queue");
   // Not a store to see, but news for who polls: the number of the newest says so.

@@ -17,6 +17,7 @@ struct CapturedInfo;
 /// One cache line: all that running it takes, where nothing unusual is afoot, but for the closure.
 template <class P>
 struct alignas(64) CapturedOp : Runnable<P> {
+  typename P::template Atomic<std::int32_t> start_pending{0};  ///< predecessors that are not over
   ProgramState<P>* program = nullptr;
   CapturedInfo<P>* info = nullptr;
   std::uint32_t first_successor = 0, successors = 0;  ///< in ProgramState::successors

@@ -64,6 +64,13 @@ class Chain {
             break;
           }
         }
+        // Who links a successor has, all rights are here or come now, and the op is not running on a right that it had:
+        // nobody else changes the state.
+        if (!on_stream && (old & kNext) && (now & kAllRights) == kAllRights &&
+            ((bits & kDone) || !(old & (exclusive ? kWriteComplete : kReadComplete)))) {
+          token->state.store(now, std::memory_order_release);
+          break;
+        }
         if (token->state.compare_exchange_weak(old, now, std::memory_order_acq_rel, std::memory_order_acquire)) break;
       }
       const std::uint32_t all = next ? rights_passed(now, exclusive) : 0;

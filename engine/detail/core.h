@@ -122,6 +122,22 @@ class Core final : public CoreBase {
   std::unique_ptr<Slot<P>> new_slot() const;
   void release_slot(Slot<P>& slot);
   class AnySlot;
+  /// While one lives, ops begin and end by exchanges of their word, so that a thread that neither pushes nor runs an op
+  /// may change the word of one whose phase is not `ending`: to cancel it, to be told of its end, to hold its record.
+  /// Else they do so by plain stores. Who makes one may wait for some microseconds.
+  class Outsider {
+   public:
+    explicit Outsider(Core& core) : core_(core) {
+      core_.outsiders_.fetch_add(1, std::memory_order_relaxed);
+      P::heavy_fence();
+    }
+    ~Outsider() { core_.outsiders_.fetch_sub(1, std::memory_order_release); }
+    Outsider(const Outsider&) = delete;
+    Outsider& operator=(const Outsider&) = delete;
+
+   private:
+    Core& core_;
+  };
   Op* new_record(Slot<P>& slot);
   Op* find_record(Slot<P>& slot);
   void add_slabs(Slot<P>& slot);
@@ -154,6 +170,7 @@ class Core final : public CoreBase {
   static bool locked_before(const Node* a, const Node* b);
   Op* internal_op(OpKind kind, const Access& access, const std::source_location& where);
   std::uint64_t open_word(Op* op, std::uint64_t state);
+  std::uint64_t begin(Op* op);
   bool link(Op* op, ReadyList<P>& ready);
   void push_internal(Op* op);
   void begin_link(Slot<P>& slot);
@@ -292,6 +309,7 @@ class Core final : public CoreBase {
 
   alignas(64) Atomic<bool> stopped_{false};
   Atomic<bool> cancel_all_{false};
+  Atomic<std::int32_t> outsiders_{0};
   std::atomic<bool> forked_{false};  ///< this is a child's copy: its locks may be held by threads that are not here
   Atomic<bool> tracing_{false};
   Atomic<std::int64_t> open_{0};       ///< unanswered Completions and unfinished device work

@@ -21,7 +21,8 @@ template <class P>
 class Core<P>::Pinned {
  public:
   Pinned(Core& core, Op& op) : core_(core), op_(op), word_(op.word.load(std::memory_order_acquire)) {
-    while ((word_ & kLive) && !held_)
+    // What ends may be over before its word says so.
+    while ((word_ & kLive) && !held_ && op.phase.load(std::memory_order_acquire) != Phase::ending)
       held_ = op.word.compare_exchange_weak(word_, word_ + kOneReference, std::memory_order_acq_rel,
                                             std::memory_order_acquire);
   }
@@ -33,6 +34,7 @@ class Core<P>::Pinned {
   explicit operator bool() const { return held_; }
   /// As it was when the record was pinned.
   std::uint64_t word() const { return word_; }
+  bool begun() const { return op_.phase.load(std::memory_order_acquire) != Phase::queued; }
 
  private:
   Core& core_;
@@ -45,7 +47,7 @@ class Core<P>::Pinned {
 template <class P>
 class Core<P>::Looking {
  public:
-  explicit Looking(Core& core) : core_(core) {
+  explicit Looking(Core& core) : core_(core), outsider_(core) {
     std::lock_guard lock(core.look_mutex_);
     core.lookers_.fetch_add(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -67,6 +69,7 @@ class Core<P>::Looking {
 
  private:
   Core& core_;
+  const Outsider outsider_;
 };
 
 /// True where somebody looks, and deletes the variable after.
@@ -108,7 +111,7 @@ Look Core<P>::look() {
         o.line = op.where.line();
         o.kind = op.kind;
         o.lane = op.kind == OpKind::body ? op.lane : std::uint16_t{0};
-        o.running = (op.kind == OpKind::body || op.kind == OpKind::replay) && (pinned.word() & kRunning);
+        o.running = (op.kind == OpKind::body || op.kind == OpKind::replay) && pinned.begun();
         o.returned = parts.returned.load(std::memory_order_relaxed);
         o.on_stream = op.is(kOnStream);
         if (op.kind == OpKind::borrow)
@@ -144,8 +147,10 @@ std::vector<std::uint64_t> Core<P>::op_words() {
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   words.reserve(std::size_t{slabs} * kSlabOps);
   for (std::uint32_t s = 0; s < slabs; ++s)
-    for (const Op& op : slabs_[s].load(std::memory_order_acquire)->ops)
-      words.push_back(op.word.load(std::memory_order_acquire));
+    for (const Op& op : slabs_[s].load(std::memory_order_acquire)->ops) {
+      const bool begun = op.phase.load(std::memory_order_acquire) != Phase::queued;
+      words.push_back(op.word.load(std::memory_order_acquire) | (begun ? std::uint64_t{kRunning} : 0));
+    }
   return words;
 }
 

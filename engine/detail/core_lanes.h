@@ -13,7 +13,7 @@ template <class P>
   if (!producer || !(lane.priorities.load(std::memory_order_relaxed) & (1u << priority)) || options_.serial ||
       !lane.queues[static_cast<std::size_t>(priority)].enqueue(*producer, op)) [[unlikely]]
     return enqueue_all(lane, priority, &op, 1);
-  P::fence();
+  P::light_fence();
   wake(lane);
 }
 
@@ -31,7 +31,7 @@ void Core<P>::enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::siz
   }
   if (options_.serial) return;
   // A drainer that leaves says so, then looks once more (drain): one of the two sees the other (tbb#2136).
-  P::fence();
+  P::light_fence();
   wake(lane);
 }
 
@@ -57,11 +57,15 @@ auto Core<P>::new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size
   return slot.producers[at].get();
 }
 
-/// Starts one more drainer where there is room, and nobody already looking.
+/// Starts one more drainer where there is room, and nobody already looking. After what there is to see, and a light
+/// fence: a drainer that leaves has a heavy one. One that has found an op and looks no more has only a full one.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::wake(Lane<P>& lane) {
-  if (lane.spinning.load(std::memory_order_seq_cst) == 0 && lane.active.load(std::memory_order_seq_cst) < lane.limit())
-      [[unlikely]]
+  if (lane.spinning.load(std::memory_order_seq_cst) != 0) {
+    P::fence();
+    if (lane.spinning.load(std::memory_order_seq_cst) != 0) return;
+  }
+  if (lane.active.load(std::memory_order_seq_cst) < lane.limit()) [[unlikely]]
     start_drainer(lane);
 }
 
@@ -251,7 +255,7 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
     d.batch_priority = priority;
     d.slot.batch.put(ops + 1, count - 1);
     if (d.lane.width > 1) {
-      P::fence();
+      P::light_fence();
       wake(d.lane);
     }
   }
@@ -264,7 +268,7 @@ auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
   if (!d.slot.batch.append(op)) return op;
   prefetch_successors(op);
   if (d.lane.width > 1) {
-    P::fence();
+    P::light_fence();
     wake(d.lane);
   }
   return d.slot.batch.take();
@@ -311,7 +315,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
       flush(slot);
       lane.active.fetch_sub(1, std::memory_order_seq_cst);
       // Work that came after the last look: take this drainer's place again, unless others fill the lane.
-      P::fence();
+      P::heavy_fence();
       again = false;
       if (!has_work(lane)) break;
       std::int32_t active = lane.active.load(std::memory_order_seq_cst);

@@ -193,8 +193,9 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     rare(op).cancel = scope.cancel;
   }
   // One push more, and being linked (begin_link). Either a stop() sees this push in flight, or the push sees the stop.
-  slot.pushes.store((slot.pushes.load(std::memory_order_relaxed) + 2) | 1, std::memory_order_seq_cst);
-  if (stopped_.load(std::memory_order_seq_cst) && !in_op()) {
+  slot.pushes.store((slot.pushes.load(std::memory_order_relaxed) + 2) | 1, std::memory_order_release);
+  P::light_fence();
+  if (stopped_.load(std::memory_order_acquire) && !in_op()) {
     abandon_push(op);
     refuse_stopped(options, where);
   }
@@ -264,6 +265,7 @@ template <class P>
 [[gnu::always_inline]] inline std::uint64_t Core<P>::open_word(Op* op, std::uint64_t state) {
   const std::uint64_t generation = (generation_of(op->word.load(std::memory_order_relaxed)) + 1) & 0xffffffffu;
   const std::uint64_t references = tokens(op).size() + 1 + (op->is(kManyTokens) ? 1 : 0);
+  op->phase.store(Phase::queued, std::memory_order_relaxed);
   op->word.store(generation << kGenerationShift | references * kOneReference | state, std::memory_order_release);
   return generation;
 }
@@ -287,7 +289,8 @@ template <class P>
   }
   // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
   const auto counts = [&](int missing) {
-    if (!op->single() || later) op->start_pending.store(missing, std::memory_order_relaxed);
+    if (!op->single() || later)
+      op->start_pending.store(static_cast<std::int16_t>(missing), std::memory_order_relaxed);
     if (later)
       rare(op).finish_pending.store((op->is(kOnStream) ? missing + 2 : 1) + (op->is(kAsync) ? 1 : 0),
                                     std::memory_order_relaxed);

@@ -211,7 +211,14 @@ template <class P>
   const bool many = op->is(kManyTokens);
   std::uint64_t old, now;
   if (all) {
-    old = op->word.load(std::memory_order_relaxed);
+    op->phase.store(Phase::ending, std::memory_order_relaxed);
+    P::light_fence();
+    const bool alone = outsiders_.load(std::memory_order_acquire) == 0;
+    old = op->word.load(std::memory_order_acquire);
+    if (alone && (old & kInUse) == (references * kOneReference | kLive)) [[likely]] {
+      op->word.store(old & ~std::uint64_t{kInUse}, std::memory_order_release);
+      return old;
+    }
     do now = (old & ~std::uint64_t{kStateBits}) - references * kOneReference;
     while (!op->word.compare_exchange_weak(old, now, std::memory_order_seq_cst, std::memory_order_relaxed));
   } else {

@@ -177,7 +177,7 @@ template <class P>
 void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   RareParts<P>& parts = rare(op);
   Recorded& program = *parts.program;
-  const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  const std::uint64_t word = begin(op);
   std::uint32_t flags = 0;
   program.running = op;
   program.cancel = parts.cancel;

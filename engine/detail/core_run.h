@@ -112,6 +112,16 @@ template <class P>
   if (op->is(kHeapClosure)) ::operator delete (op->closure(), std::align_val_t{64});
 }
 
+/// The op begins: nobody can cancel it from here on. Returns its word.
+template <class P>
+[[gnu::always_inline]] inline std::uint64_t Core<P>::begin(Op* op) {
+  op->phase.store(Phase::begun, std::memory_order_relaxed);
+  P::light_fence();
+  if (outsiders_.load(std::memory_order_acquire) != 0) [[unlikely]]
+    return op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  return op->word.load(std::memory_order_acquire);
+}
+
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
 template <class P>
 auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
@@ -124,7 +134,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
     rare(op).started_at = P::now();
   }
   ReadyList<P> ready;
-  const std::uint64_t word = op->word.fetch_or(kRunning, std::memory_order_acq_rel);
+  const std::uint64_t word = begin(op);
   ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
   bool clean = !reason;
   tell<P>(clean ? Step::start : Step::skip, op);

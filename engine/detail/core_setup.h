@@ -21,6 +21,7 @@ Core<P>::Core(const CoreOptions& options)
       slabs_(new Atomic<Slab*>[kMaxSlabs]()),
       credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
       credits_(options.max_ops) {
+  P::prepare_fences();
   make_lost_root();
   next_variable_.store(options.counters.variables, std::memory_order_relaxed);
   slots_.push_back(new_slot());

@@ -34,6 +34,7 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
 /// `queues`: whether some thread or device does.
 template <class P>
 bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
+  P::heavy_fence();  // pushes are announced without one
   if (queues && anything_queued()) return true;
   std::int64_t held = 0;
   {
@@ -126,7 +127,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
   }
   if (lane) lane->blocked.fetch_add(1, std::memory_order_seq_cst);
-  P::fence();  // a pusher sees the substitute's place, or the look below its op
+  if (lane) P::heavy_fence();  // a pusher sees the substitute's place, or the look below its op
   Blocked result = Blocked::done;
   bool stuck = false;
   std::uint64_t seen = 0;
@@ -252,10 +253,15 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
     const std::uint64_t id = generation << 32 | index;
     bool registered = false;
     {
+      const Outsider outsider(*this);
       std::lock_guard lock(ticket_mutex_);
       std::uint64_t word = op->word.load(std::memory_order_acquire);
-      while ((generation_of(word) & 0xffffffffu) == generation && (word & kLive)) {
-        if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_acq_rel)) {
+      for (int spins = 0; (generation_of(word) & 0xffffffffu) == generation && (word & kLive);) {
+        if (op->phase.load(std::memory_order_acquire) == Phase::ending) {
+          if (++spins > 100) P::yield();
+          P::pause();
+          word = op->word.load(std::memory_order_acquire);
+        } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_acq_rel)) {
           ticket_waiters_.emplace(id, wait);
           registered = true;
           break;
@@ -289,8 +295,11 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
 template <class P>
 bool Core<P>::ticket_cancel(std::uint32_t index, std::uint64_t generation) {
   Op* op = record_at(index);
+  const Outsider outsider(*this);
   std::uint64_t word = op->word.load(std::memory_order_acquire);
-  while ((generation_of(word) & 0xffffffffu) == generation && (word & kLive) && !(word & kRunning))
+  // The phase is that of this op if the exchange finds the word as it was before.
+  while ((generation_of(word) & 0xffffffffu) == generation && (word & kLive) && !(word & kRunning) &&
+         op->phase.load(std::memory_order_acquire) == Phase::queued)
     if (op->word.compare_exchange_weak(word, word | kCancelled, std::memory_order_acq_rel)) return true;
   return false;
 }
@@ -422,6 +431,7 @@ bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
   stopped_.store(true, std::memory_order_seq_cst);
   if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);
+  P::heavy_fence();  // begin_push
   const std::int64_t end = deadline_of(deadline);
   bool drained = false;
   while (!(drained = in_flight() == 0) && P::now() < end) wait_a_little(end);

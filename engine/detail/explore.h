@@ -239,6 +239,9 @@ struct ExplorePolicy {
 
   static std::int64_t now() { return Explorer::inside() ? Explorer::get().now() : Guests::get().now(); }
   static void fence() { Explorer::inside() ? Explorer::get().fence() : Guests::get().point(); }
+  static void light_fence() { Explorer::inside() ? Explorer::get().light_fence() : Guests::get().point(); }
+  static void heavy_fence() { Explorer::inside() ? Explorer::get().heavy_fence() : Guests::get().point(); }
+  static void prepare_fences() {}
   static void pause() { Explorer::inside() ? Explorer::get().pause() : Guests::get().point(); }
   static void yield() { pause(); }
 };

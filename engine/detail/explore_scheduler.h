@@ -58,6 +58,8 @@ class Explorer {
   bool compare(const Trail& trail, std::uint64_t value, std::uint64_t* expected, std::memory_order success,
                std::memory_order failure, bool weak);
   void fence();
+  void light_fence();
+  void heavy_fence();
   /// Was it locked in a run that hung, by a strand that will never unlock it?
   bool abandoned(const Trail& trail) const { return hung_ && trail.run == memory_.run(); }
   void lock(const Trail& trail, const std::atomic<bool>* held);

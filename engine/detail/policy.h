@@ -28,6 +28,19 @@ struct SystemPolicy {
   using Mutex = std::mutex;
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
+  /// Of two threads that each announce something and then look for what the other announced, one sees the other if
+  /// there is a fence between: a light one, free, in the thread that does it for each op, and a heavy one, which costs
+  /// a microsecond, in the other. (membarrier(2); see P1202 "Asymmetric fences". Where the kernel has none, light ones
+  /// are full ones.)
+  static void light_fence() {
+    if (asymmetric.load(std::memory_order_relaxed)) return std::atomic_signal_fence(std::memory_order_seq_cst);
+    fence();
+  }
+  static void heavy_fence();
+  /// Before the first fence of an engine.
+  static void prepare_fences();
+  static inline std::atomic<bool> asymmetric{false};
+
   /// What one thread puts in comes out in that order; a thread with a Producer of its own is quicker at it. enqueue
   /// returns false where there was no memory.
   template <class T>

@@ -101,7 +101,7 @@ struct alignas(64) VariableNode : VariableBase {
 /// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.
 enum RecordState : std::uint64_t {
   kLive = 1,
-  kRunning = 2,
+  kRunning = 2,  ///< it began while some thread looked at ops from outside (Core::Outsider); else OpRecord::phase says it
   kCancelled = 4,
   kWaited = 8,     ///< a ticket waiter is registered
   kInternal = 16,  ///< not a pushed op: wait_all passes over it
@@ -200,8 +200,7 @@ template <class P>
 struct Runnable {
   typename P::template Atomic<std::uint64_t> word{0};  ///< generation, references, RecordState
   const ClosureTable* table = nullptr;
-  Runnable* next = nullptr;                                    ///< in a ready list
-  typename P::template Atomic<std::int32_t> start_pending{0};  ///< rights missing before it may start; one: not counted
+  Runnable* next = nullptr;  ///< in a ready list
   std::uint16_t lane = 0;
   std::uint16_t path = 0;
 
@@ -209,11 +208,16 @@ struct Runnable {
   int priority() const { return path >> kPriorityShift; }
 };
 
+/// How far an op is. Written without locked instructions by the thread that runs it (Core::begin, Core::drop).
+enum class Phase : std::uint8_t { queued, begun, ending };
+
 /// Four cache lines. The first has all that a worker needs to run and finish an op of one variable, but for the closure
 /// in the third; what names the op is in the fourth.
 template <class P>
 struct OpRecordHead : Runnable<P> {
   static constexpr int kInlineTokens = 4;
+  typename P::template Atomic<std::int16_t> start_pending{0};  ///< rights missing before it may start; one: not counted
+  typename P::template Atomic<Phase> phase{Phase::queued};
   Token<P> inline_tokens[kInlineTokens];
 };
 
