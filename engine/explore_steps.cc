@@ -121,14 +121,13 @@ void Explorer::light_fence() {
   if (print_) print("light fence", 0, 0);
 }
 
-/// As if every strand had a fence where it stands, between two of the caller's.
+/// As if every strand had a fence where it stands, between two of the caller's; one that has ended had it then.
 void Explorer::heavy_fence() {
   point();
   Memory::step(current_->sight);
   decider_->event(current_->sight.strand, 0, false);
   memory_.fence(current_->sight);
-  for (auto& s : strands_)
-    if (s->state != Strand::ended) memory_.fence(s->sight);
+  for (auto& s : strands_) memory_.fence(s->sight);
   memory_.fence(current_->sight);
   if (print_) print("heavy fence", 0, 0);
 }
