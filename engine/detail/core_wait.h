@@ -34,10 +34,11 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
 /// `queues`: whether some thread or device does.
 template <class P>
 bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
-  P::heavy_fence();  // pushes are announced without one
-  if (queues && anything_queued()) return true;
   std::int64_t held = 0;
-  {
+  for (const bool fenced : {false, true}) {
+    if (fenced) P::heavy_fence();  // pushes are announced without one: what was seen before it proves movement only
+    if (queues && anything_queued()) return true;
+    held = 0;
     std::lock_guard lock(slots_mutex_);
     for (auto& slot : slots_) {
       if (slot->pushes.load(std::memory_order_seq_cst) & 1) return true;
@@ -247,7 +248,13 @@ bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::ch
 template <class P>
 bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
   Op* op = record_at(index);
-  if (!ticket_done(index, generation)) {
+  bool done = ticket_done(index, generation);
+  if (!options_.serial && !done) flush(my_slot());
+  for (int i = 0; i < P::kWaitSpins && !done && !options_.serial; ++i) {
+    P::pause();
+    done = ticket_done(index, generation);
+  }
+  if (!done) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");
     auto wait = std::make_shared<Wait>();
     const std::uint64_t id = generation << 32 | index;
