@@ -239,6 +239,8 @@ class Core final : public CoreBase {
     if (operation->kind != OpKind::captured) return id_of(operation);
     return id_of(static_cast<const Op*>(static_cast<const Info*>(operation)->program->running));
   }
+  template <class Over>
+  static bool soon(Over&& over);
   Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what);
   bool in_op() const { return thread_state().core == this; }
   bool anything_moves(bool for_deadlock, bool queues = true);

@@ -242,12 +242,16 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
   Run* ops[Batch<P>::kSize];
   std::size_t most = 1;
+  // A batch that shrinks: the next one is not worth its cache lines yet (look_around).
+  const bool gathers = d.lane.width == 1 && d.in_step >= 16 && d.found < 16;
+  for (int k = gathers ? P::kGatherPauses : 0; k > 0; --k) P::pause();
   if (d.place >= 0 && d.slot.batch.empty()) {
     most = Batch<P>::kSize;
     if (d.lane.width > 1)
       most = std::clamp<std::size_t>(queue.size_approx() / (2 * static_cast<std::size_t>(d.lane.width)), 1, most);
   }
   const std::size_t count = queue.try_dequeue_bulk(ops, most);
+  if (gathers && count < 8) d.in_step = 0;
   if (count == 0) return nullptr;
   d.found = count;
   for (std::size_t i = 0; i < count; ++i) prefetch(ops[i], 0, 0, kClosureLine);

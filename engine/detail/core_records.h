@@ -136,7 +136,7 @@ template <class P>
   Op* op = slot.cursor;
   if (op == slot.block_end || (op->word.load(std::memory_order_acquire) & kInUse)) op = find_record(slot);
   slot.cursor = op + 1;
-  prefetch(op, kAhead / 2, 0, 192);
+  prefetch(op, kAhead / 2, 0, 128, 192);
   op->word.store(op->word.load(std::memory_order_relaxed) | kReserved, std::memory_order_relaxed);
   return op;
 }

@@ -86,6 +86,17 @@ class Core<P>::Announced {
   const std::uint64_t waits_for_, waits_in_;  ///< in serial mode a wait may run an op that waits
 };
 
+/// Most waits are over sooner than a thread can be put to sleep and woken: looks for so long.
+template <class P>
+template <class Over>
+bool Core<P>::soon(Over&& over) {
+  for (int i = 0; i < P::kWaitSpins + P::kWaitYields; ++i) {
+    if (over()) return true;
+    i < P::kWaitSpins ? P::pause() : P::yield();
+  }
+  return false;
+}
+
 /// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
 /// throws. `target`: the id of what it waits for, for those who look.
 template <class P>
@@ -110,7 +121,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   if (options_.serial) {
     run_serial();
   } else {
-    for (int i = 0; i < P::kWaitSpins && !told(); ++i) P::pause();
+    soon(told);
   }
   if (told()) return Blocked::done;
   if (bounded && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
@@ -203,10 +214,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   // Most waits are over soon: then nothing has to be told to anybody.
   if (!options_.log_order && !options_.serial) {
     flush(my_slot());
-    for (int i = 0; i < P::kWaitSpins; ++i) {
-      if (idle()) return true;
-      P::pause();
-    }
+    if (soon(idle)) return true;
   }
   auto wait = std::make_shared<Wait>();
   Op* op = internal_op(OpKind::wait, {variable, AccessMode::read}, where);
@@ -250,10 +258,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
   Op* op = record_at(index);
   bool done = ticket_done(index, generation);
   if (!options_.serial && !done) flush(my_slot());
-  for (int i = 0; i < P::kWaitSpins && !done && !options_.serial; ++i) {
-    P::pause();
-    done = ticket_done(index, generation);
-  }
+  if (!options_.serial && !done) done = soon([&] { return ticket_done(index, generation); });
   if (!done) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");
     auto wait = std::make_shared<Wait>();

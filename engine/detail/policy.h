@@ -71,6 +71,7 @@ struct SystemPolicy {
 
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
   static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
+  static constexpr int kWaitYields = 150;                               ///< after those, which give way to others
   static constexpr int kDrainSpins = 300;                               ///< polls of a drainer before it leaves
   static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
