@@ -184,6 +184,7 @@ class Core final : public CoreBase {
   struct Drainer;
   void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
   void enqueue(Run* op);
+  void keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here);
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
   void wake(Lane<P>& lane);
   void start_drainer(Lane<P>& lane);

@@ -17,6 +17,21 @@ template <class P>
   wake(lane);
 }
 
+/// For a worker of the lane `here`: what it frees and can take itself goes into its batch, where others find it too.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here) {
+  if (here && op->lane == here->index && slot.batch_shared &&
+      (op->priority() == slot.batch_priority || slot.batch.empty()) && slot.batch.append(op)) {
+    slot.batch_priority = op->priority();
+    if (here->width > 1) {
+      P::light_fence();
+      wake(*here);
+    }
+    return;
+  }
+  enqueue(op);
+}
+
 template <class P>
 void Core<P>::enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count) {
   const std::uint32_t bit = 1u << priority;
@@ -166,12 +181,14 @@ struct Core<P>::Drainer {
       Slot<P>* nobody = nullptr;
       if (!lane.drainers[i].compare_exchange_strong(nobody, &slot, std::memory_order_acq_rel)) continue;
       place = static_cast<int>(i);
+      slot.batch_shared = true;
       std::uint32_t end = lane.drainers_end.load(std::memory_order_relaxed);
       while (end <= i && !lane.drainers_end.compare_exchange_weak(end, i + 1, std::memory_order_acq_rel)) {
       }
     }
   }
   ~Drainer() {
+    slot.batch_shared = false;
     if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
   }
   /// Polls for a while. Each look at an empty queue takes a cache line from the pusher. Where worker and pusher are in
@@ -201,7 +218,6 @@ struct Core<P>::Drainer {
   Lane<P>& lane;
   Slot<P>& slot;
   int place = -1;          ///< among the lane's drainers; without one it takes no batches
-  int batch_priority = 0;  ///< of what is in its batch
   std::size_t found = 0;   ///< ops, when it last found any in a queue
   int in_step = 0;         ///< times in a row that it found few at once
   int since = 0;           ///< ops since it last looked at the queues
@@ -222,7 +238,7 @@ auto Core<P>::take_op(Drainer& d) -> Run* {
       if (Run* op = take_queued(d, favoured)) return op;
   }
   for (int priority = kPriorities - 1; priority >= 0; --priority) {
-    if (priority == d.batch_priority)
+    if (priority == d.slot.batch_priority)
       if (Run* op = d.slot.batch.take()) return op;
     if (used & (1u << priority))
       if (Run* op = take_queued(d, priority)) return op;
@@ -245,7 +261,7 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   // A batch that shrinks: the next one is not worth its cache lines yet (look_around).
   const bool gathers = d.lane.width == 1 && d.in_step >= 16 && d.found < 16;
   for (int k = gathers ? P::kGatherPauses : 0; k > 0; --k) P::pause();
-  if (d.place >= 0 && d.slot.batch.empty()) {
+  if (d.slot.batch_shared && d.slot.batch.empty()) {
     most = Batch<P>::kSize;
     if (d.lane.width > 1)
       most = std::clamp<std::size_t>(queue.size_approx() / (2 * static_cast<std::size_t>(d.lane.width)), 1, most);
@@ -256,7 +272,7 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   d.found = count;
   for (std::size_t i = 0; i < count; ++i) prefetch(ops[i], 0, 0, kClosureLine);
   if (count > 1) {
-    d.batch_priority = priority;
+    d.slot.batch_priority = priority;
     d.slot.batch.put(ops + 1, count - 1);
     if (d.lane.width > 1) {
       P::light_fence();
@@ -365,7 +381,7 @@ void Core<P>::work(Drainer& d) {
         }
       }
       // Behind those in the batch, so that its lines have the time to come here.
-      op = next && d.place >= 0 && next->priority() == d.batch_priority && !d.slot.batch.empty() ? pass(d, next) : next;
+      op = next && d.slot.batch_shared && next->priority() == d.slot.batch_priority && !d.slot.batch.empty() ? pass(d, next) : next;
     }
     if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
       while (Run* rest = d.slot.batch.take()) enqueue(rest);

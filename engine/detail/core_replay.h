@@ -210,6 +210,8 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
     Recorded& program = *op->program;
     Lane<P>& lane = *lanes_[op->lane];
     op->start_pending.store(op->predecessors, std::memory_order_relaxed);  // for the next run
+    const std::uint32_t* const list = program.successors.data() + op->first_successor;
+    for (std::uint32_t k = 0; k < std::min(op->successors, 8U); ++k) __builtin_prefetch(&program.ops[list[k]], 1);
     if (here && !(op->path & (kOnStream | kAsync | kOwnScope)) && program.flags.load(std::memory_order_acquire) == 0 &&
         !cancel_all_.load(std::memory_order_relaxed)) {
       state.core = this;
@@ -234,7 +236,6 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
     // After the last successor is let go the op is not ours any more, nor after the last leaf the program.
     Captured* next = nullptr;
     if (const std::uint32_t n = op->successors) {
-      const std::uint32_t* const list = &program.successors[op->first_successor];
       Captured* const ops = program.ops.get();
       for (std::uint32_t k = 0; k < n; ++k) {
         Captured* s = &ops[list[k]];
@@ -242,7 +243,7 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
         if (!next && here && s->lane == here->index) {
           next = s;
         } else {
-          enqueue(s);
+          keep_or_enqueue(s, slot, here);
         }
       }
     } else if (program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {

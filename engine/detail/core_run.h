@@ -195,7 +195,7 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off) {
     if (hand_off && !*hand_off && op->lane == here->index) {
       *hand_off = op;
     } else {
-      enqueue(op);
+      keep_or_enqueue(op, my_slot(), here);
     }
   }
 }
