@@ -164,7 +164,7 @@ template <class P>
 bool Core<P>::has_work(const Lane<P>& lane) const {
   const std::uint32_t used = lane.priorities.load(std::memory_order_acquire);
   for (std::size_t priority = 0; priority < kPriorities; ++priority)
-    if ((used & (1u << priority)) && lane.queues[priority].size_approx() > 0) return true;
+    if ((used & (1u << priority)) && !lane.queues[priority].empty()) return true;
   if (lane.overflowed.load(std::memory_order_acquire)) return true;
   const std::uint32_t end = lane.drainers_end.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < end; ++i)
@@ -261,12 +261,9 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   // A batch that shrinks: the next one is not worth its cache lines yet (look_around).
   const bool gathers = d.lane.width == 1 && d.in_step >= 16 && d.found < 16;
   for (int k = gathers ? P::kGatherPauses : 0; k > 0; --k) P::pause();
-  if (d.slot.batch_shared && d.slot.batch.empty()) {
-    most = Batch<P>::kSize;
-    if (d.lane.width > 1)
-      most = std::clamp<std::size_t>(queue.size_approx() / (2 * static_cast<std::size_t>(d.lane.width)), 1, most);
-  }
-  const std::size_t count = queue.try_dequeue_bulk(ops, most);
+  const std::size_t share = d.lane.width > 1 ? 2 * static_cast<std::size_t>(d.lane.width) : 1;
+  if (d.slot.batch_shared && d.slot.batch.empty()) most = Batch<P>::kSize;
+  const std::size_t count = queue.try_dequeue_bulk(ops, most, share, d.turn);
   if (gathers && count < 8) d.in_step = 0;
   if (count == 0) return nullptr;
   d.found = count;

@@ -177,8 +177,8 @@ struct ExplorePolicy {
       return enqueue(producer.number_, items, count);
     }
     bool try_dequeue(T& value) { return try_dequeue_bulk(&value, 1) == 1; }
-    std::size_t try_dequeue_bulk(T* out, std::size_t max);
-    std::size_t size_approx() const;
+    std::size_t try_dequeue_bulk(T* out, std::size_t most, std::size_t share = 1, std::size_t turn = 0);
+    bool empty() const { return size_approx() == 0; }
 
    private:
     struct Item {
@@ -193,6 +193,7 @@ struct ExplorePolicy {
       }
     };
     bool enqueue(std::uint32_t producer, const T* items, std::size_t count);
+    std::size_t size_approx() const;
     /// The first of each producer, in the order of their enqueues; one that need not be seen comes only with `all`.
     std::vector<std::size_t> heads(const View& by, bool all) const;
 
@@ -281,8 +282,9 @@ std::vector<std::size_t> ExplorePolicy::Queue<T>::heads(const View& by, bool all
 }
 
 template <class T>
-std::size_t ExplorePolicy::Queue<T>::try_dequeue_bulk(T* out, std::size_t max) {
+std::size_t ExplorePolicy::Queue<T>::try_dequeue_bulk(T* out, std::size_t max, std::size_t share, std::size_t) {
   std::size_t count = 0;
+  if (share > 1) max = std::clamp<std::size_t>(size_approx() / share, 1, max);
   if (!Explorer::inside()) {
     Guests::get().point();
     std::lock_guard lock(mutex_);

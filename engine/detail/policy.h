@@ -2,6 +2,8 @@
 // explorer has another (explore.h); the protocol code is the same lines for both.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,8 +13,11 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <type_traits>
 
 #include <concurrentqueue/concurrentqueue.h>
+
+#include "sluice/engine/detail/ring.h"
 
 namespace sluice::detail {
 
@@ -41,32 +46,76 @@ struct SystemPolicy {
   static void prepare_fences();
   static inline std::atomic<bool> asymmetric{false};
 
-  /// What one thread puts in comes out in that order; a thread with a Producer of its own is quicker at it. enqueue
+  /// A ready queue, from many threads to many. Each producer has a ring; what finds no room there, and what comes
+  /// without a producer, goes to a common queue. What one producer puts in comes out about in that order. enqueue
   /// returns false where there was no memory.
   template <class T>
   class Queue {
    public:
+    using Item = std::remove_pointer_t<T>;
     class Producer {
      public:
       explicit Producer(Queue& queue) : token_(queue.queue_) {
         if (!token_.valid()) throw std::bad_alloc();
+        const std::size_t place = queue.rings_made_.fetch_add(1, std::memory_order_relaxed);
+        if (place >= kRings) return;
+        ring_ = std::make_unique<Ring<SystemPolicy, Item>>();
+        queue.rings_[place].store(ring_.get(), std::memory_order_release);
+        std::size_t end = queue.rings_end_.load(std::memory_order_relaxed);
+        while (end <= place && !queue.rings_end_.compare_exchange_weak(end, place + 1, std::memory_order_acq_rel)) {
+        }
       }
 
      private:
       friend class Queue;
       moodycamel::ProducerToken token_;
+      std::unique_ptr<Ring<SystemPolicy, Item>> ring_;
+      std::uint32_t beside_ = 0;  ///< how many went to the common queue since the ring was full
     };
-    bool enqueue(Producer& producer, T item) { return queue_.enqueue(producer.token_, item); }
+    bool enqueue(Producer& producer, T item) {
+      // While the common queue has some of this producer's they come first, so the ring waits until that is empty.
+      if (producer.ring_ && (producer.beside_ == 0 || (producer.beside_ % 64 == 0 && queue_.size_approx() == 0))) {
+        producer.beside_ = 0;
+        if (producer.ring_->put(item)) return true;
+      }
+      ++producer.beside_;
+      return queue_.enqueue(producer.token_, item);
+    }
     bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
+      if (count == 1) return enqueue(producer, *items);
+      producer.beside_ += static_cast<std::uint32_t>(count);
       return queue_.enqueue_bulk(producer.token_, items, count);
     }
     bool enqueue_bulk(const T* items, std::size_t count) { return queue_.enqueue_bulk(items, count); }
-    bool try_dequeue(T& item) { return queue_.try_dequeue(item); }
-    std::size_t try_dequeue_bulk(T* items, std::size_t most) { return queue_.try_dequeue_bulk(items, most); }
-    std::size_t size_approx() const { return queue_.size_approx(); }
+    bool try_dequeue(T& item) { return try_dequeue_bulk(&item, 1) == 1; }
+    /// Up to `most`, and no more than one of `share` that are there, but one if there is one. `turn`: where to look
+    /// first.
+    std::size_t try_dequeue_bulk(T* items, std::size_t most, std::size_t share = 1, std::size_t turn = 0) {
+      const std::size_t rings = rings_end_.load(std::memory_order_acquire);
+      for (std::size_t i = 0; i <= rings; ++i) {
+        const std::size_t at = (turn + i) % (rings + 1);
+        std::size_t count = 0;
+        if (at == rings) {
+          const std::size_t there = queue_.size_approx();
+          if (there) count = queue_.try_dequeue_bulk(items, std::clamp<std::size_t>(there / share, 1, most));
+        } else if (auto* ring = rings_[at].load(std::memory_order_acquire)) {
+          count = ring->take(items, most, share);
+        }
+        if (count) return count;
+      }
+      return 0;
+    }
+    bool empty() const {
+      for (std::size_t i = 0, end = rings_end_.load(std::memory_order_acquire); i < end; ++i)
+        if (const auto* ring = rings_[i].load(std::memory_order_acquire); ring && !ring->empty()) return false;
+      return queue_.size_approx() == 0;
+    }
 
    private:
+    static constexpr std::size_t kRings = 64;
     moodycamel::ConcurrentQueue<T, QueueTraits> queue_;
+    std::array<std::atomic<Ring<SystemPolicy, Item>*>, kRings> rings_{};
+    std::atomic<std::size_t> rings_end_{0}, rings_made_{0};
   };
 
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
