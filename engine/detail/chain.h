@@ -184,8 +184,9 @@ class Chain {
     const bool exclusive = before->exclusive();
     Op* const op = before->op;
     before->next = token;
-    const std::uint32_t old = before->state.fetch_or(kNext, std::memory_order_acq_rel);
-    const std::uint32_t passed = rights_passed(old | kNext, exclusive);
+    const std::uint32_t linked = token->exclusive() ? kNext | kNextAlone : kNext;
+    const std::uint32_t old = before->state.fetch_or(linked, std::memory_order_acq_rel);
+    const std::uint32_t passed = rights_passed(old | linked, exclusive);
     const bool last = (old & kFinished) == kFinished;
     if (passed) advance(token, passed, ready, pending, retire);
     if (last) retire(op, nullptr);

@@ -29,19 +29,22 @@ enum TokenState : std::uint32_t {
   kNext = 64,          ///< `next` is set
   kMarked = 128,       ///< comes with kReadComplete: the variable is marked (VariableNode::mark)
   kLeavesMark = 256,   ///< comes with kDone of an exclusive token: it is marked from here on
+  kNextAlone = 512,    ///< comes with kNext: that one is exclusive
   kAllRights = kReadIssued | kWriteIssued | kReadComplete | kWriteComplete,
   kFinished = kAllRights | kDone,
   kRetired = kFinished | kNext,
 };
 
-/// The rights that a token in state `s` passes to its successor. All that it needs to know of the token, because others
-/// may retire the token once its state has changed.
+/// The rights that a token in state `s` passes to its successor. All that it needs to know of the two, because others
+/// may retire them once the state has changed.
 inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
   const auto bit = [s](TokenState b) -> std::uint32_t { return (s & b) != 0; };
   const std::uint32_t write_issued = bit(kWriteIssued) & bit(kIssued),
                       write_complete = bit(kWriteComplete) & bit(kDone);
-  const std::uint32_t read_issued = exclusive ? write_issued : bit(kReadIssued);
-  const std::uint32_t read_complete = exclusive ? write_complete : bit(kReadComplete);
+  // To read alone is nothing to an exclusive one: that comes with the right to write.
+  const bool alone = exclusive || (s & kNextAlone);
+  const std::uint32_t read_issued = alone ? write_issued : bit(kReadIssued);
+  const std::uint32_t read_complete = alone ? write_complete : bit(kReadComplete);
   const std::uint32_t marked = read_complete & (exclusive ? bit(kLeavesMark) : bit(kMarked));
   const std::uint32_t rights = read_issued * kReadIssued | write_issued * kWriteIssued | read_complete * kReadComplete |
                                write_complete * kWriteComplete | marked * kMarked;
@@ -222,7 +225,7 @@ struct OpRecordHead : Runnable<P> {
 };
 
 template <class P>
-struct alignas(64) OpRecord : OpRecordHead<P>, Operation {
+struct alignas(256) OpRecord : OpRecordHead<P>, Operation {
   std::uint32_t inline_count() const { return this->path >> kCountShift & 7u; }
   bool single() const { return inline_count() == 1; }
   void* closure() { return this->is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
