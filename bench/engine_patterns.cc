@@ -57,7 +57,7 @@ class Sluice {
     engine_.push(body, {sluice::read(at(p[0])), sluice::read(at(p[1])), sluice::update(at(p[2]))});
   }
   void finish() { engine_.wait_all(); }
-  void finish(int v) { engine_.wait(at(v)); }
+  void finish(int v) { engine_.wait(at(v), {.help = true}); }
 
  private:
   const sluice::Variable& at(int v) const { return variables_[static_cast<std::size_t>(v)]; }

@@ -184,10 +184,11 @@ Ticket Engine::replay(const Program& program, std::source_location where) {
   return core_->replay(program.get(), PushOptions{.name = "replay"}, where);
 }
 Variable Engine::variable(const char* name, bool has_value) { return Variable(core_->new_variable(name, has_value)); }
-bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit, const std::source_location& where) {
-  return core_->wait_variable(variable.get(), limit, where);
+bool Engine::wait_until(const Variable& variable, std::chrono::nanoseconds limit, const WaitOptions& how,
+                        const std::source_location& where) {
+  return core_->wait_variable(variable.get(), limit, how.help, where);
 }
-void Engine::wait_all() { core_->wait_all(); }
+void Engine::wait_all(const WaitOptions& how) { core_->wait_all(how.help); }
 void Engine::clear_errors() { core_->clear_errors(); }
 ErrorRef Engine::error_of(const Variable& variable) const { return core_->error_of(variable.get()); }
 Ticket Engine::push_recover(const Variable& variable, std::source_location where) {

@@ -108,6 +108,14 @@ struct LoggedPush {
 
 enum class StopMode : std::uint8_t { drain, cancel };
 
+/// How a thread waits.
+struct WaitOptions {
+  /// While it waits, and finds any, it runs ready ops of the compute lane of its scope's device, as one more worker: the
+  /// wait may end later, by the rest of an op. Not for a thread that holds a lock which such an op takes. A thread
+  /// inside an op never does, nor one that holds a Borrow.
+  bool help = false;
+};
+
 /// A process may fork while ops are in flight; the parent does not notice. In the child every call of an engine that
 /// was there before throws ForkedError, and its destructor, Completions and Borrows do nothing. An engine that the
 /// child makes is whole, but its ops' loops (parallel_for) run on one thread each, because oneTBB's threads are the
@@ -165,18 +173,22 @@ class Engine {
   /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
   /// thread; a wait that can never end throws Error (deadlock), at the latest when nothing else can move.
   void wait(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
-    wait_until(variable_of(x), std::chrono::nanoseconds::max(), where);
+    wait(x, WaitOptions{}, where);
+  }
+  void wait(const HasVariable auto& x, const WaitOptions& how,
+            std::source_location where = std::source_location::current()) {
+    wait_until(variable_of(x), std::chrono::nanoseconds::max(), how, where);
   }
   /// As wait(), but returns false when the time is over first.
   bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit,
                 std::source_location where = std::source_location::current()) {
-    return wait_until(variable_of(x), limit, where);
+    return wait_until(variable_of(x), limit, WaitOptions{}, where);
   }
 
   /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
   /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op
-  /// (throws).
-  void wait_all();
+  /// (throws). Runs ops meanwhile, unless told not to (WaitOptions::help).
+  void wait_all(const WaitOptions& how = {.help = true});
   /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
   void clear_errors();
 
@@ -236,7 +248,8 @@ class Engine {
   explicit Engine(std::shared_ptr<detail::CoreBase> core);
 
  private:
-  bool wait_until(const Variable& variable, std::chrono::nanoseconds limit, const std::source_location& where);
+  bool wait_until(const Variable& variable, std::chrono::nanoseconds limit, const WaitOptions& how,
+                  const std::source_location& where);
   std::string explain_variable(const Variable& variable) const;
   ErrorRef error_of(const Variable& variable) const;
   Ticket push_recover(const Variable& variable, std::source_location where);
@@ -258,12 +271,12 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
                               const PushOptions& options, const std::source_location& where) = 0;
   virtual void abandon_push(Operation* operation) noexcept = 0;
   virtual Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept = 0;
-  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit,
+  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,
                              const std::source_location& where) = 0;
   virtual bool ticket_done(std::uint32_t index, std::uint64_t generation) = 0;
   virtual bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) = 0;
   virtual bool ticket_cancel(std::uint32_t index, std::uint64_t generation) = 0;
-  virtual void wait_all() = 0;
+  virtual void wait_all(bool help) = 0;
   virtual void clear_errors() = 0;
   virtual ErrorRef error_of(const VariableBase* variable) = 0;
   virtual void heal(Operation* operation, const VariableBase* variable) = 0;

@@ -58,12 +58,12 @@ class Core final : public CoreBase {
                       const PushOptions& options, const std::source_location& where) override;
   void abandon_push(Operation* operation) noexcept override;
   Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept override;
-  bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit,
+  bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,
                      const std::source_location& where) override;
   bool ticket_done(std::uint32_t index, std::uint64_t generation) override;
   bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) override;
   bool ticket_cancel(std::uint32_t index, std::uint64_t generation) override;
-  void wait_all() override;
+  void wait_all(bool help) override;
   void clear_errors() override;
   ErrorRef error_of(const VariableBase* variable) override;
   void heal(Operation* operation, const VariableBase* variable) override;
@@ -195,7 +195,8 @@ class Core final : public CoreBase {
   template <class Enough>
   void rescue(bool may_help, Enough&& enough);
   template <class Enough>
-  void help(Lane<P>& lane, Enough&& enough);
+  void help(Lane<P>& lane, bool in_place, Enough&& enough);
+  Lane<P>* lane_to_help(bool wanted);
   void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;
   Run* take_op(Drainer& d);
@@ -249,9 +250,10 @@ class Core final : public CoreBase {
   bool in_op() const { return thread_state().core == this; }
   bool anything_moves(bool for_deadlock, bool queues = true);
   std::uint64_t progress();
-  bool wait_live(std::chrono::nanoseconds limit);
+  bool wait_live(std::chrono::nanoseconds limit, Lane<P>* helped = nullptr);
   void wait_a_little(std::int64_t end);
-  bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit);
+  bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
+                    Lane<P>* helped = nullptr);
   static std::int64_t deadline_of(std::chrono::nanoseconds limit);
   [[noreturn]] void deadlock(const std::string& what);
   static std::uint64_t generation_of(std::uint64_t word) { return word >> kGenerationShift; }

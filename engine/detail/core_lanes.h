@@ -122,28 +122,43 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   for (auto& lane : lanes_) {
     if (!has_work(*lane)) continue;
     wake(*lane);
-    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, enough);
+    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, true, enough);
   }
 }
 
-/// The calling thread, which is outside of ops, takes a drainer's place.
+/// The lane of the calling thread's device, if it may run ops while it waits.
+template <class P>
+Lane<P>* Core<P>::lane_to_help(bool wanted) {
+  if (!wanted || options_.serial || in_op() || my_slot().borrows.load(std::memory_order_relaxed) > 0) return nullptr;
+  Lane<P>* const lane = lane_for(Place(current_scope().device));
+  return lane && !lane->stream ? lane : nullptr;
+}
+
+/// The calling thread, which is outside of ops, runs ops until it has had enough or finds none: in a drainer's place,
+/// or as one more.
 template <class P>
 template <class Enough>
-void Core<P>::help(Lane<P>& lane, Enough&& enough) {
+void Core<P>::help(Lane<P>& lane, bool in_place, Enough&& enough) {
   Slot<P>& slot = my_slot();
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
-  do {
+  while (in_place) {
     if (active >= lane.limit()) return;
-  } while (!lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst));
+    if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
+  }
   const ThreadState saved = std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, 1});
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   {
     Drainer d(lane, slot);
-    while (!enough()) {
+    for (int spins = 0; !enough();) {
       Run* op = take_op(d);
-      if (!op) break;
+      if (!op) {
+        if (in_place || ++spins > P::kWaitSpins) break;
+        P::pause();
+        continue;
+      }
+      spins = 0;
       while ((op = execute(op, slot, &lane)) != nullptr)
         if (enough()) {
           enqueue(op);
@@ -154,7 +169,7 @@ void Core<P>::help(Lane<P>& lane, Enough&& enough) {
   }
   slot.activity.store(before, std::memory_order_release);
   flush(slot);
-  lane.active.fetch_sub(1, std::memory_order_seq_cst);
+  if (in_place) lane.active.fetch_sub(1, std::memory_order_seq_cst);
   thread_state() = saved;
   current_scope() = std::move(saved_scope);
 }

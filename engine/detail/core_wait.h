@@ -195,7 +195,8 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
 }
 
 template <class P>
-bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, const std::source_location& where) {
+bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,
+                            const std::source_location& where) {
   if (!variable) throw UsageError("[wait] no variable");
   if (variable->core != this) throw UsageError("[wait] the variable belongs to another engine");
   refuse_forked("wait");
@@ -214,6 +215,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   // Most waits are over soon: then nothing has to be told to anybody.
   if (!options_.log_order && !options_.serial) {
     flush(my_slot());
+    if (Lane<P>* const lane = lane_to_help(help)) this->help(*lane, false, idle);
     if (soon(idle)) return true;
   }
   auto wait = std::make_shared<Wait>();
@@ -254,10 +256,12 @@ bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::ch
 
 /// Blocks until the op is over, however it ended. False when the time was over first.
 template <class P>
-bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) {
+bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
+                           Lane<P>* helped) {
   Op* op = record_at(index);
   bool done = ticket_done(index, generation);
   if (!options_.serial && !done) flush(my_slot());
+  if (helped && !done) help(*helped, false, [&] { return ticket_done(index, generation); });
   if (!options_.serial && !done) done = soon([&] { return ticket_done(index, generation); });
   if (!done) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");
@@ -318,7 +322,7 @@ bool Core<P>::ticket_cancel(std::uint32_t index, std::uint64_t generation) {
 
 /// Waits for every op that is live now, and looks at nobody's error. False when the time was over first.
 template <class P>
-bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
+bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   const bool bounded = limit != std::chrono::nanoseconds::max();
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   flush(my_slot());
@@ -341,17 +345,17 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit) {
   std::reverse(live.begin(), live.end());
   for (const Live& op : live) {
     const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
-    if (!await_ticket(op.index, op.generation, left)) return false;
+    if (!await_ticket(op.index, op.generation, left, helped)) return false;
   }
   return true;
 }
 
 template <class P>
-void Core<P>::wait_all() {
+void Core<P>::wait_all(bool help) {
   refuse_capture("wait_all");
   refuse_forked("wait_all");
   if (in_op()) deadlock("wait_all inside an op can never end: the op itself is part of it");
-  wait_live(std::chrono::nanoseconds::max());
+  wait_live(std::chrono::nanoseconds::max(), lane_to_help(help));
   std::vector<ErrorRef> roots;
   {
     std::lock_guard lock(error_mutex_);
