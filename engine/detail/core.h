@@ -195,7 +195,7 @@ class Core final : public CoreBase {
   template <class Enough>
   void rescue(bool may_help, Enough&& enough);
   template <class Enough>
-  void help(Lane<P>& lane, bool in_place, Enough&& enough);
+  void help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough);
   Lane<P>* lane_to_help(bool wanted);
   void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;

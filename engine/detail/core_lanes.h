@@ -122,7 +122,7 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   for (auto& lane : lanes_) {
     if (!has_work(*lane)) continue;
     wake(*lane);
-    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, true, enough);
+    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, true, true, enough);
   }
 }
 
@@ -138,7 +138,7 @@ Lane<P>* Core<P>::lane_to_help(bool wanted) {
 /// or as one more.
 template <class P>
 template <class Enough>
-void Core<P>::help(Lane<P>& lane, bool in_place, Enough&& enough) {
+void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) {
   Slot<P>& slot = my_slot();
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
   while (in_place) {
@@ -150,7 +150,7 @@ void Core<P>::help(Lane<P>& lane, bool in_place, Enough&& enough) {
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   slot.activity.store(Activity::running, std::memory_order_seq_cst);
   {
-    Drainer d(lane, slot);
+    Drainer d(lane, slot, batches);
     for (int spins = 0; !enough();) {
       Run* op = take_op(d);
       if (!op) {
@@ -191,8 +191,9 @@ bool Core<P>::has_work(const Lane<P>& lane) const {
 /// One thread's stay in a lane.
 template <class P>
 struct Core<P>::Drainer {
-  explicit Drainer(Lane<P>& l, Slot<P>& s) : lane(l), slot(s) {
-    for (std::uint32_t i = 0; i < lane.drainers.size() && place < 0; ++i) {
+  /// `batches`: it takes more than one op at a time, and lets others know where they are.
+  Drainer(Lane<P>& l, Slot<P>& s, bool batches = true) : lane(l), slot(s) {
+    for (std::uint32_t i = 0; batches && i < lane.drainers.size() && place < 0; ++i) {
       Slot<P>* nobody = nullptr;
       if (!lane.drainers[i].compare_exchange_strong(nobody, &slot, std::memory_order_acq_rel)) continue;
       place = static_cast<int>(i);

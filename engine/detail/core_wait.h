@@ -215,7 +215,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   // Most waits are over soon: then nothing has to be told to anybody.
   if (!options_.log_order && !options_.serial) {
     flush(my_slot());
-    if (Lane<P>* const lane = lane_to_help(help)) this->help(*lane, false, idle);
+    if (Lane<P>* const lane = lane_to_help(help)) this->help(*lane, false, false, idle);
     if (soon(idle)) return true;
   }
   auto wait = std::make_shared<Wait>();
@@ -261,7 +261,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
   Op* op = record_at(index);
   bool done = ticket_done(index, generation);
   if (!options_.serial && !done) flush(my_slot());
-  if (helped && !done) help(*helped, false, [&] { return ticket_done(index, generation); });
+  if (helped && !done) help(*helped, false, true, [&] { return ticket_done(index, generation); });
   if (!options_.serial && !done) done = soon([&] { return ticket_done(index, generation); });
   if (!done) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");

@@ -31,16 +31,16 @@ class Ring {
   std::size_t take(T** out, std::size_t most, std::size_t share) {
     std::uint32_t head = head_.load(std::memory_order_acquire);
     for (;;) {
-      std::size_t want = most, n = 0;
-      while (want > 1 && share > 1 && !at(head + static_cast<std::uint32_t>(want * share) - 1)) want /= 4;
-      if (want == 0) want = 1;
-      while (n < want && (out[n] = at(head + static_cast<std::uint32_t>(n)))) ++n;
-      if (n == 0) {
+      out[0] = at(head);
+      if (!out[0]) {
         const std::uint32_t now = head_.load(std::memory_order_acquire);
         if (now == head) return 0;
         head = now;
         continue;
       }
+      std::size_t want = most, n = 1;
+      while (want > 1 && share > 1 && !at(head + static_cast<std::uint32_t>(want * share) - 1)) want /= 4;
+      while (n < want && (out[n] = at(head + static_cast<std::uint32_t>(n)))) ++n;
       const std::uint32_t end = head + static_cast<std::uint32_t>(n);
       if (!head_.compare_exchange_weak(head, end, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
       for (; head != end; ++head) items_[head % kSize].store(0, std::memory_order_release);
