@@ -126,12 +126,13 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   }
 }
 
-/// The lane of the calling thread's device, if it may run ops while it waits.
+/// The lane of the calling thread's device, if it may run ops while it waits. It is outside of the lane's arena, so loops
+/// in those ops would run on this thread alone: no help where they have more threads.
 template <class P>
 Lane<P>* Core<P>::lane_to_help(bool wanted) {
   if (!wanted || options_.serial || in_op() || my_slot().borrows.load(std::memory_order_relaxed) > 0) return nullptr;
   Lane<P>* const lane = lane_for(Place(current_scope().device));
-  return lane && !lane->stream ? lane : nullptr;
+  return lane && !lane->stream && lane->width == 1 ? lane : nullptr;
 }
 
 /// The calling thread, which is outside of ops, runs ops until it has had enough or finds none: in a drainer's place,

@@ -55,7 +55,7 @@ TEST(Parallel, NoMoreOpsAtOnceThanThreads) {
             now.fetch_sub(1);
           },
           {});
-    engine.wait_all();
+    engine.wait_all({.help = false});
     EXPECT_LE(most.load(), threads);
   }
 }
