@@ -10,26 +10,14 @@
 #include <new>
 #include <vector>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLUICE_FIBER_ASAN 1
-#endif
-#if __has_feature(thread_sanitizer)
-#define SLUICE_FIBER_TSAN 1
-#endif
-#endif
-#ifdef __SANITIZE_ADDRESS__
-#define SLUICE_FIBER_ASAN 1
-#endif
-#ifdef __SANITIZE_THREAD__
-#define SLUICE_FIBER_TSAN 1
-#endif
-#ifdef SLUICE_FIBER_ASAN
+#include "sluice/engine/detail/sanitizers.h"
+
+#ifdef SLUICE_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #include <sanitizer/lsan_interface.h>
 #endif
-#ifdef SLUICE_FIBER_TSAN
+#ifdef SLUICE_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -71,7 +59,7 @@ sluice_fiber_switch:
 namespace sluice::detail {
 namespace {
 
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
 constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 #else
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
@@ -83,7 +71,7 @@ struct Stacks {
   std::vector<void*> free;
   ~Stacks() {
     for (void* stack : free) {
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
       __lsan_unregister_root_region(stack, kStackBytes);
 #endif
       ::munmap(static_cast<char*>(stack) - page(), kStackBytes + page());
@@ -101,7 +89,7 @@ struct Stacks {
     if (whole == MAP_FAILED) throw std::bad_alloc();
     ::mprotect(whole, page(), PROT_NONE);
     void* const stack = static_cast<char*>(whole) + page();
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
     __lsan_register_root_region(stack, kStackBytes);
 #endif
     return stack;
@@ -136,26 +124,26 @@ Fiber::Fiber(Entry entry, void* argument) : entry_(entry), argument_(argument), 
   ::makecontext(context, &Fiber::begin, 0);
   saved_ = context;
 #endif
-#ifdef SLUICE_FIBER_TSAN
+#ifdef SLUICE_TSAN
   shadow_ = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
-#ifdef SLUICE_FIBER_TSAN
+#ifdef SLUICE_TSAN
   if (stack_) __tsan_destroy_fiber(shadow_);
 #endif
 #ifndef SLUICE_FIBER_ASM
   delete static_cast<ucontext_t*>(saved_);
 #endif
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
   if (stack_) __asan_unpoison_memory_region(stack_, kStackBytes);  // frames that were left for ever
 #endif
   if (stack_) stacks().free.push_back(stack_);
 }
 
 void Fiber::begin() {
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
   __sanitizer_finish_switch_fiber(nullptr, leaving->stack_ ? nullptr : &leaving->bottom_,
                                   leaving->stack_ ? nullptr : &leaving->size_);
 #endif
@@ -167,11 +155,11 @@ void Fiber::begin() {
 void Fiber::switch_to(Fiber& from, Fiber& to, [[maybe_unused]] bool for_ever) {
   arriving = &to;
   leaving = &from;
-#ifdef SLUICE_FIBER_TSAN
+#ifdef SLUICE_TSAN
   if (!from.stack_) from.shadow_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(to.shadow_, 0);
 #endif
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
   void* fake = nullptr;
   __sanitizer_start_switch_fiber(for_ever ? nullptr : &fake, to.bottom_, to.size_);
 #endif
@@ -181,7 +169,7 @@ void Fiber::switch_to(Fiber& from, Fiber& to, [[maybe_unused]] bool for_ever) {
   if (!from.saved_) from.saved_ = new ucontext_t;
   ::swapcontext(static_cast<ucontext_t*>(from.saved_), static_cast<ucontext_t*>(to.saved_));
 #endif
-#ifdef SLUICE_FIBER_ASAN
+#ifdef SLUICE_ASAN
   __sanitizer_finish_switch_fiber(fake, leaving->stack_ ? nullptr : &leaving->bottom_,
                                   leaving->stack_ ? nullptr : &leaving->size_);
 #endif

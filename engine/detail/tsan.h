@@ -1,7 +1,9 @@
 // oneTBB hands tasks over in code that ThreadSanitizer does not see. What is told to it here is what really happens.
 #pragma once
 
-#ifdef __SANITIZE_THREAD__
+#include "sluice/engine/detail/sanitizers.h"
+
+#ifdef SLUICE_TSAN
 #include <sanitizer/tsan_interface.h>
 #define SLUICE_HANDS_OVER(address) __tsan_release(address)
 #define SLUICE_TAKES_OVER(address) __tsan_acquire(address)

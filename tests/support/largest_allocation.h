@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "sluice/engine/detail/sanitizers.h"
+
 namespace sluice::test {
 
 inline thread_local std::size_t largest_allocation_of_thread = 0;
@@ -14,7 +16,7 @@ inline std::size_t largest_allocation() { return largest_allocation_of_thread; }
 
 }  // namespace sluice::test
 
-#if defined(SLUICE_DEFINE_COUNTING_NEW) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(SLUICE_DEFINE_COUNTING_NEW) && !defined(SLUICE_ASAN) && !defined(SLUICE_TSAN)
 
 #include <cstdlib>
 #include <new>
