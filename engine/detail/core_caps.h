@@ -35,7 +35,8 @@ void Core<P>::wake_cap_waiters() {
   for (auto& w : cap_parked_) w->parker.signal();
 }
 
-/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is.
+/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is. A look goes from
+/// one place to the next and may miss an op that goes the other way; that is progress.
 template <class P>
 template <class Full>
 bool Core<P>::park_at_cap(Full&& full) {
@@ -51,12 +52,15 @@ bool Core<P>::park_at_cap(Full&& full) {
   }
   cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
   if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
+  const std::uint64_t before = progress();
   const bool moves = !full() || anything_moves(false);
   if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
   cap_waiters_.fetch_sub(1, std::memory_order_seq_cst);
-  std::lock_guard lock(cap_mutex_);
-  std::erase(cap_parked_, parked);
-  return moves;
+  {
+    std::lock_guard lock(cap_mutex_);
+    std::erase(cap_parked_, parked);
+  }
+  return moves || !full() || anything_moves(false) || progress() != before;
 }
 
 /// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
@@ -86,7 +90,6 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     if (in_op()) refuse();
     if (options_.serial) drain_serial();
     if (park_at_cap([&] { return credits_.load(std::memory_order_seq_cst) <= 0; })) continue;
-    if (credits_.load() > 0 || anything_moves(false)) continue;
     if (grab_credits(slot, hard_floor)) break;
     refuse();
   }

@@ -21,11 +21,13 @@ lane   an op that waits for another, and its substitute           -DPROGRAM=2
 stop   two pushes against a stop                                  -DEACH=1
 stop   a stop returns, if every thread goes on                    -DEACH=1 -DENDS
 cap    two pushers at a cap of two                                -DEACH=2
+cap    the same while all of the cap awaits Completions           -DEACH=2 -DHELD=2
 
 lane   an op that waits for one of the same pusher, behind a third -DPROGRAM=3
 lane   three ops of two pushers, two workers                      -DPROGRAM=1 -DWIDTH=2
 stop   four pushes against a stop                                 -DEACH=2
 cap    three pushes each                                          -DEACH=3
+cap    two pushes each while half of the cap awaits a Completion  -DEACH=2 -DHELD=1
 chain  two-variable ops of two pushers, crossed; one fails        -DPROGRAM=1
 chain  any three accesses of one variable                         -DPROGRAM=4 -DWORKERS=1
 "
@@ -55,6 +57,7 @@ cap    the worker looks for waiters before the credits are there       -DEACH=2 
 cap    a pusher parks without a second look                            -DEACH=2 -DNO_SECOND_LOOK
 cap    an op's credit goes home before it is over                      -DEACH=2 -DCREDIT_FIRST
 cap    a worker that leaves keeps its credits                          -DEACH=2 -DNO_FLUSH
+cap    a pusher passes the cap by looks alone                          -DEACH=3 -DONLY_LOOKS
 "
 
 quick=no traces=
