@@ -186,8 +186,8 @@ class Engine {
   }
 
   /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
-  /// still poison a live variable, and of failed ops that wrote nothing, until clear_errors(). Not inside an op
-  /// (throws). Runs ops meanwhile, unless told not to (WaitOptions::help).
+  /// still poison a live variable, and (the latest 4,096 at least) of failed ops that wrote nothing, until
+  /// clear_errors(). Not inside an op (throws). Runs ops meanwhile, unless told not to (WaitOptions::help).
   void wait_all(const WaitOptions& how = {.help = true});
   /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
   void clear_errors();
@@ -209,8 +209,11 @@ class Engine {
   /// on stderr; stop may be called again).
   bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
 
-  /// Called with each root that nobody observed (no wait threw it), at clear_errors and stop. Default: one line on
-  /// stderr.
+  /// Called once with each root that nobody observed (no wait threw it), on the thread and at the time of a
+  /// clear_errors() or stop(). So that memory stays bounded some are reported earlier: of the roots that poison no live
+  /// variable the engine keeps the latest 4,096 or more, and a push, by an op too, reports the oldest that go. The hook
+  /// may call the engine; what it throws comes out of the call that it was called from, and a push has pushed nothing
+  /// then. Default: one line on stderr.
   void on_unobserved_error(std::function<void(const ErrorRoot&)> hook);
 
   /// Ops in flight: pushed and not completed.

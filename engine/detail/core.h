@@ -295,6 +295,8 @@ class Core final : public CoreBase {
   [[noreturn]] void raise(const ErrorRef& root);
   void report_unobserved();
   void prune_roots();
+  void shed_roots();
+  static void tell_unobserved(const ErrorRoot& root, const std::function<void(const ErrorRoot&)>* hook);
 
   const CoreOptions options_;
   const std::uint64_t uid_;  ///< tells engines apart in a thread's cache of slots
@@ -338,6 +340,9 @@ class Core final : public CoreBase {
 
   mutable typename P::Mutex error_mutex_;
   std::map<std::uint64_t, RootEntry> roots_;
+  std::size_t many_roots_ = std::size_t{1} << 13;  ///< so many are looked over
+  std::atomic<bool> too_many_roots_{false};        ///< since then nobody has called shed_roots
+  std::atomic<bool> shedding_{false};
   std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
   std::deque<std::uint64_t> failure_order_;
   ErrorRef stop_root_;

@@ -75,6 +75,8 @@ template <class P>
 
 template <class P>
 void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+  // A push has no lock here and may throw, and every engine that has many errors comes by.
+  if (too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
   const std::int64_t hard_floor = -3 * options_.max_ops;
   while (slot.credits <= 0) {
     if (grab_credits(slot, in_op() ? hard_floor : 0)) break;

@@ -9,6 +9,7 @@
 namespace sluice::detail {
 
 inline constexpr std::size_t kRememberedFailures = std::size_t{1} << 16;
+inline constexpr std::size_t kKeptRoots = 4096;  ///< of those that poison nothing, of each kind (shed_roots)
 
 inline std::string message_of(const std::exception_ptr& error) {
   if (!error) return "";
@@ -36,7 +37,10 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->line = op ? op->where.line() : 0;
   root->message = message;
   root->cause = std::move(cause);
-  if (roots_.size() > 4096 && (roots_.size() & 1023) == 0) prune_roots();
+  if (roots_.size() >= many_roots_) {
+    prune_roots();
+    too_many_roots_.store(true, std::memory_order_relaxed);
+  }
   roots_[root->sequence] = RootEntry{root, 0, false, false};
   return root;
 }
@@ -264,6 +268,56 @@ void Core<P>::prune_roots() {
     const RootEntry& e = item.second;
     return e.observed && e.live_variables == 0 && !e.wrote_nothing && e.root != lost_root_;
   });
+  many_roots_ = std::max(roots_.size() * 5 / 4, 2 * kKeptRoots);
+}
+
+/// Of the roots that poison no live variable only the latest stay: of those of ops that wrote nothing, which wait_all
+/// throws, and of the others. The hook is told of who goes and was never observed. For a thread that may throw and has
+/// no lock.
+template <class P>
+void Core<P>::shed_roots() {
+  if (shedding_.exchange(true, std::memory_order_acquire)) return;  // another does, or the hook is at it
+  struct Over {
+    std::atomic<bool>& shedding;
+    ~Over() { shedding.store(false, std::memory_order_release); }
+  } const over{shedding_};
+  too_many_roots_.store(false, std::memory_order_relaxed);
+  for (const bool wrote_nothing : {false, true}) {
+    const auto may_go = [&](const RootEntry& e) {
+      return e.live_variables == 0 && e.wrote_nothing == wrote_nothing && e.root != lost_root_;
+    };
+    std::size_t count = 0;
+    {
+      std::lock_guard lock(error_mutex_);
+      for (const auto& [sequence, entry] : roots_) count += may_go(entry);
+    }
+    for (std::uint64_t next = 0; count > kKeptRoots; --count) {
+      RootEntry gone;
+      std::shared_ptr<const std::function<void(const ErrorRoot&)>> hook;
+      {
+        std::lock_guard lock(error_mutex_);
+        auto it = roots_.lower_bound(next);
+        while (it != roots_.end() && !may_go(it->second)) ++it;
+        if (it == roots_.end()) break;
+        next = it->first + 1;
+        gone = std::move(it->second);
+        roots_.erase(it);
+        hook = unobserved_;
+      }
+      if (!gone.observed) tell_unobserved(*gone.root, hook.get());
+    }
+  }
+  std::lock_guard lock(error_mutex_);
+  prune_roots();
+}
+
+template <class P>
+void Core<P>::tell_unobserved(const ErrorRoot& root, const std::function<void(const ErrorRoot&)>* hook) {
+  if (root.kind == ErrorKind::stopped) return;  // who stops with `cancel` knows
+  if (hook && *hook) return (*hook)(root);
+  const char* const file = std::strrchr(root.file.c_str(), '/');
+  std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u: %s\n", root.operation.c_str(),
+               file ? file + 1 : root.file.c_str(), static_cast<unsigned>(root.line), root.message.c_str());
 }
 
 /// Tells the hook of each root that no wait threw, once.
@@ -286,14 +340,7 @@ void Core<P>::report_unobserved() {
       next = it->first + 1;
       hook = unobserved_;
     }
-    if (root->kind == ErrorKind::stopped) continue;  // who stops with `cancel` knows
-    if (hook && *hook) {
-      (*hook)(*root);
-    } else {
-      const char* const file = std::strrchr(root->file.c_str(), '/');
-      std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u: %s\n", root->operation.c_str(),
-                   file ? file + 1 : root->file.c_str(), static_cast<unsigned>(root->line), root->message.c_str());
-    }
+    tell_unobserved(*root, hook.get());
   }
 }
 
