@@ -4,13 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
 #include <source_location>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/engine/stream.h"
 #include "support.h"
 
 namespace sluice::testing {
@@ -66,5 +71,111 @@ struct Watched : QuietEngine {
 };
 
 inline std::string at(const Site& site) { return "(" + to_string(site); }
+
+/// A watched engine in which hangs are planted, and which lets all of them go when it ends. Ops are known by their
+/// names; each function returns when what it plants has got to where it stays.
+class Planted : public Watched {
+ public:
+  using Watched::Watched;
+  ~Planted() { let_go(); }
+
+  /// The variable of that name, made at its first use.
+  const Variable& v(const std::string& name) {
+    const auto [it, made] = variables_.try_emplace(name);
+    if (made) it->second = variable(it->first.c_str());
+    return it->second;
+  }
+  /// An op that would do nothing.
+  Ticket op(const char* name, std::vector<Access> accesses, Place on = cpu(0), Site site = Site::current()) {
+    sites_[name] = site;
+    return push([] {}, accesses, {.on = on, .name = name}, site);
+  }
+  /// One whose body blocks.
+  Ticket blocked(const char* name, std::vector<Access> accesses, Place on = cpu(0), Site site = Site::current()) {
+    sites_[name] = site;
+    Signal& begun = signal();
+    const Ticket t = push([this, &begun] { begun.raise(), gate_.pass(); }, accesses, {.on = on, .name = name}, site);
+    begun.wait();
+    return t;
+  }
+  /// One whose body waits for something else of the engine's.
+  Ticket waiting(const char* name, std::vector<Access> accesses, std::function<void()> body,
+                 Site site = Site::current()) {
+    sites_[name] = site;
+    const Ticket t = push(std::move(body), accesses, {.name = name}, site);
+    until(t, "blocked in its body");
+    return t;
+  }
+  /// One whose Completion nobody answers.
+  Ticket unanswered(const char* name, std::vector<Access> accesses, Site site = Site::current()) {
+    sites_[name] = site;
+    const Ticket t = push(held_.emplace_back().body(), accesses, {.name = name}, site);
+    until(t, "Completion");
+    return t;
+  }
+  /// One whose kernel does not end.
+  Ticket kernel(const char* name, std::vector<Access> accesses, int device, Site site = Site::current()) {
+    sites_[name] = site;
+    const auto launch = [this](Context& c) {
+      static_cast<SimulatedStream*>(c.stream())->launch([this] { gate_.pass(); });
+    };
+    const Ticket t = push(launch, accesses, {.on = sim(device), .name = name}, site);
+    until(t, "issued");
+    return t;
+  }
+  /// A Borrow of this thread, known as `name`.
+  void borrowed(const char* name, Access access, Site site = Site::current()) {
+    sites_[name] = site;
+    borrows_.push_back(borrow(access, site));
+  }
+  /// A thread outside of ops that blocks in f, which is known as `name`.
+  void thread(const char* name, std::function<void(const Site&)> f, Site site = Site::current()) {
+    sites_[name] = site;
+    threads_.emplace_back([f = std::move(f), site] { f(site); });
+  }
+  Site& site(const char* name) { return sites_[name]; }
+  /// A new one, which lives as long as this.
+  Signal& signal() { return signals_.emplace_back(); }
+  /// Opened by let_go.
+  const Gate& gate() const { return gate_; }
+
+  /// Watched::names, of a line such as "{show} ... waits for x behind a borrow [mine]": {show} stands for 'show' and
+  /// its site, [mine] for a site alone, and what lies at the dots does not matter.
+  void names_line(std::string_view line) {
+    std::vector<std::string> words(1);
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      if (line.substr(i, 5) == " ... ") {
+        words.emplace_back();
+        i += 4;
+      } else if (line[i] == '{' || line[i] == '[') {
+        const std::size_t end = line.find(line[i] == '{' ? '}' : ']', i);
+        const std::string name(line.substr(i + 1, end - i - 1));
+        ASSERT_TRUE(sites_.contains(name)) << name;
+        words.back() += (line[i] == '{' ? "'" + name + "' " : "") + at(sites_[name]);
+        i = end;
+      } else {
+        words.back() += line[i];
+      }
+    }
+    names(words);
+  }
+
+  void let_go() {
+    borrows_.clear();
+    gate_.open();
+    for (Held& h : held_) h.completion.done();
+    for (std::thread& t : threads_) t.join();
+    threads_.clear();
+  }
+
+ private:
+  std::map<std::string, Variable> variables_;  ///< their names lie in the keys
+  std::map<std::string, Site> sites_;
+  Gate gate_;
+  std::deque<Signal> signals_;
+  std::deque<Held> held_;
+  std::vector<Borrow> borrows_;
+  std::vector<std::thread> threads_;
+};
 
 }  // namespace sluice::testing
