@@ -233,6 +233,7 @@ class Core final : public CoreBase {
   bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);
   ErrorRef reason_to_skip(Captured* op);
   void settle_captured(Captured* op, const ErrorRef& error);
+  void captured_device_done(Captured* op, std::exception_ptr error);
   void finish_captured(Captured* op, ReadyList<P>& ready);
   bool has_alone(Operation* operation, const Node* node) const;
 

@@ -286,19 +286,12 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
         open_.fetch_add(1, std::memory_order_seq_cst);
         on_device_.fetch_add(1, std::memory_order_seq_cst);
         auto self = shared_from_this();
-        lane.stream->notify([this, self, op](std::exception_ptr failure) {
-          Slot<P>& mine = my_slot();
-          const Activity before = mine.activity.load(std::memory_order_relaxed);
-          mine.activity.store(Activity::running, std::memory_order_seq_cst);
-          ReadyList<P> ready;
-          if (failure) op->info->rare->device_error = std::move(failure);
-          if (op->info->rare->finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
-          open_.fetch_sub(1, std::memory_order_seq_cst);
-          on_device_.fetch_sub(1, std::memory_order_seq_cst);
-          process(ready, nullptr, nullptr);
-          flush(mine);
-          mine.activity.store(before, std::memory_order_release);
-        });
+        try {
+          lane.stream->notify(
+              [this, self, op](std::exception_ptr failure) { captured_device_done(op, std::move(failure)); });
+        } catch (...) {
+          captured_device_done(op, lane.stream->synchronize());  // nobody will call back
+        }
       }
     } else if (thrown) {
       error = root_of(&info, thrown, ErrorKind::failed);
@@ -385,6 +378,23 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
       if (auto it = roots_.find(error->sequence); it != roots_.end()) it->second.wrote_nothing = true;
   }
   program.flags.fetch_or(kCareful, std::memory_order_acq_rel);
+}
+
+template <class P>
+void Core<P>::captured_device_done(Captured* op, std::exception_ptr error) {
+  const AnySlot any(*this);
+  Slot<P>& slot = any.slot();
+  const Activity before = slot.activity.load(std::memory_order_relaxed);
+  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  RareParts<P>& parts = *op->info->rare;
+  if (error) parts.device_error = std::move(error);
+  ReadyList<P> ready;
+  if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
+  open_.fetch_sub(1, std::memory_order_seq_cst);
+  on_device_.fetch_sub(1, std::memory_order_seq_cst);
+  process(ready, nullptr, nullptr);
+  flush(slot);
+  slot.activity.store(before, std::memory_order_release);
 }
 
 /// Of a stream or async op: it is over.
