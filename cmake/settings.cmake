@@ -19,6 +19,10 @@ target_compile_options(sluice_settings INTERFACE -Wall -Wextra -Wpedantic -Wshad
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(sluice_settings INTERFACE -Wno-restrict)
 endif()
+# clang tells of deprecated functions that GCC 12's stable_sort calls inside of the library.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(sluice_settings INTERFACE -Wno-deprecated-declarations)
+endif()
 # One rounding per operation unless a kernel says otherwise: bits must not depend on what the compiler contracts.
 target_compile_options(sluice_settings INTERFACE -ffp-contract=off)
 # Nothing here reads errno after a maths function, and a call that may set it keeps loops with sqrt from vectorising.
@@ -27,6 +31,13 @@ if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
   add_compile_definitions(SLUICE_SANITIZED=1)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # The sanitizer as a library, as GCC has it: tests put an operator new of their own before the sanitizer's.
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so
+      OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+    get_filename_component(runtime "${runtime}" DIRECTORY)
+    add_link_options(-shared-libsan "LINKER:-rpath,${runtime}")
+  endif()
   if(SLUICE_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-Wno-tsan)  # the ready queues' fences, which tests/tsan.supp answers for
   endif()

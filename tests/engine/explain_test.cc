@@ -33,6 +33,7 @@ TEST(Explain, TheWholeWay) {
   Held held;
   const Site one = Site::current(), two = Site::current(), three = Site::current();
   engine.until(engine.push(held.body(), {write(frame)}, {.name = "decode"}, one), "Completion");
+  held.begun.wait();
   engine.push([] {}, {read(frame), write(thumb)}, {.name = "resize"}, two);
   const Ticket last = engine.push([] {}, {read(thumb), write(page)}, {.name = "place"}, three);
   const std::string way = "'place' " + at(three) + ", reads thumb, writes page) waits for thumb behind 'resize' " +
@@ -149,6 +150,7 @@ void exit_after_a_report() {
   const auto size = ::read(ends[0], text, sizeof text);
   ::dup2(real, STDERR_FILENO);
   if (size > 0) std::fwrite(text, 1, static_cast<std::size_t>(size), stderr);
+  held.begun.wait();
   held.completion.done();
   std::exit(0);
 }
@@ -217,6 +219,7 @@ TEST(Watchdog, StopNamesWhatIsOpenAtItsDeadline) {
   engine.watch(std::chrono::hours(1), [&](const std::string& report) { text += report; });
   const Site here = Site::current();
   engine.until(engine.push(held.body(), {write(frame)}, {.name = "download"}, here), "Completion");
+  held.begun.wait();
   EXPECT_FALSE(engine.stop(StopMode::drain, std::chrono::milliseconds(5)));
   EXPECT_THAT(text, ::testing::StartsWith("stop: the deadline came with 1 op in flight.\n  'download' " + at(here) +
                                           ", writes frame) has returned, but its Completion is not answered"));

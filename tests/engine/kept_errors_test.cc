@@ -19,6 +19,7 @@ struct Listening : Engine {
   Listening() : Engine({.mode_given = true, .threads = 1, .max_ops = 1024}) {
     on_unobserved_error([this](const ErrorRoot& root) { told.push_back(root.sequence); });
   }
+  ~Listening() { stop(); }  // tells `told`
   /// Ops that fail and are healed by the next write.
   void fail(const Variable& v, int times) {
     for (int i = 0; i < times; ++i) push([] { throw std::runtime_error("x"); }, {write(v)}, {.name = "healed"});
@@ -191,6 +192,7 @@ TEST(KeptErrors, PushesFromOpsTellToo) {
   engine.push([&] { again(); }, {update(v)});
   while (engine.in_flight() > 0) engine.wait_for(v, std::chrono::milliseconds(100));
   EXPECT_GT(told.load(), kKept);
+  engine.stop();
 }
 
 TEST(KeptErrors, SeveralPushersAtOnce) {

@@ -320,7 +320,7 @@ TEST(Semantics, Rule18SerialModeWithSeveralThreads) {
   Held late;
   engine.push(late.body(), {write(v)});
   engine.push([] {}, {read(v), write(w)});
-  std::thread answer([&] { late.completion.done(); });
+  std::thread answer([&] { late.begun.wait(), late.completion.done(); });
   engine.push([&] { engine.wait(w); }, {}).wait();
   answer.join();
 }

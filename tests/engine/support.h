@@ -46,6 +46,8 @@ class Signal {
   }
   void wait() const { raised_.wait(false); }
   bool raised() const { return raised_.load(); }
+  /// For the next time; nobody waits now.
+  void lower() { raised_.store(false); }
 
  private:
   std::atomic<bool> raised_{false};

@@ -109,7 +109,9 @@ class Planted : public Watched {
   /// One whose Completion nobody answers.
   Ticket unanswered(const char* name, std::vector<Access> accesses, Site site = Site::current()) {
     sites_[name] = site;
-    const Ticket t = push(held_.emplace_back().body(), accesses, {.name = name}, site);
+    Held& held = held_.emplace_back();
+    const Ticket t = push(held.body(), accesses, {.name = name}, site);
+    held.begun.wait();
     until(t, "Completion");
     return t;
   }
