@@ -1,6 +1,7 @@
 // Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
-// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets,
-// stop), core_errors.h (poison and roots) and core_explain.h (what is in flight, for those who ask).
+// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets),
+// core_stop.h (wait_all, stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h
+// (what is in flight, for those who ask).
 #pragma once
 
 #include <atomic>
@@ -224,7 +225,7 @@ class Core final : public CoreBase {
   bool anything_queued() const;
   void record_trace(Op* op, bool failed);
 
-  // core_replay.h
+  // core_capture.h, core_replay.h
   OpenPush record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                   const PushOptions& options, const std::source_location& where, Lane<P>& lane);
   void refuse_capture(const char* what) const;
@@ -237,7 +238,7 @@ class Core final : public CoreBase {
   void finish_captured(Captured* op, ReadyList<P>& ready);
   bool has_alone(Operation* operation, const Node* node) const;
 
-  // core_wait.h
+  // core_wait.h, core_stop.h
   enum class Blocked : std::uint8_t { done, timed_out };
   class Announced;
   /// The op as those who look know it: a captured one has no record, but its replay.
@@ -358,6 +359,7 @@ class Core final : public CoreBase {
 }  // namespace sluice::detail
 
 #include "sluice/engine/detail/core_caps.h"
+#include "sluice/engine/detail/core_capture.h"
 #include "sluice/engine/detail/core_errors.h"
 #include "sluice/engine/detail/core_explain.h"
 #include "sluice/engine/detail/core_lanes.h"
@@ -365,4 +367,5 @@ class Core final : public CoreBase {
 #include "sluice/engine/detail/core_records.h"
 #include "sluice/engine/detail/core_replay.h"
 #include "sluice/engine/detail/core_run.h"
+#include "sluice/engine/detail/core_stop.h"
 #include "sluice/engine/detail/core_wait.h"

@@ -1,5 +1,5 @@
 /* Pushes against stop(), and a thread that waits for an op's end (engine/detail/core_push.h: begin_push, abandon_push,
-   commit_push; core_wait.h: stop, wait_live, await_ticket; core_run.h: finish; core_setup.h: in_flight).
+   commit_push; core_stop.h: stop, wait_live; core_wait.h: await_ticket; core_run.h: finish; core_setup.h: in_flight).
 
    Each pusher has a slot with the pushes that it began; the worker has one with the ops it completed. What a stop relies
    on: it sees each push that does not see the stop, and the op's end tells who registered in the op's word. */

@@ -1,0 +1,152 @@
+// Core<P>, capture: pushes that are recorded, and the edges between them.
+#pragma once
+
+#include <algorithm>
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+template <class P>
+void Core<P>::refuse_capture(const char* what) const {
+  if (current_scope().recorder)
+    throw UsageError("[" + std::string(what) + "] inside a capture: nothing runs before the replay");
+}
+
+template <class P>
+std::shared_ptr<ProgramBase> Core<P>::begin_capture(const char* name, const std::source_location& where) {
+  if (current_scope().recorder) throw UsageError("[capture] " + to_string(where) + ": inside another capture");
+  auto program = std::make_shared<Recorded>();
+  program->core = shared_from_this();
+  program->name = name;
+  program->variables.push_back(Variable(new_variable(name, true)));
+  return program;
+}
+
+/// A push that is recorded: takes nothing of the caps, and has no ticket.
+template <class P>
+OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
+                         const PushOptions& options, const std::source_location& where, Lane<P>& lane) {
+  const ScopeState& scope = current_scope();
+  Recorded& program = *static_cast<Recorded*>(scope.recorder);
+  if (program.core.get() != this) bad_use(options, where, "inside a capture of another engine");
+  Info& info = program.infos.emplace_back();
+  try {
+    info.program = &program;
+    const auto before = [](const CapturedAccess<P>& a, const Node* node) { return locked_before(a.variable, node); };
+    const auto add = [&](const Access& a, std::size_t position) {
+      auto* node = static_cast<Node*>(a.variable);
+      auto at = std::lower_bound(info.accesses.begin(), info.accesses.end(), node, before);
+      if (at != info.accesses.end() && at->variable == node) {
+        if (at->mode != a.mode) at->mode = AccessMode::update;
+        return;
+      }
+      info.positions.insert(info.positions.begin() + (at - info.accesses.begin()),
+                            static_cast<std::uint16_t>(position));
+      info.accesses.insert(at, {node, a.mode, false});
+      node->refs.fetch_add(1, std::memory_order_relaxed);
+      program.variables.push_back(Variable(node));
+    };
+    for (std::size_t i = 0; i < accesses.size(); ++i) add(accesses[i], i);
+    if (scope.sequence) add({scope.sequence.get(), AccessMode::order}, accesses.size());
+    info.kind = OpKind::captured;
+    info.name = options.name ? options.name : options.op ? options.op->name : "op";
+    info.info = options.op;
+    info.where = where;
+    info.tag = scope.tag;
+    info.flags = scope.flags;
+    info.scope_device = lane.kind == LaneKind::io ? scope.device : lane.device;
+    info.cancel = scope.cancel;
+    info.attributes = options.attributes;
+    info.lane = lane.index;
+    info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift);
+    if (scope.tag || scope.flags || scope.cancel || info.scope_device != lane.device) info.path |= kOwnScope;
+    if (options.on_poison == OnPoison::run) info.path |= kSeesPoison;
+    if (lane.stream) info.path |= kOnStream;
+    void* closure = info.storage;
+    if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
+      closure = ::operator new (closure_size, std::align_val_t{64});
+      new (info.storage) void*(closure);
+      info.path |= kHeapClosure;
+    }
+    program.bytes += options.bytes;
+    return {&info, closure};
+  } catch (...) {
+    program.infos.pop_back();
+    throw;
+  }
+}
+
+/// Finds the edges: a reader follows the last writer, a writer all readers since, or else the last writer.
+template <class P>
+void Core<P>::end_capture(ProgramBase& base) {
+  Recorded& program = static_cast<Recorded&>(base);
+  std::vector<Info*> pushed;
+  for (Info& info : program.infos)
+    if (info.table) pushed.push_back(&info);
+  const std::size_t n = program.count = pushed.size();
+  struct Use {
+    std::int64_t writer = -1;
+    std::vector<std::uint32_t> readers;
+    bool exclusive = false, ordered = true;
+  };
+  std::unordered_map<Node*, Use> uses;
+  std::vector<std::vector<std::uint32_t>> edges(n);
+  program.ops = std::make_unique<Captured[]>(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Captured& op = program.ops[i];
+    Info& info = *pushed[i];
+    info.op = &op;
+    op.program = &program;
+    op.info = &info;
+    op.table = info.table;
+    op.lane = info.lane;
+    op.path = info.path | (info.table->async ? kAsync : 0);
+    if (op.is(kAsync) || op.is(kOnStream)) info.rare = std::make_unique<RareParts<P>>();
+    const auto follow = [&](std::uint32_t before) {
+      if (!edges[before].empty() && edges[before].back() == i) return;  // by another variable
+      edges[before].push_back(i);
+      ++op.predecessors;
+    };
+    for (const CapturedAccess<P>& a : info.accesses) {
+      Use& use = uses[a.variable];
+      if (a.mode != AccessMode::order) use.ordered = false;
+      if (a.mode == AccessMode::read) {
+        if (use.writer >= 0) follow(static_cast<std::uint32_t>(use.writer));
+        use.readers.push_back(i);
+        continue;
+      }
+      use.exclusive = true;
+      for (const std::uint32_t reader : use.readers) follow(reader);
+      if (use.readers.empty() && use.writer >= 0) follow(static_cast<std::uint32_t>(use.writer));
+      use.readers.clear();
+      use.writer = i;
+    }
+    op.start_pending.store(op.predecessors, std::memory_order_relaxed);
+    if (op.predecessors > 0) continue;
+    auto at = std::find_if(program.roots.begin(), program.roots.end(),
+                           [&](const auto& roots) { return roots.lane == op.lane && roots.priority == op.priority(); });
+    if (at == program.roots.end()) at = program.roots.insert(at, {op.lane, op.priority(), {}});
+    at->ops.push_back(&op);
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Captured& op = program.ops[i];
+    op.first_successor = static_cast<std::uint32_t>(program.successors.size());
+    op.successors = static_cast<std::uint32_t>(edges[i].size());
+    program.successors.insert(program.successors.end(), edges[i].begin(), edges[i].end());
+    if (edges[i].empty()) ++program.leaves;
+  }
+  program.accesses.push_back({program.variables.front().get(), AccessMode::order});
+  for (const auto& [node, use] : uses)
+    program.accesses.push_back({node, use.ordered     ? AccessMode::order
+                                      : use.exclusive ? AccessMode::update
+                                                      : AccessMode::read});
+  std::sort(program.accesses.begin(), program.accesses.end(), [](const Access& a, const Access& b) {
+    return locked_before(static_cast<const Node*>(a.variable), static_cast<const Node*>(b.variable));
+  });
+  if (program.accesses.size() > kMaxAccesses)
+    throw UsageError("[capture] " + std::to_string(program.accesses.size()) + " variables; " +
+                     std::to_string(kMaxAccesses) + " are the most");
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,107 @@
+// Core<P>, everything at once: wait_all, stop, and the end of the process.
+#pragma once
+
+#include <algorithm>
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// Waits for every op that is live now, and looks at nobody's error. False when the time was over first.
+template <class P>
+bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
+  const bool bounded = limit != std::chrono::nanoseconds::max();
+  const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
+  flush(my_slot());
+  if (options_.serial && !in_op()) drain_serial();
+  if (in_flight() == 0) return true;
+  struct Live {
+    std::uint32_t index;
+    std::uint64_t generation;
+  };
+  std::vector<Live> live;
+  const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
+  for (std::uint32_t s = 0; s < slabs; ++s) {
+    const Slab& slab = *slabs_[s].load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < kSlabOps; ++i) {
+      const std::uint64_t word = slab.ops[i].word.load(std::memory_order_seq_cst);
+      if ((word & kLive) && !(word & kInternal)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
+    }
+  }
+  // Backwards: records are given out in order, so when the last is over most of the others are.
+  std::reverse(live.begin(), live.end());
+  for (const Live& op : live) {
+    const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
+    if (!await_ticket(op.index, op.generation, left, helped)) return false;
+  }
+  return true;
+}
+
+template <class P>
+void Core<P>::wait_all(bool help) {
+  refuse_capture("wait_all");
+  refuse_forked("wait_all");
+  if (in_op()) deadlock("wait_all inside an op can never end: the op itself is part of it");
+  wait_live(std::chrono::nanoseconds::max(), lane_to_help(help));
+  std::vector<ErrorRef> roots;
+  {
+    std::lock_guard lock(error_mutex_);
+    for (auto& [sequence, entry] : roots_)
+      if (entry.live_variables > 0 || entry.wrote_nothing) roots.push_back(entry.root);
+    prune_roots();
+  }
+  if (roots.empty()) return;
+  AggregateError error(std::move(roots));
+  for (const ErrorRef& root : error.roots()) observe(root);
+  throw error;
+}
+
+/// For ops that are live, until they are over or this has to look again. Without memory too.
+template <class P>
+void Core<P>::wait_a_little(std::int64_t end) {
+  const auto left = std::chrono::nanoseconds(std::max<std::int64_t>(end - P::now(), 0));
+  try {
+    if (starts_fail()) rescue(true, [&] { return P::now() >= end; });
+    wait_live(std::min<std::chrono::nanoseconds>(5 * P::kTick, left));
+    P::yield();
+  } catch (const std::bad_alloc&) {
+    typename P::Parker().wait(std::chrono::milliseconds(1));
+  }
+}
+
+template <class P>
+void Core<P>::forked() noexcept {
+  forked_.store(true, std::memory_order_relaxed);
+  stopped_.store(true, std::memory_order_relaxed);  // what a push looks at
+  if (in_op()) thread_state().core = nullptr;
+}
+
+template <class P>
+void Core<P>::settle(std::chrono::nanoseconds limit) {
+  if (in_op() || forked_.load(std::memory_order_relaxed)) return;
+  const std::int64_t end = deadline_of(limit);
+  std::uint64_t seen = 0;
+  for (int quiet = 0; quiet < 3 && P::now() < end;) {
+    const std::uint64_t now = progress();
+    const bool moves = anything_moves(false);
+    quiet = !moves && (quiet == 0 || now == seen) ? quiet + 1 : 0;
+    seen = now;
+    if (moves) wait_a_little(end);
+  }
+}
+
+template <class P>
+bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
+  refuse_forked("stop");
+  if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
+  stopped_.store(true, std::memory_order_seq_cst);
+  if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);
+  P::heavy_fence();  // begin_push
+  const std::int64_t end = deadline_of(deadline);
+  bool drained = false;
+  while (!(drained = in_flight() == 0) && P::now() < end) wait_a_little(end);
+  report_unobserved();
+  return drained;
+}
+
+}  // namespace sluice::detail
