@@ -1,0 +1,113 @@
+#include "judge.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "chosen.h"
+#include "explore_run.h"
+#include "explore_search.h"
+#include "explore_small.h"
+#include "programs.h"
+
+namespace sluice::mutants {
+namespace {
+
+using detail::Explorer;
+
+/// Random programs against the serial model.
+Family sampled() {
+  return {"sample", [seed = std::uint64_t{0}](std::string& told) mutable -> std::string {
+            told = std::to_string(++seed);
+            const testing::ProgramResult result = testing::run_program(seed);
+            return result.hang ? "a hang" : result.mismatch;
+          }};
+}
+
+/// Every schedule of the small program with few deviations.
+Family every(const char* name, bool waits, int budget) {
+  auto all = std::make_shared<detail::Exhaustive>(budget);
+  return {name, [all, waits, run = std::uint64_t{0}](std::string& told) mutable -> std::string {
+            const testing::Deciding deciding(all.get());
+            if (!all->next_schedule()) {
+              told.clear();
+              return "";
+            }
+            told = "run " + std::to_string(++run);
+            Explorer::get().reset(0);
+            const testing::SmallResult result = testing::run_small(waits);
+            if (result.good()) return "";
+            told = all->decisions();
+            return result.hang ? "a hang" : result.mismatch;
+          }};
+}
+
+/// A program of this judge's, its schedule drawn from a seed.
+Family drawn(const char* name, std::string (*run)(std::uint64_t seed)) {
+  return {name, [run, seed = std::uint64_t{0}](std::string& told) mutable -> std::string {
+            told = std::to_string(++seed);
+            Explorer::get().reset(seed);
+            return run(seed);
+          }};
+}
+
+}  // namespace
+
+Running running{};
+
+double cpu_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::vector<Family> make_families() {
+  std::vector<Family> all{sampled(), every("every", false, 2), every("wait", true, 1)};
+  for (const Drawn& d : kDrawn) all.push_back(drawn(d.name, d.run));
+  return all;
+}
+
+Verdict judge(double seconds) {
+  Verdict verdict;
+  struct Turn {
+    Family family;
+    bool done = false;
+    std::uint64_t runs = 0, hits = 0;
+  };
+  std::vector<Turn> turns;
+  for (Family& f : make_families()) turns.push_back({std::move(f)});
+  const double start = cpu_seconds();
+  const auto used = [&] { return cpu_seconds() - start; };
+  // Each gets a turn, longer from round to round; who never comes by the mutant only the first.
+  double slice = 0.3;
+  for (int round = 0; used() < seconds; ++round, slice *= 1.5) {
+    bool any = false;
+    for (Turn& t : turns) {
+      if (t.done || (round > 0 && t.hits == 0)) continue;
+      any = true;
+      const double end = std::min(used() + slice, seconds);
+      do {
+        std::string seed;
+        std::snprintf(running.what, sizeof(running.what), "%s, after %llu", t.family.name.c_str(),
+                      static_cast<unsigned long long>(t.runs));
+        const std::uint32_t before = chosen >= 0 ? passed[static_cast<std::size_t>(chosen)] : 0;
+        const std::string wrong = t.family.step(seed);
+        ++running.schedules;
+        ++t.runs;
+        if (chosen >= 0 && passed[static_cast<std::size_t>(chosen)] != before) ++t.hits, verdict.reached = true;
+        if (!wrong.empty()) {
+          verdict.family = t.family.name, verdict.seed = seed, verdict.what = wrong;
+          verdict.seconds = used(), verdict.schedules = running.schedules;
+          return verdict;
+        }
+        if (seed.empty()) t.done = true;
+      } while (!t.done && used() < end);
+    }
+    if (!any) break;
+  }
+  verdict.seconds = used(), verdict.schedules = running.schedules;
+  return verdict;
+}
+
+}  // namespace sluice::mutants

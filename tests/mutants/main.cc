@@ -1,0 +1,391 @@
+// Runs the mutants of the protocol (tests/mutations.sh): one process each, judged by the schedule explorer.
+//
+//   mutants_main [--quick] [--seconds S] [--jobs N] [--only TEXT] [--survivors]
+//   mutants_main --list          all mutants, and how often each site is passed without one
+//   mutants_main --unmutated S   the judge on the protocol as it is, which must find nothing, for S seconds
+//
+// A mutant is caught by a mismatch, a race, a hang, a crash or a lost wake-up. equivalent.txt lists those that change
+// nothing, with the argument. The last line is `caught N of N`; the exit status is 0 if those are the same number and
+// the list of equivalents is right.
+#include <malloc.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "chosen.h"
+#include "judge.h"
+
+namespace sluice::mutants {
+namespace {
+
+struct Site {
+  const char* kind;
+  const char* file;
+  int line;
+  const char* detail;
+  const char* text;
+};
+constexpr Site kSites[] = {
+#include "sites.inc"
+};
+constexpr int kSiteCount = static_cast<int>(std::size(kSites));
+static_assert(kSiteCount <= kMostSites);
+
+using Order = std::memory_order;
+const char* name_of(Order order) {
+  switch (order) {
+    case Order::relaxed: return "relaxed";
+    case Order::consume: return "consume";
+    case Order::acquire: return "acquire";
+    case Order::release: return "release";
+    case Order::acq_rel: return "acq_rel";
+    case Order::seq_cst: return "seq_cst";
+  }
+  return "?";
+}
+
+struct Mutant {
+  int site;
+  bool order = false;
+  Order weaker = Order::relaxed;
+  std::string change;  ///< "load acquire -> relaxed"
+  std::string where() const { return std::string(kSites[site].file) + ":" + std::to_string(kSites[site].line); }
+};
+
+/// The orders one step weaker than `written`, of what an operation can have.
+std::vector<Order> weaker_than(const std::string& operation, Order written) {
+  const bool loads = operation == "load" || operation.starts_with("failure");
+  const bool stores = operation == "store";
+  switch (written) {
+    case Order::seq_cst:
+      return {loads ? Order::acquire : stores ? Order::release : Order::acq_rel};
+    case Order::acq_rel:
+      return {Order::acquire, Order::release};
+    case Order::acquire:
+    case Order::release:
+      return {Order::relaxed};
+    default:
+      return {};
+  }
+}
+
+/// The mutants of a site that change it least, from the order that is written there, or from a weaker one.
+std::vector<Mutant> mutants_of(int site, const Order* from = nullptr) {
+  const Site& s = kSites[site];
+  if (std::strcmp(s.kind, "by hand") == 0) return {{site, false, Order::relaxed, s.detail}};
+  if (std::strcmp(s.kind, "order") != 0) return {{site, false, Order::relaxed, std::string(s.detail) + " left out"}};
+  const std::string detail = s.detail, operation = detail.substr(0, detail.rfind(' ')),
+                    name = detail.substr(detail.rfind(' ') + 1);
+  Order written = Order::relaxed;
+  for (Order o : {Order::acquire, Order::release, Order::acq_rel, Order::seq_cst})
+    if (name == name_of(o)) written = o;
+  std::vector<Mutant> made;
+  for (Order o : weaker_than(operation, from ? *from : written))
+    made.push_back({site, true, o, detail + " -> " + name_of(o)});
+  return made;
+}
+
+// ---- equivalents
+
+struct Equivalents {
+  /// By file, change and line; the argument.
+  std::map<std::string, std::string> arguments;
+  std::set<std::string> used;
+
+  static std::string key(const std::string& file, const std::string& change, const std::string& text) {
+    return file + " | " + change + " | " + text;
+  }
+  /// equivalent.txt: lines `FILE | CHANGE | SOURCE LINE`, one or several, then their argument on indented lines.
+  void read(const std::string& path) {
+    std::ifstream in(path);
+    std::vector<std::string> keys;
+    bool argued = false;
+    for (std::string line; std::getline(in, line);) {
+      if (line.empty() || line[0] == '#') continue;
+      if (line[0] != ' ') {
+        if (argued) keys.clear();
+        argued = false;
+        keys.push_back(line);
+        arguments[line];
+        continue;
+      }
+      argued = true;
+      for (const std::string& k : keys)
+        arguments[k] += (arguments[k].empty() ? "" : " ") + line.substr(line.find_first_not_of(' '));
+    }
+  }
+  const std::string* find(const Mutant& m) {
+    const Site& s = kSites[m.site];
+    const auto it = arguments.find(key(s.file, m.change, s.text));
+    if (it == arguments.end()) return nullptr;
+    used.insert(it->first);
+    return &it->second;
+  }
+};
+
+// ---- one mutant, one process
+
+int report_to = -1;  ///< the child's end of the pipe
+
+void report(const char* outcome, const char* family, const char* seed, const char* what, double seconds) {
+  char line[700];
+  const int size = std::snprintf(line, sizeof(line), "%s\t%s\t%s\t%s\t%.1f\n", outcome, family, seed, what, seconds);
+  [[maybe_unused]] const ssize_t n =
+      ::write(report_to, line, static_cast<std::size_t>(std::min<int>(size, sizeof(line) - 1)));
+}
+
+void broke_off(int signal) {
+  static std::uint64_t seen = ~std::uint64_t{0};
+  if (signal == SIGALRM && running.schedules != seen) {  // it goes on; or the whole process was stopped for a while
+    seen = running.schedules;
+    ::alarm(8);
+    return;
+  }
+  const char* const what = signal == SIGALRM   ? "blocked outside of the explorer"
+                           : signal == SIGABRT ? "aborted"
+                                               : "crashed";
+  report("caught", running.what, "-", what, cpu_seconds());
+  std::_Exit(0);
+}
+
+void handle_signals() {
+  static char stack[1 << 16];  // a fiber's may have overflowed
+  stack_t other{};
+  other.ss_sp = stack;
+  other.ss_size = sizeof(stack);
+  ::sigaltstack(&other, nullptr);
+  struct sigaction action {};
+  action.sa_handler = broke_off;
+  action.sa_flags = SA_ONSTACK | SA_NODEFER;
+  for (int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::sigaction(signal, &action, nullptr);
+  ::alarm(8);
+}
+
+[[noreturn]] void run_child(const Mutant& m, double seconds) {
+  if (!std::freopen("/dev/null", "w", stderr)) std::_Exit(1);
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  handle_signals();
+  chosen = m.site;
+  weaker = m.weaker;
+  const Verdict v = judge(seconds);
+  report(!v.what.empty() ? "caught" : v.reached ? "survived" : "unreached", v.family.c_str(), v.seed.c_str(),
+         v.what.c_str(), v.seconds);
+  std::_Exit(0);
+}
+
+struct Child {
+  Mutant mutant;
+  pid_t pid;
+  int pipe;
+};
+
+Child start(const Mutant& m, double seconds) {
+  int ends[2];
+  if (::pipe(ends) != 0) std::abort();
+  std::fflush(stdout);
+  const pid_t pid = ::fork();
+  if (pid < 0) std::abort();
+  if (pid == 0) {
+    ::close(ends[0]);
+    report_to = ends[1];
+    run_child(m, seconds);
+  }
+  ::close(ends[1]);
+  return {m, pid, ends[0]};
+}
+
+struct Outcome {
+  Mutant mutant;
+  std::string outcome, family, seed, what;
+  double seconds = 0;
+};
+
+Outcome read_outcome(const Child& c) {
+  std::string line;
+  char part[512];
+  for (ssize_t n; (n = ::read(c.pipe, part, sizeof(part))) > 0;) line.append(part, static_cast<std::size_t>(n));
+  ::close(c.pipe);
+  Outcome o{c.mutant, "caught", "?", "-", "died without a word", 0};
+  std::vector<std::string> fields;
+  std::istringstream in(line.substr(0, line.find('\n')));
+  for (std::string field; std::getline(in, field, '\t');) fields.push_back(field);
+  if (fields.size() == 5)
+    o.outcome = fields[0], o.family = fields[1], o.seed = fields[2], o.what = fields[3],
+    o.seconds = std::atof(fields[4].c_str());
+  return o;
+}
+
+// ---- all of them
+
+struct Options {
+  bool quick = false, list = false, with_equivalents = false;
+  double seconds = 60, unmutated = 0;
+  int jobs = 1, most = 0;
+  std::string only, equivalents = SLUICE_SOURCE_DIR "/tests/mutants/equivalent.txt";
+};
+
+std::vector<Mutant> all_mutants(const Options& options) {
+  std::vector<Mutant> all;
+  for (int s = 0; s < kSiteCount; ++s)
+    for (Mutant& m : mutants_of(s))
+      if (options.only.empty() || (m.where() + " " + m.change).find(options.only) != std::string::npos)
+        all.push_back(std::move(m));
+  return all;
+}
+
+/// Some of each kind in each file.
+std::vector<Mutant> quick_choice(const std::vector<Mutant>& all) {
+  std::map<std::string, int> count;
+  std::vector<Mutant> some;
+  for (const Mutant& m : all) {
+    const std::string group = std::string(kSites[m.site].kind) + kSites[m.site].file;
+    if (count[group]++ % 6 == 0) some.push_back(m);
+  }
+  return some;
+}
+
+int unmutated(double seconds) {
+  handle_signals();
+  report_to = 1;
+  const Verdict v = judge(seconds);
+  std::printf("%llu schedules, %.0f s: %s\n", static_cast<unsigned long long>(v.schedules), v.seconds,
+              v.what.empty() ? "nothing found" : (v.family + " " + v.seed + ": " + v.what).c_str());
+  std::map<std::string, std::pair<int, int>> by_file;
+  for (int s = 0; s < kSiteCount; ++s) {
+    auto& [reached, total] = by_file[kSites[s].file];
+    ++total;
+    reached += passed[static_cast<std::size_t>(s)] > 0;
+  }
+  for (const auto& [file, n] : by_file) std::printf("  %-16s %d of %d sites reached\n", file.c_str(), n.first, n.second);
+  return v.what.empty() ? 0 : 1;
+}
+
+int run(const Options& options) {
+  Equivalents equivalents;
+  equivalents.read(options.equivalents);
+  std::vector<Mutant> all = all_mutants(options);
+  // One that is equivalent says nothing of the next weaker order.
+  std::vector<std::pair<Mutant, std::string>> argued;
+  std::vector<Mutant> judged;
+  const auto sort_out = [&](const Mutant& m, auto&& again) -> void {
+    const std::string* const argument = equivalents.find(m);
+    if (!argument || options.with_equivalents) judged.push_back(m);
+    if (!argument) return;
+    argued.emplace_back(m, *argument);
+    if (!m.order) return;
+    for (const Mutant& weaker : mutants_of(m.site, &m.weaker)) again(weaker, again);
+  };
+  for (const Mutant& m : all) sort_out(m, sort_out);
+  {  // two ways down may lead to one order
+    std::set<std::pair<int, std::string>> seen;
+    std::erase_if(judged, [&](const Mutant& m) { return !seen.insert({m.site, m.change}).second; });
+    seen.clear();
+    std::erase_if(argued, [&](const auto& a) { return !seen.insert({a.first.site, a.first.change}).second; });
+  }
+  if (options.quick) judged = quick_choice(judged);
+  if (options.list) {
+    for (const Mutant& m : judged)
+      std::printf("%-20s %-10s %s\n", m.where().c_str(), kSites[m.site].kind, m.change.c_str());
+    std::printf("%zu mutants, %zu equivalents\n", judged.size(), argued.size());
+    return 0;
+  }
+
+  std::printf("%-20s %-10s %-52s caught by\n", "mutant", "kind", "change");
+  std::deque<Mutant> rest(judged.begin(), judged.end());
+  std::vector<Child> children;
+  std::vector<Outcome> survivors;
+  std::map<std::string, std::pair<int, int>> by_kind;
+  std::size_t caught = 0, done = 0;
+  while (!rest.empty() || !children.empty()) {
+    while (!rest.empty() && children.size() < static_cast<std::size_t>(options.jobs)) {
+      children.push_back(start(rest.front(), options.seconds));
+      rest.pop_front();
+    }
+    int status = 0;
+    const pid_t pid = ::wait(&status);
+    const auto it = std::find_if(children.begin(), children.end(), [&](const Child& c) { return c.pid == pid; });
+    if (it == children.end()) continue;
+    const Outcome o = read_outcome(*it);
+    children.erase(it);
+    ++done;
+    auto& [kind_caught, kind_total] = by_kind[kSites[o.mutant.site].kind];
+    ++kind_total;
+    if (o.outcome == "caught") {
+      ++caught, ++kind_caught;
+      std::printf("%-20s %-10s %-52s %s %s, %.1f s: %s\n", o.mutant.where().c_str(), kSites[o.mutant.site].kind,
+                  o.mutant.change.c_str(), o.family.c_str(), o.seed.c_str(), o.seconds, o.what.c_str());
+    } else {
+      survivors.push_back(o);
+      std::printf("%-20s %-10s %-52s %s\n", o.mutant.where().c_str(), kSites[o.mutant.site].kind,
+                  o.mutant.change.c_str(), o.outcome == "survived" ? "SURVIVES" : "NOT REACHED");
+    }
+    if (done % 25 == 0) std::printf("-- %zu of %zu judged, %zu caught\n", done, judged.size(), caught);
+    std::fflush(stdout);
+  }
+  if (!options.quick) {
+    std::printf("\nequivalents\n");
+    for (const auto& [m, argument] : argued)
+      std::printf("%-20s %-52s %s\n", m.where().c_str(), m.change.c_str(), argument.c_str());
+  }
+  std::printf("\n");
+  for (const auto& [kind, n] : by_kind) std::printf("%-10s caught %d of %d\n", kind.c_str(), n.first, n.second);
+  bool good = caught == judged.size();
+  for (const auto& [k, argument] : equivalents.arguments) {
+    if (!options.only.empty() || (equivalents.used.count(k) && !argument.empty())) continue;
+    std::printf("equivalent.txt %s: %s\n", argument.empty() ? "has no argument for" : "names what is not there", k.c_str());
+    good = false;
+  }
+  for (const Outcome& o : survivors) {
+    std::printf("%s\n  %s | %s | %s\n", o.outcome.c_str(), kSites[o.mutant.site].file, o.mutant.change.c_str(),
+                kSites[o.mutant.site].text);
+  }
+  std::printf("equivalents %zu\n", argued.size());
+  std::printf("caught %zu of %zu\n", caught, judged.size());
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace sluice::mutants
+
+int main(int count, char** words) {
+  using namespace sluice::mutants;
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const auto value = [&] { return i + 1 < count ? words[++i] : ""; };
+    if (word == "--quick") {
+      options.quick = true;
+    } else if (word == "--list") {
+      options.list = true;
+    } else if (word == "--seconds") {
+      options.seconds = std::atof(value());
+    } else if (word == "--jobs") {
+      options.jobs = std::max(1, std::atoi(value()));
+    } else if (word == "--only") {
+      options.only = value();
+    } else if (word == "--with-equivalents") {
+      options.with_equivalents = true;
+    } else if (word == "--unmutated") {
+      options.unmutated = std::atof(value());
+    } else {
+      std::fprintf(stderr, "what is %s?\n", word.c_str());
+      return 2;
+    }
+  }
+  const int result = options.unmutated > 0 ? unmutated(options.unmutated) : run(options);
+  std::fflush(stdout);
+  std::_Exit(result);
+}
