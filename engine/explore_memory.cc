@@ -6,7 +6,7 @@
 namespace sluice::detail {
 
 void Memory::begin_run() {
-  ++run_;
+  present_run = ++run_;
   used_ = 0;
   s_ = 0;
   fences_ = {};

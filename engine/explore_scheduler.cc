@@ -28,6 +28,7 @@ void Explorer::reset(std::uint64_t seed) {
   seed_ = seed;
   hash_ = points_ = stalls_ = 0;
   clock_ = 0;
+  race_ = nullptr;
   own_ = nullptr;
   Guests::get().reset(seed);
 }
@@ -111,6 +112,7 @@ bool Explorer::run(std::vector<std::function<void()>> bodies, std::uint64_t max_
   runner_->sight.strand = -1;
   switch_to(*strands_[static_cast<std::size_t>(decider_->next({able_, 0, -1}))], false);
   current_ = nullptr;
+  running_sight = nullptr;
   if (hung_) {
     // Their stacks hold what others may still name.
     static auto* const left = new std::vector<std::unique_ptr<Strand>>;
@@ -137,6 +139,7 @@ void Explorer::switch_to(Strand& to, bool for_ever) {
   from.locals.slots = ThreadObject<SlotCache>::exchange(to.locals.slots);
   from.locals.scope = ThreadObject<ScopeState>::exchange(to.locals.scope);
   current_ = &to;
+  running_sight = to.sight.strand < 0 ? nullptr : &to.sight;
   Fiber::switch_to(from.fiber, to.fiber, for_ever);
 }
 

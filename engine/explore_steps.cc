@@ -15,8 +15,14 @@ void Explorer::print(const char* what, std::uint32_t location, std::uint64_t val
                current_->sight.strand, what, location, static_cast<unsigned long long>(value));
 }
 
+void Explorer::race(const char* what) {
+  if (!race_) race_ = what;
+  if (print_) std::fprintf(print_, "  -- a race on %s\n", what);
+}
+
 /// A step of the calling strand, after a point().
 Location& Explorer::begin(const Trail& trail, std::uint64_t value, bool shared, const char* what) {
+  use_made(trail);
   Location& x = memory_.at(trail, value);
   Memory::step(current_->sight);
   decider_->event(current_->sight.strand, place_of(x), shared);
@@ -78,6 +84,7 @@ bool Explorer::compare(const Trail& trail, std::uint64_t value, std::uint64_t* e
   Strand& me = *current_;
   // One that fails is only a load, which is known when it has run.
   point();
+  use_made(trail);
   Location& x = memory_.at(trail, value);
   Memory::step(me.sight);
   const bool would = x.last().value == *expected;

@@ -84,12 +84,14 @@ struct ProgramState final : ProgramBase {
   std::vector<Access> accesses;     ///< of a replay as a whole
   // Of the present run.
   alignas(64) typename P::template Atomic<std::uint32_t> flags{0};
-  OpRecord<P>* running = nullptr;
+  template <class T>
+  using Plain = typename P::template Plain<T>;
+  Plain<OpRecord<P>*> running = nullptr;
   std::shared_ptr<CancelState> cancel;
-  ErrorRef skip;         ///< all ops are skipped for it
-  ErrorRef first_error;  ///< in the order of the pushes; under the core's error mutex, as the next
-  std::size_t first_failed = 0;
-  std::int64_t pushed_at = 0;
+  Plain<ErrorRef> skip;         ///< all ops are skipped for it
+  Plain<ErrorRef> first_error;  ///< in the order of the pushes; under the core's error mutex, as the next
+  Plain<std::size_t> first_failed = 0;
+  Plain<std::int64_t> pushed_at = 0;
   alignas(64) typename P::template Atomic<std::int32_t> leaves_left{0};
 };
 

@@ -110,7 +110,7 @@ Look Core<P>::look() {
         o.file = op.where.file_name();
         o.line = op.where.line();
         o.kind = op.kind;
-        o.lane = op.kind == OpKind::body ? op.lane : std::uint16_t{0};
+        o.lane = op.kind == OpKind::body ? std::uint16_t{op.lane} : std::uint16_t{0};
         o.running = (op.kind == OpKind::body || op.kind == OpKind::replay) && pinned.begun();
         o.returned = parts.returned.load(std::memory_order_relaxed);
         o.on_stream = op.is(kOnStream);

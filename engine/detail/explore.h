@@ -127,6 +127,43 @@ struct ExplorePolicy {
     Trail trail_;
   };
 
+  /// A field that is no atomic: two accesses of which one is a write must be ordered. To look costs no step.
+  template <class T>
+  class Plain {
+   public:
+    Plain() { see(true); }
+    Plain(T value) : value_(std::move(value)) { see(true); }  // NOLINT: as T itself
+    Plain(const Plain& other) : value_(other.get()) { see(true); }
+    Plain& operator=(const Plain& other) { return *this = T(other.get()); }
+    template <class U>
+    Plain& operator=(U&& value) {
+      see(true);
+      value_ = std::forward<U>(value);
+      return *this;
+    }
+    operator const T&() const { return get(); }  // NOLINT
+    explicit operator bool() const requires(!std::is_arithmetic_v<T> && !std::is_pointer_v<T>) {
+      return static_cast<bool>(get());
+    }
+    const T& operator->() const { return get(); }
+    template <class U>
+    Plain& operator|=(U bits) {
+      return *this = static_cast<T>(get() | bits);
+    }
+
+   private:
+    static_assert(!std::is_const_v<T>);
+    const T& get() const {
+      see(false);
+      return value_;
+    }
+    void see(bool writes) const {
+      if (Explorer::inside()) Explorer::get().plain(cell_, writes, __PRETTY_FUNCTION__);
+    }
+    T value_{};
+    mutable Cell cell_;
+  };
+
   class Mutex {
    public:
     void lock() {

@@ -73,11 +73,6 @@ struct Location {
   StoreRecord& last() { return record(newest); }
 };
 
-/// In each object of the policy: where its Location is, if it has one in this run.
-struct Trail {
-  mutable std::uint32_t run = 0, index = 0;
-};
-
 /// A strand's part of the memory.
 struct Sight {
   int strand = 0;
@@ -85,6 +80,82 @@ struct Sight {
   View fenced;   ///< what its last fence releases with every later relaxed store
   View pending;  ///< what its relaxed loads would have acquired; a fence acquires it
   std::uint32_t steps = 0;
+
+  /// What it does between two steps counts with the later one: the earlier may have released already.
+  std::int16_t epoch() const {
+    const std::int16_t at = view.clock.at[static_cast<std::size_t>(strand)];
+    return at < kNever - 2 ? static_cast<std::int16_t>(at + 1) : std::int16_t{0};
+  }
+  bool knows(int other, std::int16_t step) const {
+    return other < 0 || other == strand || step <= view.clock.at[static_cast<std::size_t>(other)];
+  }
+};
+/// The strand that is running; null outside of the explorer's runs.
+inline constinit thread_local const Sight* running_sight = nullptr;
+inline constinit std::uint32_t present_run = 0;
+
+/// In each object of the policy: where its Location is, if it has one in this run; and if a strand made it, which, and
+/// when. To make an atomic is no atomic operation: others must know of it by other means.
+struct Trail {
+  Trail() {
+    if (!running_sight) return;
+    made_in = present_run;
+    maker = static_cast<std::int16_t>(running_sight->strand);
+    made_at = running_sight->epoch();
+  }
+  bool known_to(const Sight& me) const { return made_in != present_run || me.knows(maker, made_at); }
+  mutable std::uint32_t run = 0, index = 0;
+  std::uint32_t made_in = 0;
+  std::int16_t maker = -1, made_at = 0;
+};
+
+/// Who wrote and read a field that is no atomic, as far as it may still race.
+class Cell {
+ public:
+  /// False: a race.
+  bool read(const Sight& me) {
+    begin();
+    const bool good = me.knows(writer_, written_);
+    if (reader_ == kMany) {
+      (*reads_).at[at(me.strand)] = me.epoch();
+    } else if (me.knows(reader_, read_)) {
+      reader_ = static_cast<std::int16_t>(me.strand);
+      read_ = me.epoch();
+    } else {
+      if (!reads_) reads_ = std::make_unique<Clock>();
+      *reads_ = {};
+      reads_->at[at(reader_)] = read_;
+      reads_->at[at(me.strand)] = me.epoch();
+      reader_ = kMany;
+    }
+    return good;
+  }
+  bool write(const Sight& me) {
+    begin();
+    bool good = me.knows(writer_, written_);
+    if (reader_ == kMany) {
+      for (int s = 0; s < kStrands; ++s) good = good && me.knows(s, reads_->at[at(s)]);
+    } else {
+      good = good && me.knows(reader_, read_);
+    }
+    writer_ = static_cast<std::int16_t>(me.strand);
+    written_ = me.epoch();
+    reader_ = -1;
+    return good;
+  }
+
+ private:
+  static constexpr std::int16_t kMany = -2;
+  static std::size_t at(int strand) { return static_cast<std::size_t>(strand); }
+  /// What was before the run, all know.
+  void begin() {
+    if (run_ == present_run) return;
+    run_ = present_run;
+    writer_ = reader_ = -1;
+  }
+  std::uint32_t run_ = 0;
+  std::int16_t writer_ = -1, written_ = 0, reader_ = -1, read_ = 0;
+  std::unique_ptr<Clock> reads_;  ///< by several strands of which none knows the others'
 };
 
 class Memory {

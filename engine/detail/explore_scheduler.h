@@ -40,6 +40,8 @@ class Explorer {
   /// How often nobody could go on until some time limit passed. Where no wait is meant to run out, each is a wake-up
   /// that was lost.
   std::uint64_t stalls() const { return stalls_; }
+  /// The first data race since reset: what was read or written, by whom nothing orders with another access; or null.
+  const char* race() const { return race_; }
   /// Prints each step from now on; null: no more.
   void print_to(std::FILE* file) { print_ = file; }
 
@@ -73,6 +75,11 @@ class Explorer {
   std::uint32_t run_number() const { return memory_.run(); }
   int value(int count) { return count > 1 ? decider_->value(count) : 0; }
   void note(std::uint64_t what) { hash_ += Draw(what ^ stamp())(); }
+  /// A read or a write of a field that is no atomic.
+  void plain(Cell& cell, bool writes, const char* what) {
+    if (!(writes ? cell.write(*running_sight) : cell.read(*running_sight))) [[unlikely]]
+      race(what);
+  }
 
  private:
   struct Strand;
@@ -89,6 +96,11 @@ class Explorer {
   void switch_to(Strand& to, bool for_ever);
   [[noreturn]] void give_up(const char* why);
   void wake_watchers(Location& x);
+  void race(const char* what);
+  void use_made(const Trail& trail) {
+    if (!trail.known_to(*running_sight)) [[unlikely]]
+      race("an atomic that is still being made");
+  }
   std::uint64_t stamp() const;
   void print(const char* what, std::uint32_t location, std::uint64_t value);
 
@@ -104,6 +116,7 @@ class Explorer {
   bool hung_ = false;
   std::uint64_t seed_ = 0, hash_ = 0, points_ = 0, max_points_ = 0, stalls_ = 0;
   std::int64_t clock_ = 0;
+  const char* race_ = nullptr;
   std::FILE* print_ = nullptr;
 };
 

@@ -30,6 +30,10 @@ struct QueueTraits : moodycamel::ConcurrentQueueDefaultTraits {
 struct SystemPolicy {
   template <class T>
   using Atomic = std::atomic<T>;
+  /// What the protocol publishes by its atomics, and is none itself. The explorer checks that it is: its Plain is a
+  /// class.
+  template <class T>
+  using Plain = T;
   using Mutex = std::mutex;
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 

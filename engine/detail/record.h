@@ -58,13 +58,15 @@ struct VariableNode;
 
 template <class P>
 struct Token {
+  template <class T>
+  using Plain = typename P::template Plain<T>;
   typename P::template Atomic<std::uint32_t> state{0};
-  std::uint16_t position = 0;  ///< of its first mention in the push
-  AccessMode mode = AccessMode::read;
-  bool heal = false;  ///< Context::heal was called
-  Token* next = nullptr;
-  VariableNode<P>* variable = nullptr;
-  OpRecord<P>* op = nullptr;
+  Plain<std::uint16_t> position = 0;  ///< of its first mention in the push
+  Plain<AccessMode> mode = AccessMode::read;
+  Plain<bool> heal = false;  ///< Context::heal was called
+  Plain<Token*> next = nullptr;
+  Plain<VariableNode<P>*> variable = nullptr;
+  Plain<OpRecord<P>*> op = nullptr;
 
   bool exclusive() const { return mode != AccessMode::read; }
 };
@@ -122,7 +124,7 @@ struct WaitState {
   enum : std::uint32_t { waiting, done, left };
   typename P::template Atomic<std::uint32_t> state{waiting};
   typename P::Parker parker;
-  ErrorRef error;                     ///< written before `done`
+  typename P::template Plain<ErrorRef> error;  ///< written before `done`
   WaitState* next_blocked = nullptr;  ///< in the engine's list of those, under its mutex
 };
 
@@ -152,15 +154,17 @@ struct RareParts {
   // Of stream and async ops: complete rights still missing, its body, its device work or its Completion.
   typename P::template Atomic<std::int32_t> finish_pending{0};
   // The running thread's.
-  ErrorRef start_error;               ///< why the body was skipped
-  std::exception_ptr thrown;          ///< by the body
+  template <class T>
+  using Plain = typename P::template Plain<T>;
+  Plain<ErrorRef> start_error;        ///< why the body was skipped
+  Plain<std::exception_ptr> thrown;   ///< by the body
   std::atomic<bool> returned{false};  ///< the body did, of a stream or async op: for those who look (core_explain.h)
   // The Completion's.
-  bool answered = false;         ///< with an error
-  std::exception_ptr exception;  ///< that it was failed with
+  Plain<bool> answered = false;         ///< with an error
+  Plain<std::exception_ptr> exception;  ///< that it was failed with
   ErrorKind exception_kind = ErrorKind::failed;
   // The device's.
-  std::exception_ptr device_error;
+  Plain<std::exception_ptr> device_error;
   // Of the last op that failed here and that the engine had no memory to remember; under the core's error mutex.
   ErrorRef failure;
   std::uint64_t failure_id = 0;
@@ -177,7 +181,7 @@ struct RareParts {
     returned.store(false, std::memory_order_relaxed);
     traced = false;
     started_at = ended_at = 0;
-    start_error.reset();
+    start_error = nullptr;
     thrown = exception = device_error = nullptr;
     answered = false;
     exception_kind = ErrorKind::failed;
@@ -201,11 +205,13 @@ inline constexpr int kCountShift = 10, kPriorityShift = 13;  ///< above the bits
 /// What a lane's queue holds.
 template <class P>
 struct Runnable {
+  template <class T>
+  using Plain = typename P::template Plain<T>;
   typename P::template Atomic<std::uint64_t> word{0};  ///< generation, references, RecordState
-  const ClosureTable* table = nullptr;
-  Runnable* next = nullptr;  ///< in a ready list
-  std::uint16_t lane = 0;
-  std::uint16_t path = 0;
+  Plain<const ClosureTable*> table = nullptr;
+  Plain<Runnable*> next = nullptr;  ///< in a ready list
+  Plain<std::uint16_t> lane = 0;
+  Plain<std::uint16_t> path = 0;
 
   bool is(OpPath bit) const { return path & bit; }
   int priority() const { return path >> kPriorityShift; }
@@ -250,7 +256,8 @@ struct ReadyList {
     T* pop() {
       T* op = head;
       if (op) {
-        head = static_cast<T*>(op->next);
+        Runnable<P>* const after = op->next;
+        head = static_cast<T*>(after);
         if (!head) tail = nullptr;
       }
       return op;

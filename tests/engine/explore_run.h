@@ -56,6 +56,7 @@ class ProgramRun {
     result.hash = detail::Explorer::get().trace_hash();
     result.points = detail::Explorer::get().points();
     if (result.hang) return result;
+    if (detail::Explorer::get().race()) fail(std::string("a race on ") + detail::Explorer::get().race());
     // Time passed because nobody could go on: a wake-up was lost. Only the caps may need a time limit.
     if (detail::Explorer::get().stalls() && p_.max_ops == 0)
       fail("a lost wake-up: all stood until a time limit passed");

@@ -66,6 +66,7 @@ inline SmallResult run_small(bool waits) {
   if (!found) result.mismatch = "values that no order of the pushes gives";
   if (overlap) result.mismatch = "two bodies that conflict ran at once";
   if (early) result.mismatch = "a wait ended before the op that it follows";
+  if (detail::Explorer::get().race()) result.mismatch = std::string("a race on ") + detail::Explorer::get().race();
   if (detail::Explorer::get().stalls()) result.mismatch = "a lost wake-up: all stood until a time limit passed";
   return result;
 }

@@ -84,7 +84,7 @@ Verdict judge(double seconds) {
   for (int round = 0; used() < seconds; ++round, slice *= 1.5) {
     bool any = false;
     for (Turn& t : turns) {
-      if (t.done || (round > 0 && t.hits == 0)) continue;
+      if (t.done || (round > 0 && t.hits == 0 && chosen >= 0)) continue;
       any = true;
       const double end = std::min(used() + slice, seconds);
       do {
