@@ -4,6 +4,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+
+#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/stream.h"
+
+// They are rewritten, and must not be taken for the library's.
+#define StreamUses RewrittenStreamUses
+#define VariableRare RewrittenVariableRare
 
 namespace sluice::mutants {
 
@@ -35,6 +43,18 @@ T& down(int site, T& x) {
   if (!is(site)) --x;
   return x;
 }
+
+/// What the programs and the judge hang into the protocol (by_hand.txt: harness).
+inline const char* broken = nullptr;  ///< an engine that ended was not as it must be
+inline int cores = 0;                 ///< engines that live
+inline int failing_starts = 0;        ///< one start of a drainer in so many fails; 0: none
+inline int failing_queues = 0;        ///< likewise of enqueues
+inline std::uint32_t turn = 0;
+inline bool one_in(int n) { return n > 0 && ++turn % static_cast<std::uint32_t>(n) == 0; }
+inline void expect(bool good, const char* what) {
+  if (!good && !broken) broken = what;
+}
+std::unique_ptr<Stream> make_stream();
 
 }  // namespace sluice::mutants
 

@@ -64,11 +64,25 @@ double cpu_seconds() {
 
 std::vector<Family> make_families() {
   std::vector<Family> all{sampled(), every("every", false, 2), every("wait", true, 1)};
-  for (const Drawn& d : kDrawn) all.push_back(drawn(d.name, d.run));
+  for (const auto& programs : {chain_programs(), lane_programs()})
+    for (const Drawn& d : programs) all.push_back(drawn(d.name, d.run));
   return all;
 }
 
-Verdict judge(double seconds) {
+std::string replay_one(const std::string& family, std::uint64_t seed) {
+  for (const auto& programs : {chain_programs(), lane_programs()})
+    for (const Drawn& d : programs)
+      if (family == d.name) {
+        Explorer::get().reset(seed);
+        std::string wrong = d.run(seed);
+        if (wrong.empty() && broken) wrong = broken;
+        if (wrong.empty() && cores != 0) wrong = "an engine that never ended";
+        return wrong;
+      }
+  return "no such family";
+}
+
+Verdict judge(double seconds, const std::string& only) {
   Verdict verdict;
   struct Turn {
     Family family;
@@ -76,7 +90,8 @@ Verdict judge(double seconds) {
     std::uint64_t runs = 0, hits = 0;
   };
   std::vector<Turn> turns;
-  for (Family& f : make_families()) turns.push_back({std::move(f)});
+  for (Family& f : make_families())
+    if (only.empty() || f.name == only) turns.push_back({std::move(f)});
   const double start = cpu_seconds();
   const auto used = [&] { return cpu_seconds() - start; };
   // Each gets a turn, longer from round to round; who never comes by the mutant only the first.
@@ -92,7 +107,9 @@ Verdict judge(double seconds) {
         std::snprintf(running.what, sizeof(running.what), "%s, after %llu", t.family.name.c_str(),
                       static_cast<unsigned long long>(t.runs));
         const std::uint32_t before = chosen >= 0 ? passed[static_cast<std::size_t>(chosen)] : 0;
-        const std::string wrong = t.family.step(seed);
+        std::string wrong = t.family.step(seed);
+        if (wrong.empty() && broken) wrong = broken;
+        if (wrong.empty() && cores != 0) wrong = "an engine that never ended";
         ++running.schedules;
         ++t.runs;
         if (chosen >= 0 && passed[static_cast<std::size_t>(chosen)] != before) ++t.hits, verdict.reached = true;

@@ -24,8 +24,11 @@ struct Verdict {
   double seconds = 0;         ///< of CPU
   std::uint64_t schedules = 0;
 };
-/// Judges the mutant that is chosen, for so many seconds of CPU time.
-Verdict judge(double seconds);
+/// Judges the mutant that is chosen, for so many seconds of CPU time; by one family only, if it is named.
+Verdict judge(double seconds, const std::string& only = "");
+
+/// One schedule of a family of this judge's own.
+std::string replay_one(const std::string& family, std::uint64_t seed);
 
 /// What is being run, for who must tell of a crash.
 struct Running {

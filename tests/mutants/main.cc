@@ -233,8 +233,9 @@ Outcome read_outcome(const Child& c) {
 struct Options {
   bool quick = false, list = false, with_equivalents = false;
   double seconds = 60, unmutated = 0;
-  int jobs = 1, most = 0;
-  std::string only, equivalents = SLUICE_SOURCE_DIR "/tests/mutants/equivalent.txt";
+  std::uint64_t replay = 0;
+  int jobs = 1;
+  std::string only, family, equivalents = SLUICE_SOURCE_DIR "/tests/mutants/equivalent.txt";
 };
 
 std::vector<Mutant> all_mutants(const Options& options) {
@@ -257,19 +258,29 @@ std::vector<Mutant> quick_choice(const std::vector<Mutant>& all) {
   return some;
 }
 
-int unmutated(double seconds) {
+int unmutated(double seconds, const std::string& family) {
+  if (family.empty()) {
+    int bad = 0;
+    for (const Family& f : make_families()) {
+      std::fflush(stdout);
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        if (!std::freopen("/dev/null", "w", stderr)) std::_Exit(1);
+        const int result = unmutated(seconds, f.name);
+        std::fflush(stdout);
+        std::_Exit(result);
+      }
+      int status = 0;
+      ::waitpid(pid, &status, 0);
+      bad += status != 0;
+    }
+    return bad;
+  }
   handle_signals();
   report_to = 1;
-  const Verdict v = judge(seconds);
-  std::printf("%llu schedules, %.0f s: %s\n", static_cast<unsigned long long>(v.schedules), v.seconds,
+  const Verdict v = judge(seconds, family);
+  std::printf("%s: %llu schedules, %.0f s: %s\n", family.c_str(), static_cast<unsigned long long>(v.schedules), v.seconds,
               v.what.empty() ? "nothing found" : (v.family + " " + v.seed + ": " + v.what).c_str());
-  std::map<std::string, std::pair<int, int>> by_file;
-  for (int s = 0; s < kSiteCount; ++s) {
-    auto& [reached, total] = by_file[kSites[s].file];
-    ++total;
-    reached += passed[static_cast<std::size_t>(s)] > 0;
-  }
-  for (const auto& [file, n] : by_file) std::printf("  %-16s %d of %d sites reached\n", file.c_str(), n.first, n.second);
   return v.what.empty() ? 0 : 1;
 }
 
@@ -376,6 +387,10 @@ int main(int count, char** words) {
       options.jobs = std::max(1, std::atoi(value()));
     } else if (word == "--only") {
       options.only = value();
+    } else if (word == "--family") {
+      options.family = value();
+    } else if (word == "--replay") {
+      options.replay = std::strtoull(value(), nullptr, 10);
     } else if (word == "--with-equivalents") {
       options.with_equivalents = true;
     } else if (word == "--unmutated") {
@@ -385,7 +400,15 @@ int main(int count, char** words) {
       return 2;
     }
   }
-  const int result = options.unmutated > 0 ? unmutated(options.unmutated) : run(options);
+  if (options.replay) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // it may crash
+    sluice::detail::Explorer::get().print_to(stdout);
+    const std::string what = replay_one(options.family, options.replay);
+    std::printf("%s\n", what.empty() ? "good" : what.c_str());
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  const int result = options.unmutated > 0 ? unmutated(options.unmutated, options.family) : run(options);
   std::fflush(stdout);
   std::_Exit(result);
 }

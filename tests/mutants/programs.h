@@ -11,6 +11,7 @@ struct Drawn {
   const char* name;
   std::string (*run)(std::uint64_t seed);  ///< what is wrong, or ""
 };
-inline const std::vector<Drawn> kDrawn;
+std::vector<Drawn> chain_programs();  ///< programs_chains.cc
+std::vector<Drawn> lane_programs();   ///< programs_lanes.cc
 
 }  // namespace sluice::mutants

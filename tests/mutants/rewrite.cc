@@ -22,9 +22,9 @@ namespace {
 
 const char* const kFiles[] = {"chain.h",      "record.h",    "slot.h",       "captured.h",  "core_records.h",
                               "core_push.h",  "core_run.h",  "core_lanes.h", "core_wait.h", "core_caps.h",
-                              "core_replay.h", "core_errors.h", "core_setup.h"};
+                              "core_replay.h", "core_errors.h", "core_setup.h", "core_explain.h", "core.h"};
 /// Files in which only the changes made by hand apply.
-const char* const kOnlyByHand[] = {"core_setup.h"};
+const char* const kOnlyByHand[] = {"core_setup.h", "core.h"};
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "rewrite: %s\n", what.c_str());
@@ -376,7 +376,7 @@ int main(int count, char** words) {
     const std::string marker = "#pragma once\n";
     const std::size_t at = text.find(marker);
     if (at == std::string::npos) fail(std::string(file) + " has no #pragma once");
-    text.insert(at, "#include \"chosen.h\"\n#line " +
+    text.insert(at, "#include \"chosen.h\"\n#include \"end_check.h\"\n#line " +
                         std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n')) +
                         " \"" + file + "\"\n");
     replace_if_new(headers / file, text);

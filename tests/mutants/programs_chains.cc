@@ -1,0 +1,325 @@
+// Programs for the judge of mutants: chains, records, caps, tickets, waits, threads that come and go.
+#include "bed.h"
+#include "programs.h"
+
+namespace sluice::mutants {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A few accesses to one variable, each op with no other.
+std::string one_variable(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(3))}, 1);
+  const bool drops = b.chance(30), waits = b.chance(40);
+  std::vector<std::function<void()>> pushers;
+  for (std::uint64_t t = 2 + b.below(2); t > 0; --t)
+    pushers.push_back([&b, waits, drops, reads = b.below(2), n = 1 + b.below(3), mine = b.x[0].variable]() mutable {
+      for (std::uint64_t i = 0; i < n; ++i) i % 2 == reads ? b.push_update(b.x[0]) : b.push_read(b.x[0]);
+      if (waits) {
+        b.engine->wait(mine);
+        if (b.x[0].number.load(relaxed) < static_cast<int>(n / 2)) b.fail("a wait ended too early");
+      }
+      if (drops) mine = {};
+    });
+  if (drops) b.x[0].variable = {};
+  return drops ? run_bed(std::move(bed), {[&b, mine = b.engine->variable()]() mutable {
+                   // Its handle goes while its op is in flight.
+                   auto* const v = &b.x[0];
+                   v->variable = std::move(mine);
+                   b.push_update(*v), b.push_update(*v);
+                   v->variable = {};
+                 }})
+               : run_bed(std::move(bed), std::move(pushers));
+}
+
+/// Two ops, two threads: every way in which they can meet at an idle variable.
+std::string pair(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 2}, 2);
+  const bool two = b.chance(40), marked = b.chance(30);
+  const auto push = [&b, two] { two ? b.push_two(b.x[0], b.x[1]) : b.push_update(b.x[0]); };
+  std::vector<std::function<void()>> bodies{push, push};
+  if (marked) {  // an overwrite heals; a reader that has not heard of it is skipped
+    bodies[0] = [&b] {
+      const Ticket bad = b.engine->push([] { throw std::runtime_error("x"); }, {write(b.x[0].variable)});
+      b.engine->push([&b] { b.update_value(b.x[0]); }, {write(b.x[0].variable)});
+      ++b.x[0].updates;
+      b.push_read(b.x[0]);
+      if (!b.throws(ErrorKind::failed, [&] { bad.wait(); })) b.fail("an op that failed did not say so");
+      b.quiet([&] { b.engine->wait(b.x[0].variable); });
+    };
+    bodies[1] = [&b] { b.engine->push([] {}, {order(b.x[0].variable)}); };
+  }
+  return run_bed(std::move(bed), std::move(bodies));
+}
+
+/// Records are used again and again: an op at a time, or a few.
+std::string reuse(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  Size options{.threads = 1 + static_cast<int>(b.below(2))};
+  if (b.chance(50)) options.counters = {.generation = 0xfffffffe, .batch = 0xfffffff0, .variables = 0, .pushes = ~std::uint64_t{3}};
+  b.make(options, 3);
+  std::vector<std::function<void()>> pushers;
+  for (std::uint64_t t = 1 + b.below(2); t > 0; --t)
+    pushers.push_back([&b, rhythm = 1 + b.below(4), from = b.below(3)] {
+      std::vector<Ticket> mine;
+      for (std::uint64_t i = 0; i < 24; ++i) {
+        Value& v = b.x[(from + i) % 3];
+        Value& w = b.x[(from + i + 1) % 3];
+        mine.push_back(i % 3 == 0 ? b.push_two(v, w) : i % 3 == 1 ? b.push_update(v) : b.push_read(v));
+        if (i % rhythm == 0) mine.back().wait();
+      }
+      for (const Ticket& one : mine) {
+        one.wait();
+        if (!one.done()) b.fail("a ticket that was waited for is not done");
+      }
+    });
+  return run_bed(std::move(bed), std::move(pushers));
+}
+
+/// More accesses than an op record holds.
+std::string many_tokens(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 2}, 6);
+  const auto push = [&b](std::uint64_t from) {
+    std::vector<Access> accesses;
+    for (std::uint64_t i = 0; i < 5; ++i) {
+      Value& v = b.x[(from + i) % 6];
+      i < 2 ? accesses.push_back(update(v.variable)) : accesses.push_back(read(v.variable));
+      if (i < 2) ++v.updates;
+    }
+    b.engine->push(
+        [&b, from] {
+          for (std::uint64_t i = 0; i < 5; ++i)
+            i < 2 ? b.update_value(b.x[(from + i) % 6]) : b.read_value(b.x[(from + i) % 6]);
+        },
+        accesses);
+  };
+  return run_bed(std::move(bed), {[push] { push(0), push(1); }, [push] { push(1), push(3), push(0); },
+                                  [&b] { b.push_update(b.x[1]), b.push_two(b.x[2], b.x[0]); }});
+}
+
+/// Few ops and bytes allowed in flight.
+std::string caps(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2)), .max_ops = 2 + static_cast<std::int64_t>(b.below(3)), .max_bytes = 100}, 2);
+  const bool bytes = b.chance(60);
+  std::vector<std::function<void()>> pushers;
+  for (std::uint64_t t = 1 + b.below(2); t > 0; --t)
+    pushers.push_back([&b, bytes] {
+      b.quiet([&] {
+        for (std::uint64_t i = 0; i < 14; ++i) {
+          const PushOptions how{.bytes = bytes ? i % 4 * 40 : 0};  // one in four above the cap
+          i % 3 == 0 ? b.push_two(b.x[0], b.x[1], how) : b.push_update(b.x[i % 2], how);
+        }
+      });
+    });
+  return run_bed(std::move(bed), std::move(pushers), true);
+}
+
+/// The cap is reached by ops that only a Completion ends; ops push at the cap too.
+std::string hard_cap(std::uint64_t seed) {
+  struct Held : Bed {
+    using Bed::Bed;
+    std::vector<Completion> completions;
+  };
+  auto bed = std::make_unique<Held>(seed);
+  Held& b = *bed;
+  b.make({.threads = 1, .max_ops = 2}, 2);
+  return run_bed(std::move(bed),
+                 {[&b] {
+                   b.quiet([&] {
+                     for (int i = 0; i < 4; ++i) {
+                       ++b.x[0].updates;
+                       b.engine->push(
+                           [&b](Completion done) {
+                             b.update_value(b.x[0]);
+                             b.completions.push_back(std::move(done));
+                           },
+                           {});
+                     }
+                     b.engine->push([&b] { b.push_update(b.x[1]), b.push_update(b.x[1]); }, {});
+                   });
+                   int answered = 0;
+                   while (answered < 4) {
+                     while (!b.completions.empty()) {
+                       Completion one = std::move(b.completions.back());
+                       b.completions.pop_back();
+                       one.done(), ++answered;
+                     }
+                     ExplorePolicy::pause();
+                   }
+                 }},
+                 true);
+}
+
+/// One ticket, several who wait for it, some with a limit; and a cancel.
+std::string tickets(std::uint64_t seed) {
+  struct Shared : Bed {
+    using Bed::Bed;
+    Ticket ticket;
+    ExplorePolicy::Atomic<bool> pushed{false};
+    bool ran = false, cancelled = false;
+  };
+  auto bed = std::make_unique<Shared>(seed);
+  Shared& b = *bed;
+  b.make({.threads = 1}, 1);
+  const bool cancels = b.chance(40), limited = b.chance(40), again = b.chance(50);
+  const auto wait = [&b, limited, cancels] {
+    while (!b.pushed.load(std::memory_order_acquire)) ExplorePolicy::pause();
+    bool over = true;
+    const bool threw = b.throws(ErrorKind::cancelled, [&] { limited ? void(over = b.ticket.wait_for(milliseconds(1))) : b.ticket.wait(); });
+    if (!over) return;
+    if (threw && (!cancels || b.ran)) b.fail("a ticket threw");
+    if (!b.ticket.done()) b.fail("a wait for a ticket ended before the op");
+    if (b.ran && b.x[0].number.load(relaxed) < 1) b.fail("who waited for a ticket does not see what its op wrote");
+  };
+  std::vector<std::function<void()>> bodies{[&b, again, cancels] {
+                                              ++b.x[0].updates;
+                                              b.ticket = b.engine->push(
+                                                  [&b] {
+                                                    b.ran = true;
+                                                    b.update_value(b.x[0]);
+                                                  },
+                                                  {update(b.x[0].variable)});
+                                              b.pushed.store(true, std::memory_order_release);
+                                              if (cancels && b.ticket.cancel()) {
+                                                b.cancelled = true;
+                                                --b.x[0].updates;
+                                              }
+                                              // Its record is used again while others wait for it.
+                                              for (int i = 0; again && i < 9; ++i) b.engine->push([] {}, {});
+                                            },
+                                            wait, wait};
+  return run_bed(std::move(bed), std::move(bodies), limited, [&b] {
+    if (b.ran == b.cancelled) b.fail("what a cancel said is not so");
+  });
+}
+
+/// Waits with a limit, outside and inside of ops.
+std::string limits(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 3);
+  const bool inside = b.chance(50);
+  const std::chrono::nanoseconds limit(b.below(3) * 10'000);
+  const auto late = [&b] {
+    ++b.x[0].updates;
+    b.engine->push(
+        [&b](Completion done) {
+          auto held = std::make_shared<Completion>(std::move(done));
+          ExplorePolicy::start_substitute([&b, held] {
+            b.update_value(b.x[0]);
+            held->done();
+          });
+        },
+        {update(b.x[0].variable)});
+  };
+  const auto wait = [&b, limit] {
+    if (b.engine->wait_for(b.x[0].variable, limit) && b.x[0].number.load(relaxed) < 1) b.fail("a wait ended too early");
+  };
+  return run_bed(std::move(bed),
+                 {[&b, late, wait, inside] {
+                    late();
+                    if (inside) {
+                      ++b.x[1].updates;
+                      b.engine->push([&b, wait] { wait(), b.update_value(b.x[1]); }, {update(b.x[1].variable)});
+                      b.push_update(b.x[2]);
+                    } else {
+                      wait();
+                    }
+                  },
+                  [&b] {
+                    b.push_read(b.x[0]);
+                    if (b.chance(50)) b.engine->borrow(read(b.x[2].variable)).release();
+                  }},
+                 true);
+}
+
+/// Threads that come and go, so that their slots get other owners.
+std::string threads(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1, .max_ops = 6}, 2);
+  const auto guest = [&b](std::uint64_t n) {
+    b.quiet([&] {
+      for (std::uint64_t i = 0; i < n; ++i) b.push_update(b.x[i % 2]);
+    });
+  };
+  return run_bed(std::move(bed),
+                 {[&b, guest, n = 1 + b.below(4)] {
+                    ExplorePolicy::start_substitute([guest, n] { guest(n); });
+                    ExplorePolicy::start_substitute([guest, n] { guest(n + 1); });
+                    guest(2);
+                  },
+                  [&b, guest, m = 1 + b.below(3)] {
+                    ExplorePolicy::start_substitute([guest, m] { guest(m); });
+                    guest(m);
+                    b.engine->wait(b.x[0].variable);
+                  }},
+                 true);
+}
+
+/// Ready ops in a worker's hands, some of which wait for others there.
+std::string batches(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  Size options{.threads = 1 + static_cast<int>(b.below(3))};
+  options.counters.batch = b.chance(50) ? 0xfffffffb : 0;
+  b.make(options, 6);
+  const bool waits = b.chance(60);
+  const int priority = b.chance(40) ? 6 : kDefaultPriority;
+  return run_bed(std::move(bed), {[&b, waits, priority] {
+                   for (std::size_t i = 0; i < 5; ++i) {
+                     Value& v = b.x[i];
+                     Value& next = b.x[i + 1];
+                     ++v.updates;
+                     b.engine->push(
+                         [&b, &v, &next, waits, i] {
+                           b.update_value(v);
+                           if (!waits || i % 2 != 0) return;
+                           b.engine->wait(next.variable);
+                         },
+                         {update(v.variable)}, {.priority = i == 3 ? priority : kDefaultPriority});
+                   }
+                   b.push_update(b.x[5]);
+                 },
+                 [&b] {
+                   b.push_update(b.x[4]), b.push_read(b.x[1]);
+                   for (int i = 0; i < 3; ++i) b.engine->push([] {}, {});
+                 }});
+}
+
+/// Everything that is live, and its errors.
+std::string all_of_it(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 2);
+  const bool fails = b.chance(50);
+  return run_bed(std::move(bed), {[&b, fails] {
+                                    b.push_update(b.x[0]);
+                                    if (fails) b.engine->push([] { throw std::runtime_error("x"); }, {});
+                                    b.push_two(b.x[0], b.x[1]);
+                                    const bool threw = b.throws(ErrorKind::failed, [&] { b.engine->wait_all(); });
+                                    if (threw != fails) b.fail("what wait_all threw");
+                                    if (b.x[1].number.load(relaxed) < 1 || b.x[0].number.load(relaxed) < 2)
+                                      b.fail("wait_all ended before an op");
+                                  },
+                                  [&b] { b.push_update(b.x[1]), b.push_update(b.x[0]); }});
+}
+
+}  // namespace
+
+std::vector<Drawn> chain_programs() {
+  return {{"one variable", one_variable}, {"pair", pair},       {"reuse", reuse},     {"many tokens", many_tokens},
+          {"caps", caps},                 {"hard cap", hard_cap}, {"tickets", tickets}, {"limits", limits},
+          {"threads", threads},           {"batches", batches}, {"all of it", all_of_it}};
+}
+
+}  // namespace sluice::mutants

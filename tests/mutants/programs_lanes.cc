@@ -1,0 +1,319 @@
+// Programs for the judge of mutants: streams, replays, stop, deadlocks, drainers that cannot be started, serial mode,
+// and who looks at what is in flight.
+#include "bed.h"
+#include "programs.h"
+#include "streams.h"
+
+namespace sluice::mutants {
+namespace {
+
+/// Ops on two devices with streams and on the CPU, over shared variables.
+std::string streams(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2)), .gpus = 2}, 2);
+  const bool fails = b.chance(30), cancels = b.chance(20);
+  const auto on_device = [&b](int device, Value& v, bool updates, bool async) {
+    if (updates) ++v.updates;
+    const auto kernel = [&b, &v, updates] { updates ? b.update_value(v) : b.read_value(v); };
+    const Access access = updates ? update(v.variable) : read(v.variable);
+    if (async) {
+      b.engine->push(
+          [kernel](Context& c, Completion done) {
+            static_cast<ExploredStream*>(c.stream())->launch(kernel);
+            auto held = std::make_shared<Completion>(std::move(done));
+            ExplorePolicy::start_substitute([held] { held->done(); });
+          },
+          {access}, {.on = sim(device)});
+    } else {
+      b.engine->push([kernel](Context& c) { static_cast<ExploredStream*>(c.stream())->launch(kernel); }, {access},
+                     {.on = sim(device)});
+    }
+  };
+  return run_bed(std::move(bed), {[&b, on_device, fails] {
+                                    on_device(0, b.x[0], true, b.chance(30));
+                                    on_device(0, b.x[0], false, false);
+                                    on_device(1, b.x[0], true, b.chance(30));
+                                    b.push_update(b.x[0]);
+                                    if (fails) {
+                                      // The device finds out late; what was made from it is worth nothing either.
+                                      b.engine->push(
+                                          [](Context& c) {
+                                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                                          },
+                                          {write(b.x[1].variable)}, {.on = sim(0)});
+                                      const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
+                                      if (!b.throws(ErrorKind::failed, [&] { after.wait(); }))
+                                        b.fail("an op that used what failed on the device did not fail");
+                                      if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[1].variable); }))
+                                        b.fail("a variable that a device's kernel failed to write is not poisoned");
+                                      return;
+                                    }
+                                    b.engine->wait(b.x[0].variable);
+                                    if (b.x[0].number.load(relaxed) < 3) b.fail("a wait ended before the device");
+                                  },
+                                  [&b, on_device, fails, cancels] {
+                                    if (fails) return;
+                                    on_device(1, b.x[1], true, false);
+                                    b.push_two(b.x[0], b.x[1]);
+                                    on_device(0, b.x[1], false, b.chance(50));
+                                    const Ticket last = b.engine->push([](Context&) {}, {read(b.x[1].variable)}, {.on = sim(1)});
+                                    if (cancels) last.cancel();
+                                  }});
+}
+
+/// Programs replayed by two threads, with an op between.
+std::string replays(std::uint64_t seed) {
+  struct Captured : Bed {
+    using Bed::Bed;
+    Program program;
+    int fails_at = -1;
+  };
+  auto bed = std::make_unique<Captured>(seed);
+  Captured& b = *bed;
+  const int devices = b.chance(30) ? 1 : 0;
+  b.make({.threads = 1 + static_cast<int>(b.below(3)), .cpus = 1 + static_cast<int>(b.below(2)), .gpus = devices}, 3);
+  const bool fails = b.chance(30), inside = b.chance(40), async = b.chance(40), traced = b.chance(10);
+  const int cpus = b.engine->device_count();
+  if (traced) b.engine->start_trace();
+  const auto capture = [&b, fails, async, devices, cpus] {
+    b.program = b.engine->capture([&] {
+      for (int i = 0; i < 6; ++i) {
+        Value& v = b.x[static_cast<std::size_t>(i) % 3];
+        Value& w = b.x[static_cast<std::size_t>(i + 1) % 3];
+        const PushOptions how{.on = i == 4 && devices ? Place(sim(0)) : Place(cpu(i % cpus))};
+        if (i == 2 && async) {
+          b.engine->push(
+              [&b, &v](Completion done) {
+                auto held = std::make_shared<Completion>(std::move(done));
+                ExplorePolicy::start_substitute([&b, &v, held] {
+                  b.read_value(v);
+                  Completion mine = std::move(*held);
+                  mine.done();
+                });
+              },
+              {read(v.variable)}, how);
+        } else if (i == 3) {
+          b.engine->push(
+              [&b, &v, fails] {
+                b.update_value(v);
+                if (fails) throw std::runtime_error("x");
+              },
+              {update(v.variable)}, how);
+        } else {
+          b.engine->push([&b, &v, &w] { b.read_value(v), b.update_value(w); }, {read(v.variable), write(w.variable)}, how);
+        }
+      }
+    });
+  };
+  // Of a run that nothing fails in: what each variable is written.
+  const auto count = [&b, fails, async](int runs) {
+    for (int i = 0; i < 6; ++i) {
+      if (i == 2 && async) continue;
+      b.x[static_cast<std::size_t>(i == 3 ? i : i + 1) % 3].updates += fails ? 0 : runs;
+    }
+  };
+  if (!inside) capture();
+  count(inside ? 2 : 3);
+  std::vector<std::function<void()>> bodies{
+      [&b, inside, capture, fails] {
+        if (inside) capture();
+        b.engine->replay(b.program);
+        const Ticket second = b.engine->replay(b.program);
+        const bool threw = b.throws(ErrorKind::failed, [&] { second.wait(); });
+        if (fails != threw) b.fail("what a replay threw");
+      },
+      [&b, inside, fails] {
+        if (!fails) b.push_update(b.x[0]), b.push_read(b.x[1]);
+        if (!inside) b.engine->replay(b.program);
+      }};
+  return run_bed(std::move(bed), std::move(bodies), false,
+                 [&b, fails, traced] {
+                   if (traced) b.engine->stop_trace();
+                   if (!fails) return;
+                   for (Value& v : b.x) v.updates = v.number.load();
+                 },
+                 60'000);
+}
+
+/// stop(), while others push.
+std::string stop(std::uint64_t seed) {
+  struct Stopped : Bed {
+    using Bed::Bed;
+    bool stopped = false;
+    std::vector<Ticket> tickets;
+  };
+  auto bed = std::make_unique<Stopped>(seed);
+  Stopped& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 1);
+  const StopMode mode = b.chance(50) ? StopMode::drain : StopMode::cancel;
+  const bool recovers = b.chance(20);
+  const auto pusher = [&b, recovers] {
+    for (int i = 0; i < 3; ++i) try {
+        const bool late = b.stopped;
+        if (recovers && i == 1) b.engine->recover(b.x[0].variable);
+        const Ticket t = b.engine->push(
+            [&b] {
+              if (b.stopped) b.fail("a body ran after stop() had returned");
+              b.update_value(b.x[0]);
+            },
+            {update(b.x[0].variable)});
+        b.tickets.push_back(t);
+        if (late) b.fail("a push was taken after stop() had returned");
+      } catch (const StoppedError&) {
+        return;
+      }
+  };
+  return run_bed(std::move(bed),
+                 {pusher, pusher,
+                  [&b, mode] {
+                    if (!b.engine->stop(mode)) b.fail("stop() ran out of time");
+                    b.stopped = true;
+                    if (mode == StopMode::drain && b.x[0].number.load(relaxed) < static_cast<int>(b.tickets.size()))
+                      b.fail("who stopped does not see what the ops wrote");
+                  }},
+                 true, [&b] { b.x[0].updates = b.x[0].number.load(); });
+}
+
+/// A wait that can never end must throw; those beside it that can must not.
+std::string deadlocks(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 4);
+  const bool stuck = b.chance(50), borrows = b.chance(30), late = b.chance(50);
+  std::vector<std::function<void()>> bodies;
+  if (stuck && !borrows)
+    bodies.push_back([&b] {
+      const Ticket t = b.engine->push(
+          [&b] {
+            b.engine->push([] {}, {write(b.x[0].variable), write(b.x[1].variable)});
+            b.engine->wait(b.x[1].variable);
+          },
+          {read(b.x[0].variable)});
+      if (!b.throws(ErrorKind::deadlock, [&] { t.wait(); })) b.fail("a wait that can never end did not throw");
+    });
+  if (stuck && borrows)
+    bodies.push_back([&b] {
+      Borrow held = b.engine->borrow(update(b.x[0].variable));
+      b.push_two(b.x[0], b.x[1]);
+      if (!b.throws(ErrorKind::deadlock, [&] { b.engine->wait(b.x[1].variable); }))
+        b.fail("a wait that only its own borrow can end did not throw");
+    });
+  if (!stuck && borrows)
+    bodies.push_back([&b] {
+      auto held = std::make_shared<Borrow>(b.engine->borrow(update(b.x[0].variable)));
+      b.push_two(b.x[0], b.x[1]);
+      ExplorePolicy::start_substitute([held] { held->release(); });
+      b.quiet([&] { b.engine->wait(b.x[1].variable); });
+    });
+  // Waits inside of ops that do end, by a push from outside, by a Completion.
+  bodies.push_back([&b, late] {
+    Ticket t;
+    if (late) {
+      ++b.x[2].updates;
+      b.engine->push(
+          [&b](Completion done) {
+            auto held = std::make_shared<Completion>(std::move(done));
+            ExplorePolicy::start_substitute([&b, held] {
+              b.update_value(b.x[2]);
+              Completion mine = std::move(*held);
+              mine.done();
+            });
+          },
+          {update(b.x[2].variable)});
+    } else {
+      b.push_update(b.x[2]);
+    }
+    ++b.x[3].updates;
+    t = b.engine->push([&b] { b.engine->wait(b.x[2].variable), b.update_value(b.x[3]); }, {update(b.x[3].variable)});
+    b.quiet([&] { t.wait(); });
+  });
+  return run_bed(std::move(bed), std::move(bodies), true, [stuck, &b] {
+    if (!stuck && Explorer::get().stalls()) b.fail("a lost wake-up: all stood until a time limit passed");
+  });
+}
+
+/// Drainers that cannot be started, queues without memory.
+std::string failures(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  const bool wide = b.chance(50);
+  b.make({.threads = wide ? 2 : 1, .max_ops = b.chance(30) ? 3 : 100}, 3);
+  failing_starts = b.chance(60) ? 1 + static_cast<int>(b.below(4)) : 0;
+  failing_queues = b.chance(60) ? 1 + static_cast<int>(b.below(3)) : 0;
+  const bool inside = failing_starts != 1 && b.chance(50), waits = b.chance(30);
+  const auto pusher = [&b, inside, waits] {
+    b.quiet([&] {
+      for (std::size_t i = 0; i < 4; ++i) i % 2 ? b.push_update(b.x[i % 3]) : b.push_two(b.x[i % 3], b.x[(i + 1) % 3]);
+      ++b.x[1].updates;
+      const Ticket t = b.engine->push(
+          [&b, inside] {
+            if (inside) b.engine->wait(b.x[2].variable);
+            b.update_value(b.x[1]);
+          },
+          {update(b.x[1].variable)}, {.priority = 5});
+      waits ? b.engine->wait(b.x[1].variable) : t.wait();
+      b.engine->wait_all();  // the others may still lack a thread
+    });
+  };
+  const std::string verdict = run_bed(std::move(bed), {pusher, pusher}, true, [] { failing_starts = failing_queues = 0; });
+  failing_starts = failing_queues = 0;
+  return verdict;
+}
+
+/// Serial mode, several threads.
+std::string serial(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.max_ops = b.chance(30) ? 2 : 100, .serial = true}, 3);
+  failing_queues = b.chance(20) ? 2 : 0;
+  const auto pusher = [&b](std::size_t from) {
+    b.quiet([&] {
+      b.push_update(b.x[from]);
+      ++b.x[2].updates;
+      const Ticket t = b.engine->push(
+          [&b, from] {
+            b.push_update(b.x[from]);
+            b.engine->wait(b.x[from].variable);
+            b.update_value(b.x[2]);
+          },
+          {update(b.x[2].variable)});
+      b.push_two(b.x[0], b.x[1]);
+      b.chance(50) ? b.engine->wait(b.x[2].variable) : t.wait();
+      if (!t.done()) b.fail("an op that was waited for is not done");
+    });
+  };
+  const std::string verdict = run_bed(std::move(bed), {[pusher] { pusher(0); }, [pusher] { pusher(1); },
+                                                       [&b] { b.push_update(b.x[2]); }},
+                                      true);
+  failing_queues = 0;
+  return verdict;
+}
+
+/// Who looks at what is in flight, while variables go and records are used again.
+std::string looks(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 2);
+  const auto pusher = [&b] {
+    for (int i = 0; i < 3; ++i) {
+      // A variable that goes with its last op.
+      const Variable mine = b.engine->variable("a variable with a name that is long enough for the heap");
+      b.engine->push([] {}, {update(mine), read(b.x[0].variable)});
+      b.push_update(b.x[0]);
+      if (i == 1) b.engine->borrow(read(b.x[1].variable)).release();
+    }
+  };
+  return run_bed(std::move(bed), {pusher, [&b] {
+                                    for (int i = 0; i < 2; ++i) static_cast<void>(b.engine->explain(b.x[0].variable));
+                                  }});
+}
+
+}  // namespace
+
+std::vector<Drawn> lane_programs() {
+  return {{"streams", streams},     {"replays", replays}, {"stop", stop},   {"deadlocks", deadlocks},
+          {"failures", failures}, {"serial", serial},   {"looks", looks}};
+}
+
+}  // namespace sluice::mutants
