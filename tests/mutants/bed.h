@@ -61,8 +61,8 @@ struct Bed {
   std::uint64_t below(std::uint64_t n) { return draw.below(n); }
   bool chance(std::uint64_t percent) { return draw.below(100) < percent; }
 
-  void fail(const char* what) {
-    if (!wrong) wrong = what;
+  void fail(const char* why) {
+    if (!wrong) wrong = why;
   }
   /// In a body that has the value alone.
   void update_value(Value& v) {
@@ -105,8 +105,9 @@ struct Bed {
   void quiet(F&& f) {
     try {
       f();
-    } catch (const std::exception&) {
-      fail("an exception");
+    } catch (const std::exception& e) {
+      what = e.what();
+      fail(what.c_str());
     }
   }
 
@@ -114,6 +115,7 @@ struct Bed {
   std::optional<Engine> engine;
   std::deque<Value> x;
   const char* wrong = nullptr;
+  std::string what;
 };
 
 /// Runs the bodies as threads, then looks at what there is in the end. `stalls`: time limits may run out. After a hang
@@ -128,7 +130,7 @@ inline std::string run_bed(std::unique_ptr<Bed> bed, std::vector<std::function<v
   if (explorer.race()) return std::string("a race on ") + explorer.race();
   if (explorer.stalls() && !stalls) return "a lost wake-up: all stood until a time limit passed";
   if (finally) finally();
-  if (bed->wrong) return bed->wrong;
+  if (bed->wrong) return std::string(bed->wrong);
   for (Value& v : bed->x)
     if (v.number.load() != v.updates) return "an update was lost, or made twice";
   if (bed->engine && bed->engine->in_flight() != 0) return "ops in flight at the end";

@@ -238,21 +238,22 @@ std::string failures(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   const bool wide = b.chance(50);
-  b.make({.threads = wide ? 2 : 1, .max_ops = b.chance(30) ? 3 : 100}, 3);
+  b.make({.threads = wide ? 2 : 1, .max_ops = b.chance(30) ? 3 : 100}, 4);
+  turn = 0;
   failing_starts = b.chance(60) ? 1 + static_cast<int>(b.below(4)) : 0;
   failing_queues = b.chance(60) ? 1 + static_cast<int>(b.below(3)) : 0;
   const bool inside = failing_starts != 1 && b.chance(50), waits = b.chance(30);
   const auto pusher = [&b, inside, waits] {
     b.quiet([&] {
       for (std::size_t i = 0; i < 4; ++i) i % 2 ? b.push_update(b.x[i % 3]) : b.push_two(b.x[i % 3], b.x[(i + 1) % 3]);
-      ++b.x[1].updates;
+      ++b.x[3].updates;
       const Ticket t = b.engine->push(
           [&b, inside] {
             if (inside) b.engine->wait(b.x[2].variable);
-            b.update_value(b.x[1]);
+            b.update_value(b.x[3]);
           },
-          {update(b.x[1].variable)}, {.priority = 5});
-      waits ? b.engine->wait(b.x[1].variable) : t.wait();
+          {update(b.x[3].variable)}, {.priority = 5});
+      waits ? b.engine->wait(b.x[3].variable) : t.wait();
       b.engine->wait_all();  // the others may still lack a thread
     });
   };
@@ -266,6 +267,7 @@ std::string serial(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   b.make({.max_ops = b.chance(30) ? 2 : 100, .serial = true}, 3);
+  turn = 0;
   failing_queues = b.chance(20) ? 2 : 0;
   const auto pusher = [&b](std::size_t from) {
     b.quiet([&] {
@@ -280,11 +282,13 @@ std::string serial(std::uint64_t seed) {
           {update(b.x[2].variable)});
       b.push_two(b.x[0], b.x[1]);
       b.chance(50) ? b.engine->wait(b.x[2].variable) : t.wait();
+      b.engine->wait_all();  // what a thread pushes while another is at it, that one may miss
+      t.wait();
       if (!t.done()) b.fail("an op that was waited for is not done");
     });
   };
   const std::string verdict = run_bed(std::move(bed), {[pusher] { pusher(0); }, [pusher] { pusher(1); },
-                                                       [&b] { b.push_update(b.x[2]); }},
+                                                       [&b] { b.push_update(b.x[2]).wait(); }},
                                       true);
   failing_queues = 0;
   return verdict;
