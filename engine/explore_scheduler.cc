@@ -29,6 +29,7 @@ void Explorer::reset(std::uint64_t seed) {
   hash_ = points_ = stalls_ = 0;
   clock_ = 0;
   race_ = nullptr;
+  loosely_ = false;
   own_ = nullptr;
   Guests::get().reset(seed);
 }

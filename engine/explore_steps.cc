@@ -223,7 +223,8 @@ void Explorer::park(const Trail& trail, bool* signalled, std::chrono::nanosecond
   Strand& me = *current_;
   point();
   begin(trail, 0, false, "park");
-  if (!*signalled) {
+  const bool early = !*signalled && loosely_ && value(2) != 0;
+  if (!*signalled && !early) {
     const auto longest = std::chrono::nanoseconds(std::chrono::milliseconds(200));
     me.state = Strand::parked;
     me.waits_for = signalled;

@@ -49,7 +49,16 @@ inline const char* broken = nullptr;  ///< an engine that ended was not as it mu
 inline int cores = 0;                 ///< engines that live
 inline int failing_starts = 0;        ///< one start of a drainer in so many fails; 0: none
 inline int failing_queues = 0;        ///< likewise of enqueues
+inline std::int64_t credit_batch = 0;  ///< of the next engine; 0: as it is
+inline int over_the_cap = 0;  ///< pushes that went there
 inline std::uint32_t turn = 0;
+/// The strand that runs, as it stands.
+inline detail::Sight sight() { return detail::running_sight ? *detail::running_sight : detail::Sight{}; }
+/// Reads or writes a cell that stands for something the explorer cannot check.
+inline void touch(detail::Cell& cell, const detail::Sight& me, bool writes) {
+  if (!detail::running_sight || (writes ? cell.write(me) : cell.read(me)) || broken) return;
+  broken = "a place in a batch is filled before it was emptied";
+}
 inline bool one_in(int n) { return n > 0 && ++turn % static_cast<std::uint32_t>(n) == 0; }
 inline void expect(bool good, const char* what) {
   if (!good && !broken) broken = what;

@@ -19,14 +19,17 @@ auto newest(A& atomic) {
     --::sluice::mutants::cores;                                                                                 \
     std::int64_t credits = newest(credits_);                                                                    \
     std::uint64_t pushed = 0;                                                                                   \
+    int taken = 0;                                                                                              \
     for (auto& s : slots_) {                                                                                    \
       credits += s->credits + s->returned_credits;                                                              \
       const std::uint64_t pushes = newest(s->pushes);                                                           \
       expect(pushes % 2 == 0, "a push that never ended");                                                       \
       pushed += pushes / 2 - newest(s->completed);                                                              \
       expect(newest(s->borrows) == 0, "a borrow that never ended");                                             \
+      taken += s->taken.exchange(false);                                                                        \
       expect(s->batch.take() == nullptr, "an op left in a batch");                                              \
     }                                                                                                           \
+    expect(taken <= 2, "a slot whose thread is gone is still taken");                                           \
     expect(credits == options_.max_ops, "credits were lost or made");                                           \
     expect(pushed << 1 == 0, "pushed and completed ops differ");                                                \
     expect(newest(bytes_) == 0, "bytes in flight at the end");                                                  \

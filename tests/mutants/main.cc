@@ -92,8 +92,9 @@ std::vector<Mutant> mutants_of(int site, const Order* from = nullptr) {
   for (Order o : {Order::acquire, Order::release, Order::acq_rel, Order::seq_cst})
     if (name == name_of(o)) written = o;
   std::vector<Mutant> made;
-  for (Order o : weaker_than(operation, from ? *from : written))
-    made.push_back({site, true, o, detail + " -> " + name_of(o)});
+  const Order start = from ? *from : written;
+  for (Order o : weaker_than(operation, start))
+    made.push_back({site, true, o, operation + " " + name_of(start) + " -> " + name_of(o)});
   return made;
 }
 
@@ -150,7 +151,7 @@ void broke_off(int signal) {
   static std::uint64_t seen = ~std::uint64_t{0};
   if (signal == SIGALRM && running.schedules != seen) {  // it goes on; or the whole process was stopped for a while
     seen = running.schedules;
-    ::alarm(8);
+    ::alarm(3);
     return;
   }
   const char* const what = signal == SIGALRM   ? "blocked outside of the explorer"
@@ -170,7 +171,7 @@ void handle_signals() {
   action.sa_handler = broke_off;
   action.sa_flags = SA_ONSTACK | SA_NODEFER;
   for (int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::sigaction(signal, &action, nullptr);
-  ::alarm(8);
+  ::alarm(3);
 }
 
 [[noreturn]] void run_child(const Mutant& m, double seconds) {
@@ -242,7 +243,7 @@ std::vector<Mutant> all_mutants(const Options& options) {
   std::vector<Mutant> all;
   for (int s = 0; s < kSiteCount; ++s)
     for (Mutant& m : mutants_of(s))
-      if (options.only.empty() || (m.where() + " " + m.change).find(options.only) != std::string::npos)
+      if (options.only.empty() || (m.where() + " " + kSites[m.site].kind + " " + m.change).find(options.only) != std::string::npos)
         all.push_back(std::move(m));
   return all;
 }

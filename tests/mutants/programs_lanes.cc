@@ -34,12 +34,30 @@ std::string streams(std::uint64_t seed) {
                                     on_device(0, b.x[0], true, b.chance(30));
                                     on_device(0, b.x[0], false, false);
                                     on_device(1, b.x[0], true, b.chance(30));
+                                    if (!fails) {
+                                      // Two rights to be issued by, two to be complete by.
+                                      ++b.x[0].updates, ++b.x[1].updates;
+                                      b.engine->push(
+                                          [&b](Context& c) {
+                                            static_cast<ExploredStream*>(c.stream())->launch([&b] {
+                                              b.update_value(b.x[0]), b.update_value(b.x[1]);
+                                            });
+                                          },
+                                          {update(b.x[0].variable), update(b.x[1].variable)}, {.on = sim(static_cast<int>(b.below(2)))});
+                                    }
                                     b.push_update(b.x[0]);
                                     if (fails) {
                                       // The device finds out late; what was made from it is worth nothing either.
                                       b.engine->push(
                                           [](Context& c) {
                                             static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                                          },
+                                          {write(b.x[1].variable)}, {.on = sim(0)});
+                                      b.engine->push(
+                                          [](Context& c, Completion done) {
+                                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                                            auto held = std::make_shared<Completion>(std::move(done));
+                                            ExplorePolicy::start_substitute([held] { held->done(); });
                                           },
                                           {write(b.x[1].variable)}, {.on = sim(0)});
                                       const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
@@ -73,10 +91,14 @@ std::string replays(std::uint64_t seed) {
   Captured& b = *bed;
   const int devices = b.chance(30) ? 1 : 0;
   b.make({.threads = 1 + static_cast<int>(b.below(3)), .cpus = 1 + static_cast<int>(b.below(2)), .gpus = devices}, 3);
-  const bool fails = b.chance(30), inside = b.chance(40), async = b.chance(40), traced = b.chance(10);
+  const bool fails = b.chance(30), inside = b.chance(40), async = b.chance(40), traced = b.chance(10),
+             asks = b.chance(20);
   const int cpus = b.engine->device_count();
   if (traced) b.engine->start_trace();
-  const auto capture = [&b, fails, async, devices, cpus] {
+  const auto capture = [&b, fails, async, devices, cpus, asks] {
+    const CancelScope scope;
+    std::optional<CancelScope::Guard> guard;
+    if (asks) guard.emplace(scope);
     b.program = b.engine->capture([&] {
       for (int i = 0; i < 6; ++i) {
         Value& v = b.x[static_cast<std::size_t>(i) % 3];
@@ -95,7 +117,8 @@ std::string replays(std::uint64_t seed) {
               {read(v.variable)}, how);
         } else if (i == 3) {
           b.engine->push(
-              [&b, &v, fails] {
+              [&b, &v, fails](Context& c) {
+                if (c.cancelled()) b.fail("a replay is taken for cancelled");
                 b.update_value(v);
                 if (fails) throw std::runtime_error("x");
               },
@@ -181,6 +204,7 @@ std::string deadlocks(std::uint64_t seed) {
   Bed& b = *bed;
   b.make({.threads = 1 + static_cast<int>(b.below(2))}, 4);
   const bool stuck = b.chance(50), borrows = b.chance(30), late = b.chance(50);
+  if (!stuck && b.chance(60)) Explorer::get().park_loosely();
   std::vector<std::function<void()>> bodies;
   if (stuck && !borrows)
     bodies.push_back([&b] {
@@ -193,17 +217,21 @@ std::string deadlocks(std::uint64_t seed) {
       if (!b.throws(ErrorKind::deadlock, [&] { t.wait(); })) b.fail("a wait that can never end did not throw");
     });
   if (stuck && borrows)
-    bodies.push_back([&b] {
+    bodies.push_back([&b, twice = b.chance(50)] {
       Borrow held = b.engine->borrow(update(b.x[0].variable));
       b.push_two(b.x[0], b.x[1]);
+      if (twice) {
+        if (!b.throws(ErrorKind::deadlock, [&] { b.engine->borrow(update(b.x[1].variable)); }))
+          b.fail("a borrow that can never be granted did not throw");
+        return;
+      }
       if (!b.throws(ErrorKind::deadlock, [&] { b.engine->wait(b.x[1].variable); }))
         b.fail("a wait that only its own borrow can end did not throw");
     });
   if (!stuck && borrows)
     bodies.push_back([&b] {
-      auto held = std::make_shared<Borrow>(b.engine->borrow(update(b.x[0].variable)));
-      b.push_two(b.x[0], b.x[1]);
-      ExplorePolicy::start_substitute([held] { held->release(); });
+      const Borrow held = b.engine->borrow(update(b.x[0].variable));
+      b.push_update(b.x[1]);
       b.quiet([&] { b.engine->wait(b.x[1].variable); });
     });
   // Waits inside of ops that do end, by a push from outside, by a Completion.
