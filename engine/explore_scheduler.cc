@@ -28,7 +28,7 @@ void Explorer::reset(std::uint64_t seed) {
   seed_ = seed;
   hash_ = points_ = stalls_ = 0;
   clock_ = 0;
-  race_ = nullptr;
+  race_.clear();
   loosely_ = false;
   own_ = nullptr;
   Guests::get().reset(seed);

@@ -16,8 +16,12 @@ void Explorer::print(const char* what, std::uint32_t location, std::uint64_t val
 }
 
 void Explorer::race(const char* what) {
-  if (!race_) race_ = what;
-  if (print_) std::fprintf(print_, "  -- a race on %s\n", what);
+  // Of a compiler's name for Plain<T> only the T.
+  std::string name = what;
+  if (const auto at = name.find("T = "); at != std::string::npos)
+    name = "a " + name.substr(at + 4, name.size() - at - 5);
+  if (print_) std::fprintf(print_, "  -- a race on %s\n", name.c_str());
+  if (race_.empty()) race_ = name;
 }
 
 /// A step of the calling strand, after a point().

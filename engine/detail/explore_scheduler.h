@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sluice/engine/detail/explore_memory.h"
@@ -41,9 +42,9 @@ class Explorer {
   /// that was lost.
   std::uint64_t stalls() const { return stalls_; }
   /// The first data race since reset: what was read or written, by whom nothing orders with another access; or null.
-  const char* race() const { return race_; }
-  /// From now on until reset, a parked thread may go on before its time limit for no reason, as Parker::wait allows; and
-  /// so find that nothing moved since it last looked, while others do.
+  const char* race() const { return race_.empty() ? nullptr : race_.c_str(); }
+  /// From now on until reset, a parked thread may go on before its time limit for no reason, as Parker::wait allows;
+  /// and so find that nothing moved since it last looked, while others do.
   void park_loosely() { loosely_ = true; }
   /// Prints each step from now on; null: no more.
   void print_to(std::FILE* file) { print_ = file; }
@@ -119,7 +120,7 @@ class Explorer {
   bool hung_ = false;
   std::uint64_t seed_ = 0, hash_ = 0, points_ = 0, max_points_ = 0, stalls_ = 0;
   std::int64_t clock_ = 0;
-  const char* race_ = nullptr;
+  std::string race_;
   bool loosely_ = false;
   std::FILE* print_ = nullptr;
 };

@@ -125,7 +125,7 @@ struct WaitState {
   typename P::template Atomic<std::uint32_t> state{waiting};
   typename P::Parker parker;
   typename P::template Plain<ErrorRef> error;  ///< written before `done`
-  WaitState* next_blocked = nullptr;  ///< in the engine's list of those, under its mutex
+  WaitState* next_blocked = nullptr;           ///< in the engine's list of those, under its mutex
 };
 
 template <class P>

@@ -16,8 +16,8 @@
 
 namespace sluice::mutants {
 
-using detail::Explorer;
 using detail::ExplorePolicy;
+using detail::Explorer;
 
 inline constexpr auto relaxed = std::memory_order_relaxed;
 
@@ -26,8 +26,8 @@ inline constexpr auto relaxed = std::memory_order_relaxed;
 struct Value {
   Variable variable;
   ExplorePolicy::Atomic<int> number{0};
-  int users = 0;        ///< right now: -1 alone
-  int updates = 0;      ///< pushed, and not known to be skipped
+  int users = 0;    ///< right now: -1 alone
+  int updates = 0;  ///< pushed, and not known to be skipped
 };
 
 /// Of CoreOptions, what the programs set.
@@ -54,7 +54,9 @@ struct Bed {
     options.max_ops = size.max_ops;
     options.max_bytes = size.max_bytes;
     options.counters = size.counters;
-    engine.emplace(detail::make_exploring_core(options, draw()));
+    const std::shared_ptr<detail::CoreBase> made = detail::make_exploring_core(options, draw());
+    core = made.get();
+    engine.emplace(made);
     engine->on_unobserved_error([](const ErrorRoot&) {});
     for (int i = 0; i < values; ++i) x.emplace_back().variable = engine->variable("x");
   }
@@ -87,8 +89,8 @@ struct Bed {
   }
   Ticket push_two(Value& a, Value& b, const PushOptions& options = {}) {
     ++a.updates, ++b.updates;
-    return engine->push([this, &a, &b] { update_value(a), update_value(b); },
-                        {update(a.variable), update(b.variable)}, options);
+    return engine->push([this, &a, &b] { update_value(a), update_value(b); }, {update(a.variable), update(b.variable)},
+                        options);
   }
   /// Calls f; what it throws is told only if it is not of this kind.
   template <class F>
@@ -112,6 +114,7 @@ struct Bed {
   }
 
   detail::Draw draw;
+  detail::CoreBase* core = nullptr;
   std::optional<Engine> engine;
   std::deque<Value> x;
   const char* wrong = nullptr;

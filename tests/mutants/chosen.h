@@ -45,12 +45,13 @@ T& down(int site, T& x) {
 }
 
 /// What the programs and the judge hang into the protocol (by_hand.txt: harness).
-inline const char* broken = nullptr;  ///< an engine that ended was not as it must be
-inline int cores = 0;                 ///< engines that live
-inline int failing_starts = 0;        ///< one start of a drainer in so many fails; 0: none
-inline int failing_queues = 0;        ///< likewise of enqueues
+inline const char* broken = nullptr;   ///< an engine that ended was not as it must be
+inline int cores = 0;                  ///< engines that live
+inline int failing_starts = 0;         ///< one start of a drainer in so many fails; 0: none
+inline int failing_pushes = 0;         ///< likewise of pushes, for want of memory
+inline int failing_queues = 0;         ///< likewise of enqueues
 inline std::int64_t credit_batch = 0;  ///< of the next engine; 0: as it is
-inline int over_the_cap = 0;  ///< pushes that went there
+inline int over_the_cap = 0;           ///< pushes that went there
 inline std::uint32_t turn = 0;
 /// The strand that runs, as it stands.
 inline detail::Sight sight() { return detail::running_sight ? *detail::running_sight : detail::Sight{}; }

@@ -12,37 +12,37 @@ auto newest(A& atomic) {
 }  // namespace sluice::mutants
 
 // In the class's own scope, because it looks at all of it.
-#define SLUICE_CHECK_END()                                                                                      \
-  do {                                                                                                          \
-    using ::sluice::mutants::expect;                                                                            \
-    using ::sluice::mutants::newest;                                                                            \
-    --::sluice::mutants::cores;                                                                                 \
-    std::int64_t credits = newest(credits_);                                                                    \
-    std::uint64_t pushed = 0;                                                                                   \
-    int taken = 0;                                                                                              \
-    for (auto& s : slots_) {                                                                                    \
-      credits += s->credits + s->returned_credits;                                                              \
-      const std::uint64_t pushes = newest(s->pushes);                                                           \
-      expect(pushes % 2 == 0, "a push that never ended");                                                       \
-      pushed += pushes / 2 - newest(s->completed);                                                              \
-      expect(newest(s->borrows) == 0, "a borrow that never ended");                                             \
-      taken += s->taken.exchange(false);                                                                        \
-      expect(s->batch.take() == nullptr, "an op left in a batch");                                              \
-    }                                                                                                           \
-    expect(taken <= 2, "a slot whose thread is gone is still taken");                                           \
-    expect(credits == options_.max_ops, "credits were lost or made");                                           \
-    expect(pushed << 1 == 0, "pushed and completed ops differ");                                                \
-    expect(newest(bytes_) == 0, "bytes in flight at the end");                                                  \
-    expect(newest(open_) == 0 && newest(on_device_) == 0, "open Completions at the end");                       \
-    expect(newest(cap_waiters_) == 0 && cap_parked_.empty(), "who waits at the cap at the end");                \
-    expect(ticket_waiters_.empty() && !blocked_waits_, "waits at the end");                                     \
-    for (auto& lane : lanes_) {                                                                                 \
-      expect(newest(lane->active) == 0, "drainers at the end");                                                 \
-      expect(newest(lane->blocked) == 0 && newest(lane->spinning) == 0, "blocked or spinning at the end");      \
-      expect(!lane->overflow.head, "ops left over");                                                            \
-    }                                                                                                           \
+#define SLUICE_CHECK_END()                                                                                       \
+  do {                                                                                                           \
+    using ::sluice::mutants::expect;                                                                             \
+    using ::sluice::mutants::newest;                                                                             \
+    --::sluice::mutants::cores;                                                                                  \
+    std::int64_t credits = newest(credits_);                                                                     \
+    std::uint64_t pushed = 0;                                                                                    \
+    int taken = 0;                                                                                               \
+    for (auto& s : slots_) {                                                                                     \
+      credits += s->credits + s->returned_credits;                                                               \
+      const std::uint64_t pushes = newest(s->pushes);                                                            \
+      expect(pushes % 2 == 0, "a push that never ended");                                                        \
+      pushed += pushes / 2 - newest(s->completed);                                                               \
+      expect(newest(s->borrows) == 0, "a borrow that never ended");                                              \
+      taken += s->taken.exchange(false);                                                                         \
+      expect(s->batch.take() == nullptr, "an op left in a batch");                                               \
+    }                                                                                                            \
+    expect(taken <= 2, "a slot whose thread is gone is still taken");                                            \
+    expect(credits == options_.max_ops, "credits were lost or made");                                            \
+    expect(pushed << 1 == 0, "pushed and completed ops differ");                                                 \
+    expect(newest(bytes_) == 0, "bytes in flight at the end");                                                   \
+    expect(newest(open_) == 0 && newest(on_device_) == 0, "open Completions at the end");                        \
+    expect(newest(cap_waiters_) == 0 && cap_parked_.empty(), "who waits at the cap at the end");                 \
+    expect(ticket_waiters_.empty() && !blocked_waits_, "waits at the end");                                      \
+    for (auto& lane : lanes_) {                                                                                  \
+      expect(newest(lane->active) == 0, "drainers at the end");                                                  \
+      expect(newest(lane->blocked) == 0 && newest(lane->spinning) == 0, "blocked or spinning at the end");       \
+      expect(!lane->overflow.head, "ops left over");                                                             \
+    }                                                                                                            \
     for (const auto& [sequence, entry] : roots_) expect(entry.live_variables == 0, "poison without a variable"); \
-    for (std::uint32_t i = 0, n = newest(slab_count_); i < n; ++i)                                              \
-      for (Op& op : slabs_[i].load(std::memory_order_acquire)->ops)                                             \
-        expect(!(newest(op.word) & kInUse), "an op record that was never freed");                               \
+    for (std::uint32_t i = 0, n = newest(slab_count_); i < n; ++i)                                               \
+      for (Op & op : slabs_[i].load(std::memory_order_acquire)->ops)                                             \
+        expect(!(newest(op.word) & kInUse), "an op record that was never freed");                                \
   } while (false)

@@ -94,12 +94,13 @@ Verdict judge(double seconds, const std::string& only) {
     if (only.empty() || f.name == only) turns.push_back({std::move(f)});
   const double start = cpu_seconds();
   const auto used = [&] { return cpu_seconds() - start; };
-  // Each gets a turn, longer from round to round; who never comes by the mutant only the first.
+  // Each gets a turn, longer from round to round. Who never comes by the mutant gets a few schedules, and no more where
+  // somebody does.
   double slice = 0.3;
   for (int round = 0; used() < seconds; ++round, slice *= 1.5) {
     bool any = false;
     for (Turn& t : turns) {
-      if (t.done || (round > 0 && t.hits == 0 && chosen >= 0)) continue;
+      if (t.done || (round > 0 && t.hits == 0 && verdict.reached)) continue;
       any = true;
       const double end = std::min(used() + slice, seconds);
       do {
@@ -119,7 +120,7 @@ Verdict judge(double seconds, const std::string& only) {
           return verdict;
         }
         if (seed.empty()) t.done = true;
-      } while (!t.done && used() < end);
+      } while (!t.done && used() < end && (chosen < 0 || round > 0 || t.hits > 0 || t.runs < 60));
     }
     if (!any) break;
   }

@@ -18,10 +18,10 @@ struct Family {
 std::vector<Family> make_families();
 
 struct Verdict {
-  bool reached = false;       ///< a program came by the mutant's site
-  std::string family, seed;   ///< that caught it
-  std::string what;           ///< empty: not caught
-  double seconds = 0;         ///< of CPU
+  bool reached = false;      ///< a program came by the mutant's site
+  std::string family, seed;  ///< that caught it
+  std::string what;          ///< empty: not caught
+  double seconds = 0;        ///< of CPU
   std::uint64_t schedules = 0;
 };
 /// Judges the mutant that is chosen, for so many seconds of CPU time; by one family only, if it is named.

@@ -1,8 +1,8 @@
 // Runs the mutants of the protocol (tests/mutations.sh): one process each, judged by the schedule explorer.
 //
-//   mutants_main [--quick] [--seconds S] [--jobs N] [--only TEXT] [--survivors]
-//   mutants_main --list          all mutants, and how often each site is passed without one
-//   mutants_main --unmutated S   the judge on the protocol as it is, which must find nothing, for S seconds
+//   mutants_main [--quick | --few] [--seconds S] [--jobs N] [--only TEXT] [--with-equivalents] [--list]
+//   mutants_main --unmutated S [--family NAME]   the judge on the protocol as it is, which must find nothing
+//   mutants_main --family NAME --replay SEED     one schedule of a program of the judge's own, step by step
 //
 // A mutant is caught by a mismatch, a race, a hang, a crash or a lost wake-up. equivalent.txt lists those that change
 // nothing, with the argument. The last line is `caught N of N`; the exit status is 0 if those are the same number and
@@ -46,12 +46,18 @@ static_assert(kSiteCount <= kMostSites);
 using Order = std::memory_order;
 const char* name_of(Order order) {
   switch (order) {
-    case Order::relaxed: return "relaxed";
-    case Order::consume: return "consume";
-    case Order::acquire: return "acquire";
-    case Order::release: return "release";
-    case Order::acq_rel: return "acq_rel";
-    case Order::seq_cst: return "seq_cst";
+    case Order::relaxed:
+      return "relaxed";
+    case Order::consume:
+      return "consume";
+    case Order::acquire:
+      return "acquire";
+    case Order::release:
+      return "release";
+    case Order::acq_rel:
+      return "acq_rel";
+    case Order::seq_cst:
+      return "seq_cst";
   }
   return "?";
 }
@@ -182,8 +188,10 @@ void handle_signals() {
   chosen = m.site;
   weaker = m.weaker;
   const Verdict v = judge(seconds);
-  report(!v.what.empty() ? "caught" : v.reached ? "survived" : "unreached", v.family.c_str(), v.seed.c_str(),
-         v.what.c_str(), v.seconds);
+  report(!v.what.empty() ? "caught"
+         : v.reached     ? "survived"
+                         : "unreached",
+         v.family.c_str(), v.seed.c_str(), v.what.c_str(), v.seconds);
   std::_Exit(0);
 }
 
@@ -232,7 +240,7 @@ Outcome read_outcome(const Child& c) {
 // ---- all of them
 
 struct Options {
-  bool quick = false, list = false, with_equivalents = false;
+  bool quick = false, few = false, list = false, with_equivalents = false;
   double seconds = 60, unmutated = 0;
   std::uint64_t replay = 0;
   int jobs = 1;
@@ -243,18 +251,20 @@ std::vector<Mutant> all_mutants(const Options& options) {
   std::vector<Mutant> all;
   for (int s = 0; s < kSiteCount; ++s)
     for (Mutant& m : mutants_of(s))
-      if (options.only.empty() || (m.where() + " " + kSites[m.site].kind + " " + m.change).find(options.only) != std::string::npos)
+      if (options.only.empty() ||
+          (m.where() + " " + kSites[m.site].kind + " " + m.change).find(options.only) != std::string::npos)
         all.push_back(std::move(m));
   return all;
 }
 
-/// Some of each kind in each file.
-std::vector<Mutant> quick_choice(const std::vector<Mutant>& all) {
+/// Some of each kind in each file; or one of each kind.
+std::vector<Mutant> quick_choice(const std::vector<Mutant>& all, bool few) {
   std::map<std::string, int> count;
   std::vector<Mutant> some;
   for (const Mutant& m : all) {
-    const std::string group = std::string(kSites[m.site].kind) + kSites[m.site].file;
-    if (count[group]++ % 6 == 0) some.push_back(m);
+    const Site& s = kSites[m.site];
+    const int before = count[few ? s.kind : std::string(s.kind) + s.file]++;
+    if (few ? before == 0 : before % 6 == 0) some.push_back(m);
   }
   return some;
 }
@@ -280,8 +290,8 @@ int unmutated(double seconds, const std::string& family) {
   handle_signals();
   report_to = 1;
   const Verdict v = judge(seconds, family);
-  std::printf("%s: %llu schedules, %.0f s: %s\n", family.c_str(), static_cast<unsigned long long>(v.schedules), v.seconds,
-              v.what.empty() ? "nothing found" : (v.family + " " + v.seed + ": " + v.what).c_str());
+  std::printf("%s: %llu schedules, %.0f s: %s\n", family.c_str(), static_cast<unsigned long long>(v.schedules),
+              v.seconds, v.what.empty() ? "nothing found" : (v.family + " " + v.seed + ": " + v.what).c_str());
   return v.what.empty() ? 0 : 1;
 }
 
@@ -307,7 +317,7 @@ int run(const Options& options) {
     seen.clear();
     std::erase_if(argued, [&](const auto& a) { return !seen.insert({a.first.site, a.first.change}).second; });
   }
-  if (options.quick) judged = quick_choice(judged);
+  if (options.quick || options.few) judged = quick_choice(judged, options.few);
   if (options.list) {
     for (const Mutant& m : judged)
       std::printf("%-20s %-10s %s\n", m.where().c_str(), kSites[m.site].kind, m.change.c_str());
@@ -347,7 +357,7 @@ int run(const Options& options) {
     if (done % 25 == 0) std::printf("-- %zu of %zu judged, %zu caught\n", done, judged.size(), caught);
     std::fflush(stdout);
   }
-  if (!options.quick) {
+  if (!options.quick && !options.few) {
     std::printf("\nequivalents\n");
     for (const auto& [m, argument] : argued)
       std::printf("%-20s %-52s %s\n", m.where().c_str(), m.change.c_str(), argument.c_str());
@@ -357,7 +367,8 @@ int run(const Options& options) {
   bool good = caught == judged.size();
   for (const auto& [k, argument] : equivalents.arguments) {
     if (!options.only.empty() || (equivalents.used.count(k) && !argument.empty())) continue;
-    std::printf("equivalent.txt %s: %s\n", argument.empty() ? "has no argument for" : "names what is not there", k.c_str());
+    std::printf("equivalent.txt %s: %s\n", argument.empty() ? "has no argument for" : "names what is not there",
+                k.c_str());
     good = false;
   }
   for (const Outcome& o : survivors) {
@@ -380,6 +391,8 @@ int main(int count, char** words) {
     const auto value = [&] { return i + 1 < count ? words[++i] : ""; };
     if (word == "--quick") {
       options.quick = true;
+    } else if (word == "--few") {
+      options.few = true;
     } else if (word == "--list") {
       options.list = true;
     } else if (word == "--seconds") {

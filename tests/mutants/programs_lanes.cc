@@ -30,54 +30,87 @@ std::string streams(std::uint64_t seed) {
                      {.on = sim(device)});
     }
   };
-  return run_bed(std::move(bed), {[&b, on_device, fails] {
-                                    on_device(0, b.x[0], true, b.chance(30));
-                                    on_device(0, b.x[0], false, false);
-                                    on_device(1, b.x[0], true, b.chance(30));
-                                    if (!fails) {
-                                      // Two rights to be issued by, two to be complete by.
-                                      ++b.x[0].updates, ++b.x[1].updates;
-                                      b.engine->push(
-                                          [&b](Context& c) {
-                                            static_cast<ExploredStream*>(c.stream())->launch([&b] {
-                                              b.update_value(b.x[0]), b.update_value(b.x[1]);
-                                            });
-                                          },
-                                          {update(b.x[0].variable), update(b.x[1].variable)}, {.on = sim(static_cast<int>(b.below(2)))});
-                                    }
-                                    b.push_update(b.x[0]);
-                                    if (fails) {
-                                      // The device finds out late; what was made from it is worth nothing either.
-                                      b.engine->push(
-                                          [](Context& c) {
-                                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
-                                          },
-                                          {write(b.x[1].variable)}, {.on = sim(0)});
-                                      b.engine->push(
-                                          [](Context& c, Completion done) {
-                                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
-                                            auto held = std::make_shared<Completion>(std::move(done));
-                                            ExplorePolicy::start_substitute([held] { held->done(); });
-                                          },
-                                          {write(b.x[1].variable)}, {.on = sim(0)});
-                                      const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
-                                      if (!b.throws(ErrorKind::failed, [&] { after.wait(); }))
-                                        b.fail("an op that used what failed on the device did not fail");
-                                      if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[1].variable); }))
-                                        b.fail("a variable that a device's kernel failed to write is not poisoned");
-                                      return;
-                                    }
-                                    b.engine->wait(b.x[0].variable);
-                                    if (b.x[0].number.load(relaxed) < 3) b.fail("a wait ended before the device");
-                                  },
-                                  [&b, on_device, fails, cancels] {
-                                    if (fails) return;
-                                    on_device(1, b.x[1], true, false);
-                                    b.push_two(b.x[0], b.x[1]);
-                                    on_device(0, b.x[1], false, b.chance(50));
-                                    const Ticket last = b.engine->push([](Context&) {}, {read(b.x[1].variable)}, {.on = sim(1)});
-                                    if (cancels) last.cancel();
-                                  }});
+  return run_bed(std::move(bed),
+                 {[&b, on_device, fails] {
+                    on_device(0, b.x[0], true, b.chance(30));
+                    on_device(0, b.x[0], false, false);
+                    on_device(1, b.x[0], true, b.chance(30));
+                    if (!fails) {
+                      // Two rights to be issued by, two to be complete by.
+                      ++b.x[0].updates, ++b.x[1].updates;
+                      b.engine->push(
+                          [&b](Context& c) {
+                            static_cast<ExploredStream*>(c.stream())->launch([&b] {
+                              b.update_value(b.x[0]), b.update_value(b.x[1]);
+                            });
+                          },
+                          {update(b.x[0].variable), update(b.x[1].variable)},
+                          {.on = sim(static_cast<int>(b.below(2)))});
+                    }
+                    b.push_update(b.x[0]);
+                    if (fails) {
+                      // The device finds out late; what was made from it is worth nothing either.
+                      b.engine->push(
+                          [](Context& c) {
+                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                          },
+                          {write(b.x[1].variable)}, {.on = sim(0)});
+                      b.engine->push(
+                          [](Context& c, Completion done) {
+                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                            auto held = std::make_shared<Completion>(std::move(done));
+                            ExplorePolicy::start_substitute([held] { held->done(); });
+                          },
+                          {write(b.x[1].variable)}, {.on = sim(0)});
+                      const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
+                      if (!b.throws(ErrorKind::failed, [&] { after.wait(); }))
+                        b.fail("an op that used what failed on the device did not fail");
+                      if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[1].variable); }))
+                        b.fail("a variable that a device's kernel failed to write is not poisoned");
+                      return;
+                    }
+                    b.engine->wait(b.x[0].variable);
+                    if (b.x[0].number.load(relaxed) < 3) b.fail("a wait ended before the device");
+                  },
+                  [&b, on_device, fails, cancels] {
+                    if (fails) return;
+                    on_device(1, b.x[1], true, false);
+                    b.push_two(b.x[0], b.x[1]);
+                    on_device(0, b.x[1], false, b.chance(50));
+                    const Ticket last = b.engine->push([](Context&) {}, {read(b.x[1].variable)}, {.on = sim(1)});
+                    if (cancels) last.cancel();
+                  }});
+}
+
+/// A stream op behind two ops of the CPU, which end on two threads.
+std::string issued(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 2, .gpus = 2}, 2);
+  const bool fails = b.chance(40), first = b.chance(50);
+  return run_bed(std::move(bed), {[&b, fails, first] {
+                   for (const bool one : {true, false}) {
+                     Value& v = b.x[one ? 0 : 1];
+                     const bool bad = fails && one == first;
+                     if (!bad) ++v.updates;
+                     b.engine->push(
+                         [&b, &v, bad] {
+                           if (bad) throw std::runtime_error("x");
+                           b.update_value(v);
+                         },
+                         {update(v.variable)});
+                   }
+                   const Ticket on_device = b.engine->push(
+                       [&b, fails](Context& c) {
+                         if (!fails) b.read_value(b.x[0], 1), b.read_value(b.x[1], 1);  // issued, so both are over
+                         static_cast<ExploredStream*>(c.stream())->launch([&b, fails] {
+                           if (!fails) b.read_value(b.x[0], 1), b.read_value(b.x[1], 1);
+                         });
+                       },
+                       {read(b.x[0].variable), read(b.x[1].variable)}, {.on = sim(0)});
+                   const bool threw = b.throws(ErrorKind::failed, [&] { on_device.wait(); });
+                   if (threw != fails) b.fail("what an op on a device came to");
+                 }});
 }
 
 /// Programs replayed by two threads, with an op between.
@@ -124,7 +157,8 @@ std::string replays(std::uint64_t seed) {
               },
               {update(v.variable)}, how);
         } else {
-          b.engine->push([&b, &v, &w] { b.read_value(v), b.update_value(w); }, {read(v.variable), write(w.variable)}, how);
+          b.engine->push([&b, &v, &w] { b.read_value(v), b.update_value(w); }, {read(v.variable), write(w.variable)},
+                         how);
         }
       }
     });
@@ -138,25 +172,25 @@ std::string replays(std::uint64_t seed) {
   };
   if (!inside) capture();
   count(inside ? 2 : 3);
-  std::vector<std::function<void()>> bodies{
-      [&b, inside, capture, fails] {
-        if (inside) capture();
-        b.engine->replay(b.program);
-        const Ticket second = b.engine->replay(b.program);
-        const bool threw = b.throws(ErrorKind::failed, [&] { second.wait(); });
-        if (fails != threw) b.fail("what a replay threw");
+  std::vector<std::function<void()>> bodies{[&b, inside, capture, fails] {
+                                              if (inside) capture();
+                                              b.engine->replay(b.program);
+                                              const Ticket second = b.engine->replay(b.program);
+                                              const bool threw = b.throws(ErrorKind::failed, [&] { second.wait(); });
+                                              if (fails != threw) b.fail("what a replay threw");
+                                            },
+                                            [&b, inside, fails] {
+                                              if (!fails) b.push_update(b.x[0]), b.push_read(b.x[1]);
+                                              if (!inside) b.engine->replay(b.program);
+                                            }};
+  return run_bed(
+      std::move(bed), std::move(bodies), false,
+      [&b, fails, traced] {
+        if (traced) b.engine->stop_trace();
+        if (!fails) return;
+        for (Value& v : b.x) v.updates = v.number.load();
       },
-      [&b, inside, fails] {
-        if (!fails) b.push_update(b.x[0]), b.push_read(b.x[1]);
-        if (!inside) b.engine->replay(b.program);
-      }};
-  return run_bed(std::move(bed), std::move(bodies), false,
-                 [&b, fails, traced] {
-                   if (traced) b.engine->stop_trace();
-                   if (!fails) return;
-                   for (Value& v : b.x) v.updates = v.number.load();
-                 },
-                 60'000);
+      60'000);
 }
 
 /// stop(), while others push.
@@ -253,9 +287,19 @@ std::string deadlocks(std::uint64_t seed) {
       b.push_update(b.x[2]);
     }
     ++b.x[3].updates;
-    t = b.engine->push([&b] { b.engine->wait(b.x[2].variable), b.update_value(b.x[3]); }, {update(b.x[3].variable)});
+    t = b.engine->push(
+        [&b, pushes = b.chance(50)] {
+          if (pushes) b.push_update(b.x[2]);
+          b.engine->wait(b.x[2].variable), b.update_value(b.x[3]);
+        },
+        {update(b.x[3].variable)});
     b.quiet([&] { t.wait(); });
   });
+  // Waits from outside, which take their place behind others and before others.
+  if (!stuck && b.chance(60))
+    bodies.push_back([&b] {
+      for (int i = 0; i < 4; ++i) b.quiet([&] { b.engine->wait(b.x[i % 2 ? 2 : 3].variable); });
+    });
   return run_bed(std::move(bed), std::move(bodies), true, [stuck, &b] {
     if (!stuck && Explorer::get().stalls()) b.fail("a lost wake-up: all stood until a time limit passed");
   });
@@ -285,7 +329,8 @@ std::string failures(std::uint64_t seed) {
       b.engine->wait_all();  // the others may still lack a thread
     });
   };
-  const std::string verdict = run_bed(std::move(bed), {pusher, pusher}, true, [] { failing_starts = failing_queues = 0; });
+  const std::string verdict =
+      run_bed(std::move(bed), {pusher, pusher}, true, [] { failing_starts = failing_queues = 0; });
   failing_starts = failing_queues = 0;
   return verdict;
 }
@@ -315,11 +360,45 @@ std::string serial(std::uint64_t seed) {
       if (!t.done()) b.fail("an op that was waited for is not done");
     });
   };
-  const std::string verdict = run_bed(std::move(bed), {[pusher] { pusher(0); }, [pusher] { pusher(1); },
-                                                       [&b] { b.push_update(b.x[2]).wait(); }},
-                                      true);
+  const std::string verdict = run_bed(
+      std::move(bed), {[pusher] { pusher(0); }, [pusher] { pusher(1); }, [&b] { b.push_update(b.x[2]).wait(); }}, true);
   failing_queues = 0;
   return verdict;
+}
+
+/// What those who look are told of ops that are answered later: whether the body has returned.
+std::string returned(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1, .gpus = 1}, 1);
+  const Place place = b.chance(50) ? Place(sim(0)) : Place(cpu(0));
+  const auto seen = [&b] {  // -1: not there
+    const detail::Look look = b.core->look();
+    for (const detail::LookedOp& o : look.ops)
+      if (std::string_view(o.name) == "later") return static_cast<int>(o.returned);
+    return -1;
+  };
+  return run_bed(std::move(bed), {[&b, seen, place] {
+                   for (int i = 0; i < 10; ++i) {
+                     const bool asks = i % 3 == 0;
+                     const Ticket t = b.engine->push(
+                         [&b, seen, asks](Completion done) {
+                           if (seen() > 0) b.fail("a body that runs is said to have returned");
+                           if (!asks) return done.done();
+                           auto held = std::make_shared<Completion>(std::move(done));
+                           ExplorePolicy::start_substitute([&b, held, seen] {
+                             int looks = 0;
+                             while (seen() == 0 && ++looks < 60) ExplorePolicy::pause();
+                             if (looks == 60) b.fail("a body that returned is not said to have");
+                             Completion mine = std::move(*held);
+                             mine.done();
+                           });
+                         },
+                         {update(b.x[0].variable)}, {.on = place, .name = "later"});
+                     t.wait();
+                   }
+                 }},
+                 false, {}, 200'000);
 }
 
 /// Who looks at what is in flight, while variables go and records are used again.
@@ -344,8 +423,9 @@ std::string looks(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> lane_programs() {
-  return {{"streams", streams},     {"replays", replays}, {"stop", stop},   {"deadlocks", deadlocks},
-          {"failures", failures}, {"serial", serial},   {"looks", looks}};
+  return {{"streams", streams}, {"issued", issued},       {"replays", replays},
+          {"stop", stop},       {"deadlocks", deadlocks}, {"failures", failures},
+          {"serial", serial},   {"looks", looks},         {"returned", returned}};
 }
 
 }  // namespace sluice::mutants

@@ -20,8 +20,8 @@
 
 namespace {
 
-const char* const kFiles[] = {"chain.h",      "record.h",    "slot.h",       "captured.h",  "core_records.h",
-                              "core_push.h",  "core_run.h",  "core_lanes.h", "core_wait.h", "core_caps.h",
+const char* const kFiles[] = {"chain.h",       "record.h",      "slot.h",       "captured.h",     "core_records.h",
+                              "core_push.h",   "core_run.h",    "core_lanes.h", "core_wait.h",    "core_caps.h",
                               "core_replay.h", "core_errors.h", "core_setup.h", "core_explain.h", "core.h"};
 /// Files in which only the changes made by hand apply.
 const char* const kOnlyByHand[] = {"core_setup.h", "core.h"};
@@ -60,7 +60,8 @@ std::string code_of(const std::string& text) {
       end = text.find('\n', i);
     } else if (text.compare(i, 2, "/*") == 0) {
       end = text.find("*/", i) + 2;
-    } else if (text[i] == '"' || (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
+    } else if (text[i] == '"' ||
+               (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
       end = i + 1;
       while (text[end] != text[i]) end += text[end] == '\\' ? 2 : 1;
       ++end;
@@ -160,7 +161,8 @@ class File {
   };
 
   std::size_t line_of(std::size_t at) const {
-    return 1 + static_cast<std::size_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+    return 1 +
+           static_cast<std::size_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
   }
   std::string site(const std::string& kind, const std::string& detail, std::size_t at) {
     const std::size_t line = line_of(at);
@@ -246,34 +248,35 @@ class File {
   }
 
   void atomics() {
-    each(R"((\.|->)(load|store|exchange|fetch_add|fetch_sub|fetch_or|fetch_and|compare_exchange_strong|compare_exchange_weak)\()",
-         [&](const std::smatch& m) {
-           const auto at = static_cast<std::size_t>(m.position());
-           const std::string name = m[2];
-           const std::size_t open = at + static_cast<std::size_t>(m.length()) - 1, close = closing(open);
-           const std::vector<Range> given = arguments(open);
-           int orders = 0;
-           for (const Range& r : given) {
-             if (text(r).find("hand::") != std::string::npos) return;
-             if (!text(r).starts_with("std::memory_order_")) continue;
-             const bool failure = orders++ > 0;
-             const std::string what = failure ? "failure of " + name : name;
-             wrap(r.from, r.to, "::sluice::mutants::order(" + site("order", what + " " + text(r).substr(18), r.from) + ", ",
-                  ")");
-           }
-           if (orders == 0)
-             inserts_.insert(inserts_.begin(),
-                             {close, std::string(given.empty() ? "" : ", ") + "::sluice::mutants::order(" +
-                                         site("order", name + " seq_cst", at) + ", std::memory_order_seq_cst)"});
-           if (name.starts_with("fetch_"))
-             wrap(given.front().from, given.front().to,
-                  "::sluice::mutants::amount(" + site("count", name, given.front().from) + ", ", ")");
-           if (name == "store") {
-             const std::size_t from = expression_start(at);
-             const bool mark = text_.substr(from, at - from).ends_with("mark");
-             leave_out(mark ? "poison" : "store", "store", from, close + 1);
-           }
-         });
+    each(
+        R"((\.|->)(load|store|exchange|fetch_add|fetch_sub|fetch_or|fetch_and|compare_exchange_strong|compare_exchange_weak)\()",
+        [&](const std::smatch& m) {
+          const auto at = static_cast<std::size_t>(m.position());
+          const std::string name = m[2];
+          const std::size_t open = at + static_cast<std::size_t>(m.length()) - 1, close = closing(open);
+          const std::vector<Range> given = arguments(open);
+          int orders = 0;
+          for (const Range& r : given) {
+            if (text(r).find("hand::") != std::string::npos) return;
+            if (!text(r).starts_with("std::memory_order_")) continue;
+            const bool failure = orders++ > 0;
+            const std::string what = failure ? "failure of " + name : name;
+            wrap(r.from, r.to,
+                 "::sluice::mutants::order(" + site("order", what + " " + text(r).substr(18), r.from) + ", ", ")");
+          }
+          if (orders == 0)
+            inserts_.insert(inserts_.begin(),
+                            {close, std::string(given.empty() ? "" : ", ") + "::sluice::mutants::order(" +
+                                        site("order", name + " seq_cst", at) + ", std::memory_order_seq_cst)"});
+          if (name.starts_with("fetch_"))
+            wrap(given.front().from, given.front().to,
+                 "::sluice::mutants::amount(" + site("count", name, given.front().from) + ", ", ")");
+          if (name == "store") {
+            const std::size_t from = expression_start(at);
+            const bool mark = text_.substr(from, at - from).ends_with("mark");
+            leave_out(mark ? "poison" : "store", "store", from, close + 1);
+          }
+        });
   }
 
   /// Calls that are statements.
@@ -282,11 +285,13 @@ class File {
         {"notify", "(?:[A-Za-z_][A-Za-z_0-9.]*(?:->|\\.))*signal|wake|wake_cap_waiters|rescue|start_drainer|flush"},
         {"fence", "P::fence"},
         {"poison", "set_poison|clear_poison|forget_poison|note_failure|stays_marked|observe"},
-        {"hand-over", "enqueue|enqueue_all|ready\\.start\\.push|ready\\.finish\\.push|return_credits|retire|hold|drop"}};
+        {"hand-over",
+         "enqueue|enqueue_all|ready\\.start\\.push|ready\\.finish\\.push|return_credits|retire|hold|drop"}};
     for (const auto& [kind, names] : kinds)
       each("(?:" + std::string(names) + ")\\(", [&, kind = kind](const std::smatch& m) {
         const auto at = static_cast<std::size_t>(m.position());
-        if (at > 0 && (std::isalnum(static_cast<unsigned char>(code_[at - 1])) || std::string("_:.>").find(code_[at - 1]) != std::string::npos))
+        if (at > 0 && (std::isalnum(static_cast<unsigned char>(code_[at - 1])) ||
+                       std::string("_:.>").find(code_[at - 1]) != std::string::npos))
           return;
         if (!begins_statement(at)) return;
         const std::size_t close = closing(at + static_cast<std::size_t>(m.length()) - 1);
@@ -351,13 +356,14 @@ int main(int count, char** words) {
     std::size_t length = 0;
     const std::size_t at = find_lines(text, c.before, &length);
     if (at == std::string::npos)
-      fail("by_hand.txt, " + (c.name.empty() ? std::string("harness") : c.name) + ": not in " + c.file + " any more:\n" +
-           c.before);
+      fail("by_hand.txt, " + (c.name.empty() ? std::string("harness") : c.name) + ": not in " + c.file +
+           " any more:\n" + c.before);
     const std::string old = text.substr(at, length);
     if (!c.name.empty()) {
       if (!ids.count(c.name)) {
         ids[c.name] = sites.size();
-        const auto line = static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+        const auto line =
+            static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
         sites.push_back({"by hand", c.file, c.name, line + 1, c.name});
       }
       const std::regex word("\\bMUTANT\\b");
@@ -376,15 +382,16 @@ int main(int count, char** words) {
     const std::string marker = "#pragma once\n";
     const std::size_t at = text.find(marker);
     if (at == std::string::npos) fail(std::string(file) + " has no #pragma once");
-    text.insert(at, "#include \"chosen.h\"\n#include \"end_check.h\"\n#line " +
-                        std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n')) +
-                        " \"" + file + "\"\n");
+    text.insert(at,
+                "#include \"chosen.h\"\n#include \"end_check.h\"\n#line " +
+                    std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n')) +
+                    " \"" + file + "\"\n");
     replace_if_new(headers / file, text);
   }
   std::string table;
   for (const Site& s : sites)
-    table += "{" + quoted(s.kind) + ", " + quoted(s.file) + ", " + std::to_string(s.line) + ", " + quoted(s.detail) + ", " +
-             quoted(s.text) + "},\n";
+    table += "{" + quoted(s.kind) + ", " + quoted(s.file) + ", " + std::to_string(s.line) + ", " + quoted(s.detail) +
+             ", " + quoted(s.text) + "},\n";
   replace_if_new(out / "sites.inc", table);
   std::printf("%zu sites\n", sites.size());
 }
