@@ -116,9 +116,10 @@ class Core final : public CoreBase {
     const Op* op = static_cast<const Op*>(runnable);
     for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
       if (op->inline_tokens[i].state.load(std::memory_order_acquire) & kNext) {
-        const auto next = reinterpret_cast<std::uintptr_t>(op->inline_tokens[i].next);
-        __builtin_prefetch(reinterpret_cast<const void*>(next), 1);
-        __builtin_prefetch(reinterpret_cast<const void*>(next & ~(sizeof(Op) - 1)), 1);  // its record, unless on the heap
+        const Token<P>* const next = op->inline_tokens[i].next;
+        __builtin_prefetch(next, 1);
+        // Its record, unless it is on the heap.
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1)), 1);
       }
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
