@@ -240,7 +240,8 @@ class Engine {
 
   /// Records every op pushed from now on, when it completes.
   void start_trace();
-  /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for a whole process.
+  /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for the default
+  /// engine and writes the file for Perfetto when the process ends (write_trace, trace.h).
   std::vector<TraceEvent> stop_trace();
 
   /// With EngineOptions::log_order: the pushes and waits so far, in the order in which they took effect; empties the

@@ -57,7 +57,8 @@ void invert(Image& image) {
 }  // namespace
 
 int main() {
-  Engine engine;
+  // The process's own. With SLUICE_TRACE=tour.json it writes what ran when, for ui.perfetto.dev.
+  Engine& engine = Engine::instance();
 
   std::printf("1. Four frames, side by side. On one frame, operations take effect in the order of the program.\n");
   std::vector<Var<Image>> frames, thumbs;
@@ -111,6 +112,7 @@ int main() {
   std::printf("4. What has not begun can be cancelled. The old value stays whole, and recover() brings it back.\n");
   Borrow hold = engine.borrow(read(frame));  // we look at the frame: who wants to change it waits
   Ticket ticket = engine.push([=] { blur(*frame); }, {update(frame)}, {.name = "blur"});
+  std::printf("   why it waits: %s\n", engine.explain(ticket).c_str());
   const bool cancelled = ticket.cancel();
   hold.release();
   try {

@@ -24,6 +24,16 @@ TEST(Bounds, Case30AFloodStaysWithinTheCaps) {
 #endif
 }
 
+/// The engine's own part of it: 10,000 ops in flight, and each costs less than a KiB.
+TEST(Bounds, Case30AnOpInFlightCostsLittle) {
+  const testing::FloodResult r = testing::flood(30'000, true);
+  std::printf("%zu KiB for %zu ops\n", r.grown() >> 10, r.most_in_flight);
+  EXPECT_TRUE(r.ran_all);
+#ifndef SLUICE_SANITIZED
+  EXPECT_TRUE(r.frugal());
+#endif
+}
+
 TEST(Bounds, Case22CountersComeRound) {
 #ifdef SLUICE_SANITIZED
   constexpr std::int64_t kOps = 100'000;

@@ -19,12 +19,16 @@ struct FloodResult {
   std::size_t most_in_flight = 0;
   double seconds = 0;
   bool ran_all = false;
+  std::size_t grown() const { return most - start; }
+  /// Of a bare one: two records for each op in flight, and their places in queues.
+  bool frugal() const { return grown() <= (most_in_flight << 10) + (std::size_t{1} << 20); }
   bool bounded() const { return most <= start + cap + cap / 10; }
 };
 
 /// Pushes far faster than 20 us ops run. Each has memory of its own, declared: half of them little, so that the cap on
-/// ops is met, half of them much, so that the one on bytes is.
-inline FloodResult flood(std::int64_t pushes) {
+/// ops is met, half of them much, so that the one on bytes is. With `bare` they only declare it: what the process grows
+/// by is then the engine's own part.
+inline FloodResult flood(std::int64_t pushes, bool bare = false) {
   constexpr std::size_t kOps = 10'000;
   FloodResult r;
   r.cap = std::size_t{256} << 20;
@@ -37,7 +41,7 @@ inline FloodResult flood(std::int64_t pushes) {
     const std::size_t bytes = i / 20'000 % 2 ? std::size_t{100} << 10 : std::size_t{1} << 10;
     // Waits at the caps before the closure is made: what is not in flight yet takes no memory.
     struct Work {
-      Work(std::size_t n, std::atomic<std::int64_t>& c) : size(n), count(&c) {}
+      Work(std::size_t n, std::atomic<std::int64_t>& c) : size(n), count(&c) {}  // n: 1 at least
       Work(Work&& other) noexcept : size(other.size), count(other.count), memory(new char[size]) {
         std::memset(memory.get(), 1, size);
       }
@@ -51,7 +55,7 @@ inline FloodResult flood(std::int64_t pushes) {
       std::atomic<std::int64_t>* count;
       std::unique_ptr<char[]> memory;
     };
-    engine.push(Work(bytes, ran), {}, {.bytes = bytes});
+    engine.push(Work(bare ? 1 : bytes, ran), {}, {.bytes = bytes});
     if (i % 256 == 0) {
       r.most = std::max(r.most, resident_bytes());
       r.most_in_flight = std::max(r.most_in_flight, engine.in_flight());

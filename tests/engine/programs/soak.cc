@@ -1,5 +1,5 @@
-// The long runs of soak.h: engine_soak flood PUSHES, engine_soak wrap OPS. Prints one line, and succeeds if the bounds
-// held.
+// The long runs of soak.h: engine_soak flood PUSHES, engine_soak bare PUSHES, engine_soak wrap OPS. Prints one line,
+// and succeeds if the bounds held.
 #include "sluice/tests/engine/soak.h"
 
 #include <cstdio>
@@ -17,6 +17,13 @@ int main(int argc, char** argv) {
                 good ? "bounded" : "NOT BOUNDED");
     return good ? 0 : 1;
   }
+  if (what == "bare" && n > 0) {
+    const auto r = sluice::testing::flood(n, true);
+    const bool good = r.frugal();
+    std::printf("bare pushes %lld engine_kib %zu ops_in_flight %zu %s\n", n, r.grown() >> 10, r.most_in_flight,
+                good ? "below 1 KiB an op" : "ABOVE 1 KiB AN OP");
+    return good ? 0 : 1;
+  }
   if (what == "wrap" && n > 0) {
     const auto r = sluice::testing::soak(n);
     const bool good = r.flat() && r.mismatches == 0;
@@ -25,6 +32,6 @@ int main(int argc, char** argv) {
                 good ? "flat" : "NOT FLAT");
     return good ? 0 : 1;
   }
-  std::fputs("engine_soak flood PUSHES | wrap OPS\n", stderr);
+  std::fputs("engine_soak flood PUSHES | bare PUSHES | wrap OPS\n", stderr);
   return 2;
 }
