@@ -203,6 +203,7 @@ TEST(OtherPrograms, EngineTourShowsWhatItSays) {
   const Outcome run = test::run_program(example("engine_tour"), {});
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("the camera is unplugged\n   after the next draw the frame is good again\n"));
+  EXPECT_THAT(run.out, HasSubstr("updates frame) waits for frame behind a borrow of frame (engine_tour.cc:"));
   EXPECT_THAT(run.out, HasSubstr("cancelled: yes. [blur]"));
   EXPECT_EQ(test::run_program(example("engine_tour"), {}, {.environment = {{"SLUICE_ENGINE", "serial"}}}).out, run.out);
 }
