@@ -56,7 +56,7 @@ class Sluice {
   void mixed(int, const patterns::Pick& p, const Body& body) {
     engine_.push(body, {sluice::read(at(p[0])), sluice::read(at(p[1])), sluice::update(at(p[2]))});
   }
-  void finish() { engine_.wait_all(); }
+  void finish() { engine_.wait_all({.help = false}); }  // T threads, and one that pushes
   void finish(int v) { engine_.wait(at(v), {.help = true}); }
 
  private:

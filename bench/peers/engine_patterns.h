@@ -100,6 +100,19 @@ struct Spin {
     }
     return least / kTurns;
   }
+  /// Nanoseconds of a body, where one follows the other and there is nothing else: the median of some milliseconds'
+  /// worth of runs of a hundred. A little more than its turns: it has a beginning and an end.
+  double body_ns() const {
+    std::vector<double> times;
+    for (const auto start = Clock::now(); Clock::now() - start < std::chrono::milliseconds(20);) {
+      const auto begin = Clock::now();
+      for (int i = 0; i < 100; ++i) (*this)();
+      times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / 100);
+    }
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
 };
 
 /// Nanoseconds for a cache line to another core and back; the least of some rounds. Two threads on one core would take
@@ -278,10 +291,10 @@ void measure_and_print(const Pattern& pattern, int threads, bool quick) {
     std::printf("%s %d %.2f -\n", pattern.name, threads, measure<Side>(pattern, threads, quick, Empty{}));
   } else {
     const double cores = std::min<double>(threads, std::max(1U, std::thread::hardware_concurrency()));
-    const double before = Spin::turn_ns();
-    const Spin body{static_cast<std::uint32_t>(pattern.body_ns / before)};
+    const Spin body{static_cast<std::uint32_t>(pattern.body_ns / Spin::turn_ns())};
+    const double before = body.body_ns();
     const double spent = cores * measure<Side>(pattern, threads, quick, body);
-    const double body_ns = body.turns * std::min(before, Spin::turn_ns());  // one of the two may have met another load
+    const double body_ns = std::min(before, body.body_ns());  // one of the two may have met another load
     std::printf("%s %d %.2f %.3f\n", pattern.name, threads, spent - body_ns, body_ns / spent);
   }
   std::fflush(stdout);

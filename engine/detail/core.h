@@ -119,7 +119,9 @@ class Core final : public CoreBase {
         const Token<P>* const next = op->inline_tokens[i].next;
         __builtin_prefetch(next, 1);
         // Its record, unless it is on the heap.
-        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1)), 1);
+        const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
+        __builtin_prefetch(reinterpret_cast<const void*>(record), 1);
+        __builtin_prefetch(reinterpret_cast<const void*>(record + kClosureLine), 0);
       }
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
