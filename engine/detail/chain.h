@@ -73,11 +73,7 @@ class Chain {
         }
         if (token->state.compare_exchange_weak(old, now, std::memory_order_acq_rel, std::memory_order_acquire)) break;
       }
-      const std::uint32_t all = next ? rights_passed(now, exclusive) : 0;
-      std::uint32_t passed = all & ~rights_passed(old, exclusive);
-      // Who linked the successor may not have passed on yet what it has to: the mark must not come after the last
-      // right.
-      if (passed & kWriteComplete) passed |= all & kMarked;
+      const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
       const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
       if (now & ~old & kAllRights) count_down(op, exclusive, on_stream, now & ~old, ready, pending);
       if (last) retire(op, detached ? variable : nullptr);

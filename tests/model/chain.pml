@@ -52,9 +52,18 @@
 #define MARK_OF(s, ex) (((s) & (ex -> LEAVES : MARKED)) != 0)
 #define COMPLETE(s) (((s) & (WRITE | DONE)) == (WRITE | DONE))
 #define READS_ON(s, ex) (ex -> COMPLETE(s) : ((s) & READ) != 0)
-#define PASSED(s, ex) (((s) & NEXT) == 0 -> 0 : \
-  ((READS_ON(s, ex) -> READ : 0) | (COMPLETE(s) -> WRITE : 0) | \
-   ((READS_ON(s, ex) && MARK_OF(s, ex)) -> MARKED : 0)))
+/* `alone`: the token or its successor is exclusive (kNextAlone), so that the right to read comes with that to write. */
+#define PASSED(s, ex, alone) (((s) & NEXT) == 0 -> 0 : \
+  ((READS_ON(s, (alone)) -> READ : 0) | (COMPLETE(s) -> WRITE : 0) | \
+   ((READS_ON(s, (alone)) && MARK_OF(s, ex)) -> MARKED : 0)))
+#define ALONE_FROM(t) (EXCLUSIVE(t) || EXCLUSIVE(next[t]))
+/* Chain::advance stores such a state: nobody else can change it. */
+#ifdef STORES_EARLY
+#define STORED(old, now, ex) (((now) & RIGHTS) == RIGHTS)
+#else
+#define STORED(old, now, ex) (((old) & NEXT) && ((now) & RIGHTS) == RIGHTS && \
+  ((((now) & DONE) && !((old) & DONE)) || !((old) & (ex -> WRITE : READ))))
+#endif
 
 /* ---- the program: who pushes what. */
 byte pusher[OPS];   /* of each op */
@@ -219,7 +228,9 @@ inline advance(token, bits, self, count, ready) {
           TOUCH(a_token);
           if
           :: state[a_token] == a_old -> state[a_token] = a_now
-          :: else -> a_old = state[a_token]; a_again = true
+          :: else ->
+            assert(!STORED(a_old, a_now, EXCLUSIVE(a_token)));
+            a_old = state[a_token]; a_again = true
           fi
         }
       fi;
@@ -237,17 +248,9 @@ inline advance(token, bits, self, count, ready) {
         a_after = next[a_token];
 #ifdef RIGHTS_OF_NEW
         /* Passes what the new state passes, as if nothing had been passed before. */
-        a_passed = PASSED(a_now, EXCLUSIVE(a_token))
+        a_passed = PASSED(a_now, EXCLUSIVE(a_token), ALONE_FROM(a_token))
 #else
-        a_passed = PASSED(a_now, EXCLUSIVE(a_token)) & (63 - PASSED(a_old, EXCLUSIVE(a_token)))
-#ifndef MARK_OVERTAKEN
-        ;
-        /* Another thread may still be about to pass READ with the mark; WRITE must not come without it. */
-        if
-        :: a_passed & WRITE -> a_passed = a_passed | (PASSED(a_now, EXCLUSIVE(a_token)) & MARKED)
-        :: else
-        fi
-#endif
+        a_passed = PASSED(a_now, EXCLUSIVE(a_token), ALONE_FROM(a_token)) & (63 - PASSED(a_old, EXCLUSIVE(a_token), ALONE_FROM(a_token)))
 #endif
       :: else
       fi;
@@ -524,7 +527,7 @@ inline connect(o, v, ready) {
 #else
     state[c_before] = c_old | NEXT;
 #endif
-    c_passed = PASSED((c_old | NEXT), EXCLUSIVE(c_before));
+    c_passed = PASSED((c_old | NEXT), EXCLUSIVE(c_before), ALONE_FROM(c_before));
 #ifdef NO_POISON
     c_passed = c_passed & RIGHTS;
 #endif

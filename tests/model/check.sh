@@ -37,11 +37,11 @@ variants="
 chain  several variables linked one after another, no lock mark        -DPROGRAM=1 -DNO_LOCK_MARK
 chain  the token leaves its variable after it says that it is done     -DPROGRAM=2 -DDETACH_LATE
 chain  the linker computes rights from the state before its own bit    -DPROGRAM=2 -DOLD_RIGHTS
-chain  rights are passed again when the state changes again            -DPROGRAM=2 -DRIGHTS_OF_NEW
+chain  rights are passed again when the state changes again            -DPROGRAM=4 -DWORKERS=1 -DRIGHTS_OF_NEW
 chain  poison is not passed to the successor                           -DPROGRAM=2 -DNO_POISON
-chain  the right to write overtakes the mark                           -DPROGRAM=2 -DMARK_OVERTAKEN
 chain  an idle tail does not say whether the variable is marked        -DPROGRAM=2 -DSTALE_IDLE
 chain  a token is retired before its rights are brought                -DPROGRAM=2 -DRETIRE_FIRST
+chain  a state is stored that another thread may still change          -DPROGRAM=2 -DSTORES_EARLY
 chain  a retirement counts twice                                       -DPROGRAM=1 -DTWICE
 lane   the pusher looks for a drainer before its op is in the queue    -DPROGRAM=1 -DWAKE_FIRST
 lane   no fence between the op in the queue and the look for a drainer -DPROGRAM=1 -DNO_FENCE
