@@ -74,6 +74,10 @@ struct Bed {
     v.number.store(seen + 1, relaxed);
     v.users = 0;
   }
+  /// A body that takes its time: others look meanwhile, and look again.
+  void slow() {
+    for (int i = 0; i < 60; ++i) x[0].number.load(relaxed);
+  }
   void read_value(Value& v, int at_least = 0) {
     if (v.users < 0) fail("a reader beside a writer");
     ++v.users;

@@ -61,6 +61,9 @@ inline void touch(detail::Cell& cell, const detail::Sight& me, bool writes) {
   broken = "a place in a batch is filled before it was emptied";
 }
 inline bool one_in(int n) { return n > 0 && ++turn % static_cast<std::uint32_t>(n) == 0; }
+inline int first_starts = 0, first_slots = 0;  ///< so many fail: starts, and looks of drainers for a slot
+inline bool first(int& n) { return n > 0 && n-- > 0; }
+inline bool start_fails() { return first(first_starts) || one_in(failing_starts); }
 inline void expect(bool good, const char* what) {
   if (!good && !broken) broken = what;
 }

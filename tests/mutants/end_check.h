@@ -39,6 +39,8 @@ auto newest(A& atomic) {
     for (auto& lane : lanes_) {                                                                                  \
       expect(newest(lane->active) == 0, "drainers at the end");                                                  \
       expect(newest(lane->blocked) == 0 && newest(lane->spinning) == 0, "blocked or spinning at the end");       \
+      for (auto& place : lane->drainers)                                                                         \
+        expect(place.exchange(nullptr) == nullptr, "the place of a drainer that left");                          \
       expect(!lane->overflow.head, "ops left over");                                                             \
     }                                                                                                            \
     for (const auto& [sequence, entry] : roots_) expect(entry.live_variables == 0, "poison without a variable"); \

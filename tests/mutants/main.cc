@@ -133,9 +133,13 @@ struct Equivalents {
         arguments[k] += (arguments[k].empty() ? "" : " ") + line.substr(line.find_first_not_of(' '));
     }
   }
-  const std::string* find(const Mutant& m) {
+  /// One for `-> relaxed`, from what is written, says it of all orders between: then the mutant becomes that.
+  const std::string* find(Mutant& m) {
     const Site& s = kSites[m.site];
-    const auto it = arguments.find(key(s.file, m.change, s.text));
+    const std::string relaxed = std::string(s.detail) + " -> relaxed";
+    auto it = m.order ? arguments.find(key(s.file, relaxed, s.text)) : arguments.end();
+    if (it != arguments.end()) m.weaker = Order::relaxed, m.change = relaxed;
+    if (it == arguments.end()) it = arguments.find(key(s.file, m.change, s.text));
     if (it == arguments.end()) return nullptr;
     used.insert(it->first);
     return &it->second;
@@ -302,7 +306,7 @@ int run(const Options& options) {
   // One that is equivalent says nothing of the next weaker order.
   std::vector<std::pair<Mutant, std::string>> argued;
   std::vector<Mutant> judged;
-  const auto sort_out = [&](const Mutant& m, auto&& again) -> void {
+  const auto sort_out = [&](Mutant m, auto&& again) -> void {
     const std::string* const argument = equivalents.find(m);
     if (!argument || options.with_equivalents) judged.push_back(m);
     if (!argument) return;

@@ -56,10 +56,16 @@ std::string streams(std::uint64_t seed) {
                           },
                           {write(b.x[1].variable)}, {.on = sim(0)});
                       b.engine->push(
-                          [](Context& c, Completion done) {
-                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+                          // Either says it: the kernel, or whoever answers.
+                          [kernel = b.chance(50)](Context& c, Completion done) {
+                            static_cast<ExploredStream*>(c.stream())->launch([kernel] {
+                              if (kernel) throw std::runtime_error("x");
+                            });
                             auto held = std::make_shared<Completion>(std::move(done));
-                            ExplorePolicy::start_substitute([held] { held->done(); });
+                            ExplorePolicy::start_substitute([held, kernel] {
+                              Completion mine = std::move(*held);
+                              kernel ? mine.done() : mine.fail(std::make_exception_ptr(std::runtime_error("x")));
+                            });
                           },
                           {write(b.x[1].variable)}, {.on = sim(0)});
                       const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
@@ -305,17 +311,72 @@ std::string deadlocks(std::uint64_t seed) {
   });
 }
 
+/// An op waits for another that a device, or a thread, answers late; and nobody else is there to move.
+std::string late_answers(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(3)), .cpus = 1 + static_cast<int>(b.below(2)), .gpus = 1}, 3);
+  const int cpus = b.engine->device_count();
+  const bool device = b.chance(50), stuck = b.chance(15), behind = b.chance(40);
+  if (!stuck) Explorer::get().park_loosely();
+  return run_bed(
+      std::move(bed), {[&b, device, stuck, behind, cpus] {
+        ++b.x[0].updates;
+        if (device) {
+          b.engine->push(
+              [&b](Context& c) { static_cast<ExploredStream*>(c.stream())->launch([&b] { b.update_value(b.x[0]); }); },
+              {update(b.x[0].variable)}, {.on = sim(0)});
+        } else {
+          b.engine->push(
+              [&b](Completion done) {
+                auto held = std::make_shared<Completion>(std::move(done));
+                ExplorePolicy::start_substitute([&b, held] {
+                  b.update_value(b.x[0]);
+                  Completion mine = std::move(*held);
+                  mine.done();
+                });
+              },
+              {update(b.x[0].variable)});
+        }
+        const auto some_cpu = [&b, cpus] {
+          return Place(cpu(static_cast<int>(b.below(static_cast<std::uint64_t>(cpus)))));
+        };
+        for (int i = 0; behind && i < 2; ++i) {  // lanes have to go on first
+          ++b.x[0].updates;
+          b.engine->push([&b] { b.slow(), b.update_value(b.x[0]); }, {update(b.x[0].variable)}, {.on = some_cpu()});
+        }
+        const Ticket t = b.engine->push(
+            [&b, stuck] {
+              b.engine->wait(b.x[0].variable);
+              if (!stuck) return;
+              b.engine->push([] {}, {write(b.x[1].variable)});
+              b.engine->wait(b.x[1].variable);
+            },
+            {read(b.x[1].variable)});
+        const bool threw = b.throws(ErrorKind::deadlock, [&] { t.wait(); });
+        if (threw != stuck)
+          b.fail(stuck ? "a wait that can never end did not throw" : "a wait that can end was taken for a deadlock");
+      }},
+      true);
+}
+
 /// Drainers that cannot be started, queues without memory.
 std::string failures(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   const bool wide = b.chance(50);
-  b.make({.threads = wide ? 2 : 1, .max_ops = b.chance(30) ? 3 : 100}, 4);
+  b.make({.threads = wide ? 2 : 1, .max_ops = b.chance(30) ? 3 : 100}, 5);
   turn = 0;
   failing_starts = b.chance(60) ? 1 + static_cast<int>(b.below(4)) : 0;
   failing_queues = b.chance(60) ? 1 + static_cast<int>(b.below(3)) : 0;
+  // Or the first few fail, and what waits helps itself until a drainer can be had.
+  first_starts = failing_starts == 0 && b.chance(70) ? 3 + static_cast<int>(b.below(5)) : 0;
+  first_slots = b.chance(20) ? 21 : 0;
   const bool inside = failing_starts != 1 && b.chance(50), waits = b.chance(30);
-  const auto pusher = [&b, inside, waits] {
+  if (inside && b.chance(50)) Explorer::get().park_loosely();
+  const auto reset = [] { failing_starts = failing_queues = first_starts = first_slots = 0; };
+  const bool stuck = failing_starts == 0 && b.chance(20);
+  const auto pusher = [&b, inside, waits, stuck] {
     b.quiet([&] {
       for (std::size_t i = 0; i < 4; ++i) i % 2 ? b.push_update(b.x[i % 3]) : b.push_two(b.x[i % 3], b.x[(i + 1) % 3]);
       ++b.x[3].updates;
@@ -326,13 +387,89 @@ std::string failures(std::uint64_t seed) {
           },
           {update(b.x[3].variable)}, {.priority = 5});
       waits ? b.engine->wait(b.x[3].variable) : t.wait();
-      b.engine->wait_all();  // the others may still lack a thread
+      // The others may still lack a thread. (Another pusher's wait below may have thrown.)
+      b.throws(ErrorKind::deadlock, [&] { b.engine->wait_all(); });
     });
+    if (!stuck) return;
+    const Ticket never = b.engine->push(
+        [&b] {
+          b.engine->push([] {}, {write(b.x[4].variable)});
+          b.engine->wait(b.x[4].variable);
+        },
+        {read(b.x[4].variable)});
+    if (!b.throws(ErrorKind::deadlock, [&] { never.wait(); })) b.fail("a wait that can never end did not throw");
   };
-  const std::string verdict =
-      run_bed(std::move(bed), {pusher, pusher}, true, [] { failing_starts = failing_queues = 0; });
-  failing_starts = failing_queues = 0;
+  const std::string verdict = run_bed(std::move(bed), {pusher, pusher}, true, reset);
+  reset();
   return verdict;
+}
+
+/// Two ops that meet, so that both must run at once; and more of them than one worker should take.
+std::string meeting(std::uint64_t seed) {
+  struct Met : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<int> here{0};
+  };
+  auto bed = std::make_unique<Met>(seed);
+  Met& b = *bed;
+  b.make({.threads = 2 + static_cast<int>(b.below(2))}, 1);
+  const std::uint64_t n = b.chance(50) ? 2 : 9 + b.below(4), first = b.below(n - 1),
+                      second = first + 1 + b.below(std::min<std::uint64_t>(n - first - 1, 3));
+  return run_bed(std::move(bed), {[&b, n, first, second] {
+                   for (std::uint64_t i = 0; i < n; ++i) {
+                     if (i != first && i != second) {
+                       b.engine->push([] {}, {});
+                       continue;
+                     }
+                     b.engine->push(
+                         [&b] {
+                           b.here.fetch_add(1);
+                           while (b.here.load() < 2) ExplorePolicy::pause();
+                         },
+                         {});
+                   }
+                 }});
+}
+
+/// More than 64 ops in a row: a worker looks at the queues between.
+std::string in_a_row(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 3);
+  return run_bed(std::move(bed),
+                 {[&b] {
+                    for (int i = 0; i < 75; ++i) b.push_update(b.x[0]);
+                  },
+                  [&b] {
+                    for (int i = 0; i < 4; ++i) b.push_update(b.x[1]).wait();
+                  }},
+                 false, {}, 60'000);
+}
+
+/// An op of a low priority beside ops of a high one that never end before it ran.
+std::string starving(std::uint64_t seed) {
+  struct Starved : Bed {
+    using Bed::Bed;
+    bool ran = false;
+    int before = 0;
+    void again() {
+      engine->push(
+          [this] {
+            if (ran) return;
+            if (++before > 400) return fail("an op of a low priority starves");
+            again();
+          },
+          {}, {.priority = 7});
+    }
+  };
+  auto bed = std::make_unique<Starved>(seed);
+  Starved& b = *bed;
+  b.make({.threads = 1}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   b.again();
+                   b.engine->push([&b] { b.ran = true; }, {}, {.priority = 1});
+                 }},
+                 false, {}, 120'000);
 }
 
 /// Serial mode, several threads.
@@ -342,6 +479,7 @@ std::string serial(std::uint64_t seed) {
   b.make({.max_ops = b.chance(30) ? 2 : 100, .serial = true}, 3);
   turn = 0;
   failing_queues = b.chance(20) ? 2 : 0;
+  if (b.chance(50)) Explorer::get().park_loosely();
   const auto pusher = [&b](std::size_t from) {
     b.quiet([&] {
       b.push_update(b.x[from]);
@@ -350,6 +488,7 @@ std::string serial(std::uint64_t seed) {
           [&b, from] {
             b.push_update(b.x[from]);
             b.engine->wait(b.x[from].variable);
+            b.slow();
             b.update_value(b.x[2]);
           },
           {update(b.x[2].variable)});
@@ -423,9 +562,11 @@ std::string looks(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> lane_programs() {
-  return {{"streams", streams}, {"issued", issued},       {"replays", replays},
-          {"stop", stop},       {"deadlocks", deadlocks}, {"failures", failures},
-          {"serial", serial},   {"looks", looks},         {"returned", returned}};
+  return {{"streams", streams},   {"issued", issued},       {"replays", replays},
+          {"stop", stop},         {"deadlocks", deadlocks}, {"late answers", late_answers},
+          {"failures", failures}, {"serial", serial},       {"meeting", meeting},
+          {"in a row", in_a_row}, {"starving", starving},   {"looks", looks},
+          {"returned", returned}};
 }
 
 }  // namespace sluice::mutants
