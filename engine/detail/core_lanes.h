@@ -299,8 +299,8 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
 /// An op that is ready goes to the end of the batch in hand; returns the next of the batch.
 template <class P>
 auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
+  prefetch_successors(op);  // while it is ours: once it is in the batch another may run it, and its record go
   if (!d.slot.batch.append(op)) return op;
-  prefetch_successors(op);
   if (d.lane.width > 1) {
     P::light_fence();
     wake(d.lane);
