@@ -238,6 +238,7 @@ struct Core<P>::Drainer {
   std::size_t found = 0;   ///< ops, when it last found any in a queue
   int in_step = 0;         ///< times in a row that it found few at once
   int since = 0;           ///< ops since it last looked at the queues
+  bool came_back = false;  ///< it was leaving, and found that there is work
   std::uint32_t turn = 0;  ///< looks at the queues
 };
 
@@ -355,6 +356,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
       std::int32_t active = lane.active.load(std::memory_order_seq_cst);
       while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
       }
+      d.came_back = again;
     }
   }
   state = saved;
@@ -368,6 +370,8 @@ void Core<P>::work(Drainer& d) {
   Lane<P>& lane = d.lane;
   for (;;) {
     Run* op = take_op(d);
+    // Who pushed while it still looked woke nobody. Where there was more than one op, another drainer is due.
+    if (op && std::exchange(d.came_back, false) && lane.width > 1 && has_work(lane)) wake(lane);
     if (!op) {
       flush(d.slot);
       // Where there may be more drainers than one, nobody wakes another while this one looks.
