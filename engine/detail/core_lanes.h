@@ -20,9 +20,10 @@ template <class P>
 /// For a worker of the lane `here`: what it frees and can take itself goes into its batch, where others find it too.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here) {
+  const int priority = op->priority();  // once it is in the batch another may run it, and its record go
   if (here && op->lane == here->index && slot.batch_shared &&
-      (op->priority() == slot.batch_priority || slot.batch.empty()) && slot.batch.append(op)) {
-    slot.batch_priority = op->priority();
+      (priority == slot.batch_priority || slot.batch.empty()) && slot.batch.append(op)) {
+    slot.batch_priority = priority;
     if (here->width > 1) {
       P::light_fence();
       wake(*here);
