@@ -398,6 +398,7 @@ std::string failures(std::uint64_t seed) {
         },
         {read(b.x[4].variable)});
     if (!b.throws(ErrorKind::deadlock, [&] { never.wait(); })) b.fail("a wait that can never end did not throw");
+    b.throws(ErrorKind::deadlock, [&] { b.engine->wait_all(); });
   };
   const std::string verdict = run_bed(std::move(bed), {pusher, pusher}, true, reset);
   reset();
@@ -446,17 +447,18 @@ std::string in_a_row(std::uint64_t seed) {
                  false, {}, 60'000);
 }
 
-/// An op of a low priority beside ops of a high one that never end before it ran.
+/// An op of a low priority beside ops of a high one that never end before it ran. Each priority has its turn once in
+/// 512 looks.
 std::string starving(std::uint64_t seed) {
   struct Starved : Bed {
     using Bed::Bed;
-    bool ran = false;
-    int before = 0;
+    bool ran = false, pushed = false;
+    int before = 0, all = 0;
     void again() {
       engine->push(
           [this] {
-            if (ran) return;
-            if (++before > 400) return fail("an op of a low priority starves");
+            if (ran || ++all > 2600) return;
+            if (pushed && ++before > 1700) return fail("an op of a low priority starves");
             again();
           },
           {}, {.priority = 7});
@@ -468,8 +470,9 @@ std::string starving(std::uint64_t seed) {
   return run_bed(std::move(bed), {[&b] {
                    b.again();
                    b.engine->push([&b] { b.ran = true; }, {}, {.priority = 1});
+                   b.pushed = true;
                  }},
-                 false, {}, 120'000);
+                 false, {}, 300'000);
 }
 
 /// Serial mode, several threads.

@@ -20,8 +20,8 @@
 
 namespace {
 
-const char* const kFiles[] = {"chain.h",     "record.h",     "slot.h",      "captured.h",     "core.h",
-                              "core_records.h", "core_push.h", "core_run.h",  "core_lanes.h",  "core_wait.h",
+const char* const kFiles[] = {"chain.h",        "record.h",    "slot.h",        "captured.h",     "core.h",
+                              "core_records.h", "core_push.h", "core_run.h",    "core_lanes.h",   "core_wait.h",
                               "core_stop.h",    "core_caps.h", "core_replay.h", "core_capture.h", "core_errors.h",
                               "core_explain.h", "core_setup.h"};
 /// Files in which only the changes made by hand apply.
@@ -287,7 +287,8 @@ class File {
         {"fence", "P::fence|P::light_fence|P::heavy_fence"},
         {"poison", "set_poison|clear_poison|forget_poison|note_failure|stays_marked|observe"},
         {"hand-over",
-         "enqueue|enqueue_all|keep_or_enqueue|ready\\.start\\.push|ready\\.finish\\.push|return_credits|retire|hold|drop"}};
+         "enqueue|enqueue_all|keep_or_enqueue|ready\\.start\\.push|ready\\.finish\\.push|return_credits|retire|hold|"
+         "drop"}};
     for (const auto& [kind, names] : kinds)
       each("(?:" + std::string(names) + ")\\(", [&, kind = kind](const std::smatch& m) {
         const auto at = static_cast<std::size_t>(m.position());
