@@ -268,7 +268,7 @@ std::vector<Mutant> quick_choice(const std::vector<Mutant>& all, bool few) {
   for (const Mutant& m : all) {
     const Site& s = kSites[m.site];
     const int before = count[few ? s.kind : std::string(s.kind) + s.file]++;
-    if (few ? before == 0 : before % 6 == 0) some.push_back(m);
+    if (before == 0) some.push_back(m);
   }
   return some;
 }

@@ -192,7 +192,7 @@ std::string replays(std::uint64_t seed) {
   return run_bed(
       std::move(bed), std::move(bodies), false,
       [&b, fails, traced] {
-        if (traced) b.engine->stop_trace();
+        if (traced && b.engine->stop_trace().empty()) b.fail("a trace without an op");
         if (!fails) return;
         for (Value& v : b.x) v.updates = v.number.load();
       },
@@ -414,7 +414,7 @@ std::string meeting(std::uint64_t seed) {
   auto bed = std::make_unique<Met>(seed);
   Met& b = *bed;
   b.make({.threads = 2 + static_cast<int>(b.below(2))}, 1);
-  const std::uint64_t n = b.chance(50) ? 2 : 9 + b.below(4), first = b.below(n - 1),
+  const std::uint64_t n = b.chance(60) ? 2 + b.below(3) : 9 + b.below(4), first = b.below(n - 1),
                       second = first + 1 + b.below(std::min<std::uint64_t>(n - first - 1, 3));
   return run_bed(std::move(bed), {[&b, n, first, second] {
                    for (std::uint64_t i = 0; i < n; ++i) {
@@ -521,7 +521,7 @@ std::string returned(std::uint64_t seed) {
     return -1;
   };
   return run_bed(std::move(bed), {[&b, seen, place] {
-                   for (int i = 0; i < 10; ++i) {
+                   for (int i = 0; i < 20; ++i) {
                      const bool asks = i % 3 == 0;
                      const Ticket t = b.engine->push(
                          [&b, seen, asks](Completion done) {
