@@ -379,7 +379,10 @@ int run(const Options& options) {
     std::printf("%s\n  %s | %s | %s\n", o.outcome.c_str(), kSites[o.mutant.site].file, o.mutant.change.c_str(),
                 kSites[o.mutant.site].text);
   }
-  std::printf("equivalents %zu\n", argued.size());
+  const auto unseen =
+      std::count_if(argued.begin(), argued.end(), [](const auto& a) { return a.second.starts_with("Not seen"); });
+  std::printf("equivalents %zu, and %td that this judge cannot see (other tests do)\n",
+              argued.size() - static_cast<std::size_t>(unseen), unseen);
   std::printf("caught %zu of %zu\n", caught, judged.size());
   return good ? 0 : 1;
 }
