@@ -93,8 +93,8 @@ class Core final : public CoreBase {
 
  private:
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
-  static constexpr std::int64_t kFarBehind = 512;  ///< ops in flight, of which a worker may look some ahead
-  static constexpr std::size_t kAhead = 16;        ///< as many
+  static constexpr std::int64_t kFarBehind = 512;   ///< ops in flight, of which a worker may look some ahead
+  static constexpr std::size_t kAhead = 16;         ///< as many
   static constexpr std::size_t kClosureLine = 160;  ///< of a record: where the closure begins
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
   static constexpr std::int32_t kFailedStarts = 3;  ///< of a lane in a row, after which who waits runs its ops

@@ -21,8 +21,8 @@ template <class P>
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here) {
   const int priority = op->priority();  // once it is in the batch another may run it, and its record go
-  if (here && op->lane == here->index && slot.batch_shared &&
-      (priority == slot.batch_priority || slot.batch.empty()) && slot.batch.append(op)) {
+  if (here && op->lane == here->index && slot.batch_shared && (priority == slot.batch_priority || slot.batch.empty()) &&
+      slot.batch.append(op)) {
     slot.batch_priority = priority;
     if (here->width > 1) {
       P::light_fence();
@@ -123,12 +123,13 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   for (auto& lane : lanes_) {
     if (!has_work(*lane)) continue;
     wake(*lane);
-    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts) help(*lane, true, true, enough);
+    if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts)
+      help(*lane, true, true, enough);
   }
 }
 
-/// The lane of the calling thread's device, if it may run ops while it waits. It is outside of the lane's arena, so loops
-/// in those ops would run on this thread alone: no help where they have more threads.
+/// The lane of the calling thread's device, if it may run ops while it waits. It is outside of the lane's arena, so
+/// loops in those ops would run on this thread alone: no help where they have more threads.
 template <class P>
 Lane<P>* Core<P>::lane_to_help(bool wanted) {
   if (!wanted || options_.serial || in_op() || my_slot().borrows.load(std::memory_order_relaxed) > 0) return nullptr;
@@ -400,7 +401,9 @@ void Core<P>::work(Drainer& d) {
         }
       }
       // Behind those in the batch, so that its lines have the time to come here.
-      op = next && d.slot.batch_shared && next->priority() == d.slot.batch_priority && !d.slot.batch.empty() ? pass(d, next) : next;
+      op = next && d.slot.batch_shared && next->priority() == d.slot.batch_priority && !d.slot.batch.empty()
+               ? pass(d, next)
+               : next;
     }
     if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
       while (Run* rest = d.slot.batch.take()) enqueue(rest);

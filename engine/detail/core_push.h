@@ -289,8 +289,7 @@ template <class P>
   }
   // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
   const auto counts = [&](int missing) {
-    if (!op->single() || later)
-      op->start_pending.store(static_cast<std::int16_t>(missing), std::memory_order_relaxed);
+    if (!op->single() || later) op->start_pending.store(static_cast<std::int16_t>(missing), std::memory_order_relaxed);
     if (later)
       rare(op).finish_pending.store((op->is(kOnStream) ? missing + 2 : 1) + (op->is(kAsync) ? 1 : 0),
                                     std::memory_order_relaxed);

@@ -2,8 +2,8 @@
 //
 // There is no index that the producer writes and the consumers read: that a place holds a pointer says that it is full,
 // so a pointer that is handed over alone costs one cache line's way and not two. Consumers claim places by moving the
-// head on, and empty them after. A pointer's lowest bit says which lap it was put in, or one that is claimed and not yet
-// emptied would be taken for the next lap's.
+// head on, and empty them after. A pointer's lowest bit says which lap it was put in, or one that is claimed and not
+// yet emptied would be taken for the next lap's.
 #pragma once
 
 #include <array>

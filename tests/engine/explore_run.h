@@ -123,7 +123,8 @@ class ProgramRun {
       if (o.cancel && !o.recovery) o.cancelled = o.ticket.cancel();
       if (o.cancel_scope) scope_.cancel();
       if (o.wait_outside >= 0) {
-        outside_[o.wait_outside].insert(root_of([&] { engine_->wait(mine[index(o.wait_outside)], {.help = id % 2 != 0}); }));
+        outside_[o.wait_outside].insert(
+            root_of([&] { engine_->wait(mine[index(o.wait_outside)], {.help = id % 2 != 0}); }));
         for (int earlier : p_.threads[t]) {
           const ProgramOp& e = p_.ops[index(earlier)];
           if (!p_.errors && e.exclusive(o.wait_outside) && !done(e))

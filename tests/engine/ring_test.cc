@@ -17,8 +17,8 @@
 namespace sluice {
 namespace {
 
-using detail::Explorer;
 using detail::ExplorePolicy;
+using detail::Explorer;
 
 struct alignas(64) Item {
   int value = 0;
@@ -169,17 +169,16 @@ TEST(AsymmetricFences, OneOfTwoSeesTheOtherAndTwoLightOnesDoNothing) {
     testing::every_schedule(4, [&] {
       ExplorePolicy::Atomic<int> x{0}, y{0};
       int r1 = -1, r2 = -1;
-      EXPECT_TRUE(Explorer::get().run(
-          {[&] {
-             x.store(1, std::memory_order_relaxed);
-             ExplorePolicy::light_fence();
-             r1 = y.load(std::memory_order_relaxed);
-           },
-           [&] {
-             y.store(1, std::memory_order_relaxed);
-             heavy ? ExplorePolicy::heavy_fence() : ExplorePolicy::light_fence();
-             r2 = x.load(std::memory_order_relaxed);
-           }}));
+      EXPECT_TRUE(Explorer::get().run({[&] {
+                                         x.store(1, std::memory_order_relaxed);
+                                         ExplorePolicy::light_fence();
+                                         r1 = y.load(std::memory_order_relaxed);
+                                       },
+                                       [&] {
+                                         y.store(1, std::memory_order_relaxed);
+                                         heavy ? ExplorePolicy::heavy_fence() : ExplorePolicy::light_fence();
+                                         r2 = x.load(std::memory_order_relaxed);
+                                       }}));
       blind = blind || (r1 == 0 && r2 == 0);
       return true;
     });
