@@ -487,6 +487,7 @@ std::string all_of_it(std::uint64_t seed) {
   Bed& b = *bed;
   b.make({.threads = 1 + static_cast<int>(b.below(2))}, 2);
   const bool fails = b.chance(50);
+  b.engine->on_unobserved_error([](const ErrorRoot&) { expect(false, "an error that was thrown counts as not seen"); });
   return run_bed(std::move(bed), {[&b, fails] {
                                     b.push_update(b.x[0]);
                                     if (fails) b.engine->push([] { throw std::runtime_error("x"); }, {});
