@@ -190,7 +190,7 @@ TEST(KeptErrors, PushesFromOpsTellToo) {
   std::function<void()> again = [&] {
     if (left.fetch_sub(1) <= 0) return;
     engine.push([] { throw std::runtime_error("x"); }, {write(engine.variable()), order(turns)});
-    engine.push([&] { again(); }, {update(v)});
+    engine.push([&] { again(); }, {update(v), order(turns)});  // no faster than those that fail
   };
   engine.push([&] { again(); }, {update(v)});
   while (engine.in_flight() > 0) engine.wait_for(v, std::chrono::milliseconds(100));
