@@ -106,8 +106,7 @@ struct alignas(64) VariableNode : VariableBase {
 /// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.
 enum RecordState : std::uint64_t {
   kLive = 1,
-  kRunning =
-      2,  ///< it began while some thread looked at ops from outside (Core::Outsider); else OpRecord::phase says it
+  kRunning = 2,  ///< it began while there was a Core::Outsider; else OpRecordHead::phase alone says so
   kCancelled = 4,
   kWaited = 8,     ///< a ticket waiter is registered
   kInternal = 16,  ///< not a pushed op: wait_all passes over it
