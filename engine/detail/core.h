@@ -223,7 +223,11 @@ class Core final : public CoreBase {
   void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
   void finish_internal(Op* op, ReadyList<P>& ready);
   void retire(Op* op, Node* idle);
-  void drain_serial();
+  template <class Enough>
+  void drain_serial(Enough&& enough);
+  void drain_serial() {
+    drain_serial([] { return false; });
+  }
   bool run_one_serial();
   bool anything_queued() const;
   void record_trace(Op* op, bool failed);
@@ -251,7 +255,7 @@ class Core final : public CoreBase {
   }
   template <class Over>
   static bool soon(Over&& over);
-  Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what);
+  Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds = false);
   bool in_op() const { return thread_state().core == this; }
   bool anything_moves(bool for_deadlock, bool queues = true);
   std::uint64_t progress();

@@ -416,13 +416,14 @@ void Core<P>::work(Drainer& d) {
 
 /// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return. Where another
 /// thread is at it already, that one runs this too: a thread with a Borrow must not stand behind an op that waits for
-/// it.
+/// it. Who has had `enough` leaves the rest to whoever pushes, waits or answers next.
 template <class P>
-void Core<P>::drain_serial() {
-  while (anything_queued()) {
+template <class Enough>
+void Core<P>::drain_serial(Enough&& enough) {
+  while (!enough() && anything_queued()) {
     std::unique_lock lock(serial_mutex_, std::try_to_lock);
     if (!lock) return;  // its holder looks again after it let go
-    while (run_one_serial()) {
+    while (!enough() && run_one_serial()) {
     }
   }
 }

@@ -366,13 +366,17 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   waiter->error = start_error(op);
   tell<P>(Step::start, op);
   if (borrow) {
+    // From here on the borrower holds it, also where it is yet to come back from an op that it runs (serial mode).
+    auto& borrows = rare(op).borrower.load(std::memory_order_relaxed)->borrows;
     open_.fetch_add(1, std::memory_order_seq_cst);
+    borrows.fetch_add(1, std::memory_order_seq_cst);
     std::uint32_t expected = Wait::waiting;
     if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
       waiter->parker.signal();
       return;  // held until its Completion is answered
     }
-    open_.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
+    borrows.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
+    open_.fetch_sub(1, std::memory_order_seq_cst);
   }
   finish(op, ready);  // and the record may be another op's from here on
   if (!borrow) {

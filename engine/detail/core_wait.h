@@ -51,7 +51,7 @@ bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
   if (open_.load(std::memory_order_seq_cst) > held) return true;
   std::lock_guard lock(blocked_mutex_);
   for (Wait* w = blocked_waits_; w; w = w->next_blocked)
-    if (w->state.load(std::memory_order_seq_cst) != Wait::waiting) return true;
+    if (!w->covered && w->state.load(std::memory_order_seq_cst) != Wait::waiting) return true;
   return false;
 }
 
@@ -98,9 +98,11 @@ bool Core<P>::soon(Over&& over) {
 }
 
 /// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
-/// throws. `target`: the id of what it waits for, for those who look.
+/// throws. `target`: the id of what it waits for, for those who look. `holds`: it has a Borrow when it is told, and
+/// must not run an op that waits for the Borrow's end.
 template <class P>
-auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what) -> Blocked {
+auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds)
+    -> Blocked {
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
   const auto leave = [&] {
     std::uint32_t expected = Wait::waiting;
@@ -114,8 +116,8 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     if (inside) {
       while (!told() && run_one_serial()) {
       }
-    } else if (!told()) {
-      drain_serial();
+    } else {
+      drain_serial([&] { return holds && told(); });
     }
   };
   if (options_.serial) {
@@ -131,10 +133,13 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   // A wait with a time limit ends by itself: it moves, for all who look.
   const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
   const Activity before = slot.activity.load(std::memory_order_relaxed);
+  Wait* covered = nullptr;
   if (can_deadlock) {
     {
       std::lock_guard lock(blocked_mutex_);
       wait.next_blocked = std::exchange(blocked_waits_, &wait);
+      covered = std::exchange(slot.blocked_wait, &wait);
+      if (covered) covered->covered = true;
     }
     slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
   }
@@ -188,6 +193,8 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     Wait** at = &blocked_waits_;
     while (*at != &wait) at = &(*at)->next_blocked;
     *at = wait.next_blocked;
+    slot.blocked_wait = covered;
+    if (covered) covered->covered = false;
   }
   if (stuck && starved >= kStarvedTicks) deadlock(std::string(what) + ": no thread can be started to end it");
   if (stuck) deadlock(std::string(what) + " can never end: nothing else in the engine can move");
@@ -351,8 +358,7 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   rare(op).borrower.store(&my_slot(), std::memory_order_release);
   const std::uint64_t target = id_of(op);
   push_internal(op);
-  block(*wait, target, std::chrono::nanoseconds::max(), "borrow");
-  my_slot().borrows.fetch_add(1, std::memory_order_seq_cst);
+  block(*wait, target, std::chrono::nanoseconds::max(), "borrow", true);
   Borrow held(Completion(shared_from_this(), op));
   if (wait->error) raise(wait->error);
   return held;

@@ -126,6 +126,7 @@ struct WaitState {
   typename P::Parker parker;
   typename P::template Plain<ErrorRef> error;  ///< written before `done`
   WaitState* next_blocked = nullptr;           ///< in the engine's list of those, under its mutex
+  bool covered = false;  ///< as that list: its thread is blocked in an op that it runs meanwhile (serial mode)
 };
 
 template <class P>

@@ -83,6 +83,7 @@ struct alignas(64) Slot {
   int batch_priority = 0;             ///< of what is in its batch
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
+  WaitState<P>* blocked_wait = nullptr;    ///< the innermost wait that it is blocked in and that may never end
   /// Its place in each ready queue it ever used, by lane and priority.
   std::vector<std::unique_ptr<typename Queue::Producer>> producers;
   // Written by the owner, read by all.

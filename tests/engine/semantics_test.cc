@@ -300,6 +300,31 @@ TEST(Semantics, Rule18SerialModePoisonsAndThrowsAtTheWait) {
   EXPECT_THROW(engine.wait_all(), AggregateError);
 }
 
+/// A borrow is granted to an op in whose wait another op runs, and that one waits for the borrow's end.
+TEST(Semantics, Rule18SerialModeFindsAWaitForABorrowBeneathIt) {
+  QuietEngine engine({.mode = EngineMode::serial});
+  const Variable v = engine.variable("v"), w = engine.variable("w");
+  ErrorKind kind = ErrorKind::failed;
+  std::string failed;
+  engine.push(
+      [&] {
+        engine.push([&] { failed = failure([&] { engine.wait(w); }); }, {});
+        engine.push([] {}, {update(v)});
+        engine.push(
+            [&] {
+              if (const ErrorRef e = thrown([&] { engine.wait(v); })) {
+                kind = e->kind;
+                fail("gave up");
+              }
+            },
+            {update(w)}, {.name = "inner"});
+        const Borrow held = engine.borrow(update(v));
+      },
+      {});
+  EXPECT_EQ(kind, ErrorKind::deadlock);
+  EXPECT_EQ(failed, "inner: gave up");
+}
+
 TEST(Semantics, Rule18SerialModeWithSeveralThreads) {
   QuietEngine engine({.mode = EngineMode::serial, .simulated_gpus = 1});
   const Variable v = engine.variable(), w = engine.variable();
