@@ -110,10 +110,9 @@ enum class StopMode : std::uint8_t { drain, cancel };
 
 /// How a thread waits.
 struct WaitOptions {
-  /// While it waits, and finds any, it runs ready ops of the compute lane of its scope's device, as one more worker,
-  /// where that lane has one thread: so two ops that share no variable may run at once there, and the wait may end
-  /// later, by the rest of an op. Not for a thread that holds a lock
-  /// which such an op takes. A thread inside an op never does, nor one that holds a Borrow.
+  /// While it waits, and finds any, it runs ready ops of the compute lane of its scope's device, as one more worker: so
+  /// one op more than the lane has threads may run at once, and the wait may end later, by the rest of an op. Not for a
+  /// thread that holds a lock which such an op takes. A thread inside an op never does, nor one that holds a Borrow.
   bool help = false;
 };
 

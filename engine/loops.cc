@@ -55,6 +55,34 @@ void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
   SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n));
 }
 
+/// Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
+void run_on_arena(Loop& loop) {
+  SLUICE_HANDS_OVER(&loop);
+  struct Finish {
+    [[maybe_unused]] Loop& loop;
+    ~Finish() { SLUICE_TAKES_OVER(const_cast<std::int64_t*>(&loop.n)); }
+  } const finish{loop};
+  const std::int64_t chunks = (loop.n + loop.grain - 1) / loop.grain;
+  tbb::this_task_arena::isolate([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<std::int64_t>(0, chunks, 1),
+        [at = &loop](const tbb::blocked_range<std::int64_t>& range)
+            SLUICE_UNSEEN { run_chunks(at, range.begin(), range.end()); },
+        tbb::simple_partitioner());
+  });
+}
+
+/// For a thread that is none of the lane's own: it becomes one for the loop. False where another is there.
+bool run_joined(Loop& loop, detail::ThreadState& state) {
+  struct Joined {
+    detail::ThreadState& state;
+    void* const arena = std::exchange(state.joins, nullptr);
+    ~Joined() { state.joins = arena; }
+  } const joined{state};
+  return detail::SystemPolicy::Workers::run_inside(
+      joined.arena, [](void* at) { run_on_arena(*static_cast<Loop*>(at)); }, &loop);
+}
+
 }  // namespace
 
 int parallel_width() {
@@ -68,24 +96,13 @@ void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int6
   if (n <= 0) return;
   grain = std::max<std::int64_t>(grain, 1);
   const std::int64_t chunks = (n + grain - 1) / grain;
-  if (chunks == 1 || parallel_width() == 1) {
-    for (std::int64_t i = 0; i < chunks; ++i) body(i * grain, std::min(n, (i + 1) * grain));
-    return;
+  detail::ThreadState& state = detail::thread_state();
+  if (chunks > 1 && parallel_width() > 1) {
+    Loop loop{n, grain, body, state, current_scope()};
+    if (!state.joins) return run_on_arena(loop);
+    if (run_joined(loop, state)) return;
   }
-  // Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
-  Loop loop{n, grain, body, detail::thread_state(), current_scope()};
-  SLUICE_HANDS_OVER(&loop);
-  struct Finish {
-    [[maybe_unused]] Loop& loop;
-    ~Finish() { SLUICE_TAKES_OVER(const_cast<std::int64_t*>(&loop.n)); }
-  } const finish{loop};
-  tbb::this_task_arena::isolate([&] {
-    tbb::parallel_for(
-        tbb::blocked_range<std::int64_t>(0, chunks, 1),
-        [at = &loop](const tbb::blocked_range<std::int64_t>& range)
-            SLUICE_UNSEEN { run_chunks(at, range.begin(), range.end()); },
-        tbb::simple_partitioner());
-  });
+  for (std::int64_t i = 0; i < chunks; ++i) body(i * grain, std::min(n, (i + 1) * grain));
 }
 
 }  // namespace sluice

@@ -16,6 +16,9 @@ struct SystemPolicy::Workers::Pool {
   std::mutex mutex;
   int width = 1;
   std::unique_ptr<tbb::task_arena> arena;
+  std::atomic<bool> guest{false};  ///< a waiter that helps is in it, for a loop
+  /// With a place more, which only a guest can have.
+  static std::unique_ptr<tbb::task_arena> make(int width) { return std::make_unique<tbb::task_arena>(width + 1, 1); }
   std::shared_ptr<Pool> next;  ///< of those that no lane has now
 };
 
@@ -122,7 +125,7 @@ class SystemPolicy::Workers::Watch {
     {
       Arenas& all = Arenas::get();
       std::scoped_lock lock(start->pool->mutex, all.mutex);
-      auto fresh = std::make_unique<tbb::task_arena>(start->pool->width, 0);
+      auto fresh = Pool::make(start->pool->width);
       all.abandoned.reserve(all.abandoned.size() + 1);
       all.abandoned.push_back(std::exchange(start->pool->arena, std::move(fresh)));
     }
@@ -153,7 +156,7 @@ SystemPolicy::Workers::Workers(int width) {
     }
   pool_ = std::make_shared<Pool>();
   pool_->width = width;
-  pool_->arena = std::make_unique<tbb::task_arena>(width, 0);
+  pool_->arena = Pool::make(width);
 }
 
 SystemPolicy::Workers::~Workers() {
@@ -161,6 +164,22 @@ SystemPolicy::Workers::~Workers() {
   Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
   pool_->next = std::exchange(all.idle, pool_);
+}
+
+bool SystemPolicy::Workers::run_inside(void* arena, void (*body)(void*), void* data) {
+  Pool& pool = *static_cast<Pool*>(arena);
+  if (pool.guest.exchange(true, std::memory_order_acquire)) return false;
+  struct Leaves {
+    Pool& pool;
+    ~Leaves() { pool.guest.store(false, std::memory_order_release); }
+  } const leaves{pool};
+  tbb::task_arena* at = nullptr;  // the one that takes its place leaves it where it is
+  {
+    std::lock_guard lock(pool.mutex);
+    at = pool.arena.get();
+  }
+  at->execute([=] { body(data); });
+  return true;
 }
 
 /// A thread of its own for a drainer that was taken. Throws, and the drainer is still there.

@@ -193,6 +193,7 @@ class Core final : public CoreBase {
   void enqueue(Run* op);
   void keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here);
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
+  bool is_looked_at(const Lane<P>& lane) const;
   void wake(Lane<P>& lane);
   void start_drainer(Lane<P>& lane);
   bool starts_fail() const;

@@ -73,14 +73,19 @@ auto Core<P>::new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size
   return slot.producers[at].get();
 }
 
+/// A drainer looks for work, and will see what was there before this.
+template <class P>
+[[gnu::always_inline]] inline bool Core<P>::is_looked_at(const Lane<P>& lane) const {
+  if (lane.spinning.load(std::memory_order_seq_cst) == 0) return false;
+  P::fence();  // one that has found an op, and looks no more, has a full one too
+  return lane.spinning.load(std::memory_order_seq_cst) != 0;
+}
+
 /// Starts one more drainer where there is room, and nobody already looking. After what there is to see, and a light
-/// fence: a drainer that leaves has a heavy one. One that has found an op and looks no more has only a full one.
+/// fence: a drainer that leaves has a heavy one.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::wake(Lane<P>& lane) {
-  if (lane.spinning.load(std::memory_order_seq_cst) != 0) {
-    P::fence();
-    if (lane.spinning.load(std::memory_order_seq_cst) != 0) return;
-  }
+  if (is_looked_at(lane)) return;
   if (lane.active.load(std::memory_order_seq_cst) < lane.limit()) [[unlikely]]
     start_drainer(lane);
 }
@@ -88,6 +93,11 @@ template <class P>
 template <class P>
 void Core<P>::start_drainer(Lane<P>& lane) {
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+  // One that has just ended its op will look in a moment, and a start costs more than that.
+  for (int k = lane.width > 1 && active > 0 ? P::kStartPauses : 0; k > 0; --k) {
+    P::pause();
+    if (is_looked_at(lane)) return;
+  }
   for (;;) {
     if (active >= lane.limit()) return;
     if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
@@ -128,13 +138,12 @@ void Core<P>::rescue(bool may_help, Enough&& enough) {
   }
 }
 
-/// The lane of the calling thread's device, if it may run ops while it waits. It is outside of the lane's arena, so
-/// loops in those ops would run on this thread alone: no help where they have more threads.
+/// The lane of the calling thread's device, if it may run ops while it waits.
 template <class P>
 Lane<P>* Core<P>::lane_to_help(bool wanted) {
   if (!wanted || options_.serial || in_op() || my_slot().borrows.load(std::memory_order_relaxed) > 0) return nullptr;
   Lane<P>* const lane = lane_for(Place(current_scope().device));
-  return lane && !lane->stream && lane->width == 1 ? lane : nullptr;
+  return lane && !lane->stream ? lane : nullptr;
 }
 
 /// The calling thread, which is outside of ops, runs ops until it has had enough or finds none: in a drainer's place,
@@ -148,10 +157,12 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
     if (active >= lane.limit()) return;
     if (lane.active.compare_exchange_weak(active, active + 1, std::memory_order_seq_cst)) break;
   }
-  const ThreadState saved = std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, 1});
+  void* const arena = lane.workers.arena();
+  const ThreadState saved =
+      std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, arena ? lane.width : 1, arena});
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  slot.activity.store(Activity::running, std::memory_order_relaxed);
   {
     Drainer d(lane, slot, batches);
     for (int spins = 0; !enough();) {
@@ -162,6 +173,7 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
         continue;
       }
       spins = 0;
+      lane.helped.store(lane.helped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       while ((op = execute(op, slot, &lane)) != nullptr)
         if (enough()) {
           enqueue(op);
@@ -216,8 +228,15 @@ struct Core<P>::Drainer {
   Run* look_around(Look&& look) {
     const bool paused = in_step >= 16;
     for (int k = paused ? P::kGatherPauses : 0; k > 0; --k) P::pause();
-    for (int i = 0; i < P::kDrainSpins; ++i) {
-      P::pause();
+    // A waiter that runs what it pushed is quicker alone, and would have to call this drainer back: stay, and look now
+    // and then.
+    const auto helped = [&] {
+      const std::uint32_t now = lane.helped.load(std::memory_order_relaxed);
+      return std::exchange(seen_helped, now) != now;
+    };
+    int between = helped() ? P::kGatherPauses : 1, left = P::kDrainSpins;
+    for (int i = 0;; ++i) {
+      for (int k = 0; k < between; ++k) P::pause();
       if (Run* op = look()) {
         if (paused) {
           if (found < 8) in_step = 0;
@@ -226,6 +245,11 @@ struct Core<P>::Drainer {
         }
         return op;
       }
+      left -= between;
+      if (left > 0) continue;
+      if (!helped()) break;
+      left = P::kDrainSpins;
+      between = P::kGatherPauses;
     }
     in_step = 0;
     return nullptr;
@@ -236,12 +260,13 @@ struct Core<P>::Drainer {
 
   Lane<P>& lane;
   Slot<P>& slot;
-  int place = -1;          ///< among the lane's drainers; without one it takes no batches
-  std::size_t found = 0;   ///< ops, when it last found any in a queue
-  int in_step = 0;         ///< times in a row that it found few at once
-  int since = 0;           ///< ops since it last looked at the queues
-  bool came_back = false;  ///< it was leaving, and found that there is work
-  std::uint32_t turn = 0;  ///< looks at the queues
+  int place = -1;                 ///< among the lane's drainers; without one it takes no batches
+  std::size_t found = 0;          ///< ops, when it last found any in a queue
+  int in_step = 0;                ///< times in a row that it found few at once
+  int since = 0;                  ///< ops since it last looked at the queues
+  bool came_back = false;         ///< it was leaving, and found that there is work
+  std::uint32_t turn = 0;         ///< looks at the queues
+  std::uint32_t seen_helped = 0;  ///< of the lane's, when it last looked around
 };
 
 /// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
@@ -346,7 +371,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
     Drainer d(lane, slot);
     bool again = true;
     while (again) {
-      slot.activity.store(Activity::running, std::memory_order_seq_cst);
+      slot.activity.store(Activity::running, std::memory_order_relaxed);
       work(d);
       slot.activity.store(Activity::outside, std::memory_order_release);
       flush(slot);
@@ -440,7 +465,7 @@ bool Core<P>::run_one_serial() {
   Slot<P>& slot = my_slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
   // Before the queue says that it is empty.
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  slot.activity.store(Activity::running, std::memory_order_relaxed);
   Run* op = nullptr;
   for (auto& lane : lanes_) {
     for (std::size_t priority = kPriorities; priority-- > 0 && !op;)

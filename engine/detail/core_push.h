@@ -202,10 +202,11 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   return {op, closure};
 }
 
-/// A thread that looks for a deadlock sees the calling thread move from here to end_link.
+/// A thread that looks for a deadlock sees the calling thread move from here to end_link: in any order, since it waits
+/// behind what is linked after this, or sees what is done after this.
 template <class P>
 void Core<P>::begin_link(Slot<P>& slot) {
-  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
 }
 
 template <class P>

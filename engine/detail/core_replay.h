@@ -237,7 +237,7 @@ void Core<P>::captured_device_done(Captured* op, std::exception_ptr error) {
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  slot.activity.store(Activity::running, std::memory_order_relaxed);
   RareParts<P>& parts = *op->info->rare;
   if (error) parts.device_error = std::move(error);
   ReadyList<P> ready;

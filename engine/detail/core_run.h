@@ -268,7 +268,7 @@ void Core<P>::device_done(Op* op, std::exception_ptr error) {
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  slot.activity.store(Activity::running, std::memory_order_relaxed);
   if (error) rare(op).device_error = std::move(error);
   if (rare(op).traced) rare(op).ended_at = P::now();
   ReadyList<P> ready;
@@ -288,7 +288,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
   const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_seq_cst);
+  slot.activity.store(Activity::running, std::memory_order_relaxed);
   Info* const info = operation->kind == OpKind::captured ? static_cast<Info*>(operation) : nullptr;
   Op* const op = info ? nullptr : static_cast<Op*>(operation);
   RareParts<P>& parts = info ? *info->rare : rare(op);

@@ -30,28 +30,29 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
 
 /// True while some thread, queue or device could still free an op. What a look must not miss is announced before it is
 /// done and withdrawn after (Activity, Slot::pushes, Lane::queued, open_), so that several looks with no progress()
-/// between them are proof. Without `for_deadlock`: whether some op is ready or running (the caps ask). Without
-/// `queues`: whether some thread or device does.
+/// between them are proof: who sees what was done, or waits behind it in a chain, has seen the announcement too.
+/// Without `for_deadlock`: whether some op is ready or running (the caps ask, and may miss a push that has just begun).
+/// Without `queues`: whether some thread or device does.
 template <class P>
 bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
   std::int64_t held = 0;
   for (const bool fenced : {false, true}) {
-    if (fenced) P::heavy_fence();  // pushes are announced without one: what was seen before it proves movement only
+    if (fenced) P::heavy_fence();  // what was seen before it proves movement only
     if (queues && anything_queued()) return true;
     held = 0;
     std::lock_guard lock(slots_mutex_);
     for (auto& slot : slots_) {
-      if (slot->pushes.load(std::memory_order_seq_cst) & 1) return true;
-      const Activity a = slot->activity.load(std::memory_order_seq_cst);
+      if (slot->pushes.load(std::memory_order_acquire) & 1) return true;
+      const Activity a = slot->activity.load(std::memory_order_acquire);
       if (a == Activity::running) return true;
-      if (a == Activity::blocked) held += slot->borrows.load(std::memory_order_seq_cst);
+      if (a == Activity::blocked) held += slot->borrows.load(std::memory_order_acquire);
     }
   }
-  if (!for_deadlock) return on_device_.load(std::memory_order_seq_cst) > 0;
-  if (open_.load(std::memory_order_seq_cst) > held) return true;
+  if (!for_deadlock) return on_device_.load(std::memory_order_acquire) > 0;
+  if (open_.load(std::memory_order_acquire) > held) return true;
   std::lock_guard lock(blocked_mutex_);
   for (Wait* w = blocked_waits_; w; w = w->next_blocked)
-    if (!w->covered && w->state.load(std::memory_order_seq_cst) != Wait::waiting) return true;
+    if (!w->covered && w->state.load(std::memory_order_acquire) != Wait::waiting) return true;
   return false;
 }
 

@@ -244,7 +244,7 @@ struct ExplorePolicy {
   static constexpr int kWaitSpins = 1;
   static constexpr int kWaitYields = 0;
   static constexpr int kDrainSpins = 1;
-  static constexpr int kGatherPauses = 1;
+  static constexpr int kGatherPauses = 1, kStartPauses = 1;
   static constexpr std::chrono::milliseconds kTick{20};
 
   class Parker {
@@ -266,6 +266,7 @@ struct ExplorePolicy {
   class Workers {
    public:
     explicit Workers(int) {}
+    void* arena() const { return nullptr; }
     void start(std::function<void()> drainer) { start_substitute(std::move(drainer)); }
   };
   static void start_substitute(std::function<void()> drainer) {

@@ -112,7 +112,9 @@ struct SystemPolicy {
     bool empty() const {
       for (std::size_t i = 0, end = rings_end_.load(std::memory_order_acquire); i < end; ++i)
         if (const auto* ring = rings_[i].load(std::memory_order_acquire); ring && !ring->empty()) return false;
-      return queue_.size_approx() == 0;
+      const bool none = queue_.size_approx() == 0;
+      std::atomic_thread_fence(std::memory_order_acquire);  // that is relaxed
+      return none;
     }
 
    private:
@@ -125,7 +127,8 @@ struct SystemPolicy {
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
   static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
   static constexpr int kWaitYields = 150;                               ///< after those, which give way to others
-  static constexpr int kDrainSpins = 300;                               ///< polls of a drainer before it leaves
+  static constexpr int kDrainSpins = 300;                               ///< pauses of a drainer before it leaves
+  static constexpr int kStartPauses = 20;                               ///< of who would start one more drainer
   static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 
@@ -161,6 +164,11 @@ struct SystemPolicy {
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
     void start(std::function<void()> drainer);
+    /// For run_inside; null where these are plain threads, and loops run alone.
+    void* arena() const { return pool_.get(); }
+    /// Calls body(data) on the calling thread as one more of that arena's. False where another such guest is there: it
+    /// was not called.
+    static bool run_inside(void* arena, void (*body)(void*), void* data);
 
    private:
     struct Pool;

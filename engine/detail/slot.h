@@ -125,6 +125,8 @@ struct Lane {
   typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
   typename P::template Atomic<std::int32_t> spinning{0};            ///< of those, looking for work
   typename P::template Atomic<std::int32_t> failed_starts{0};       ///< since a drainer last began
+  /// Ops that waiters ran, about: it changes while they do.
+  alignas(64) typename P::template Atomic<std::uint32_t> helped{0};
 
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };
@@ -143,6 +145,8 @@ struct ThreadState {
   Operation* operation = nullptr;
   void* lane = nullptr;
   int width = 1;  ///< threads for loops inside the body
+  /// Of a thread outside of the lane's own that runs its ops: what it must join for a loop (Workers::arena).
+  void* joins = nullptr;
 };
 ThreadState& thread_state();
 
