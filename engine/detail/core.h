@@ -152,7 +152,7 @@ class Core final : public CoreBase {
   std::uint64_t drop(Op* op, std::uint64_t references, bool all) noexcept;
   void flush(Slot<P>& slot);
   RareParts<P>& rare(const Op* op) const {
-    return slabs_[op->index / kSlabOps].load(std::memory_order_acquire)->rare[op->index % kSlabOps];
+    return slabs_[op->index / kSlabOps].load(std::memory_order_relaxed)->rare[op->index % kSlabOps];
   }
   std::span<Token<P>> tokens(Op* op) const {
     if (!op->is(kManyTokens)) return {op->inline_tokens, op->inline_count()};
@@ -184,7 +184,7 @@ class Core final : public CoreBase {
   void end_link(Slot<P>& slot);
   Lane<P>* lane_for(const Place& place) const;
   Op* record_at(std::uint32_t index) const {
-    return &slabs_[index / kSlabOps].load(std::memory_order_acquire)->ops[index % kSlabOps];
+    return &slabs_[index / kSlabOps].load(std::memory_order_relaxed)->ops[index % kSlabOps];
   }
 
   // core_lanes.h, core_run.h

@@ -66,7 +66,7 @@ void Core<P>::make_lost_root() {
 template <class P>
 ErrorRef Core<P>::error_at(const Node& node) const {
   if (node.rare && node.rare->error) return node.rare->error;
-  return poisoned(node.mark.load(std::memory_order_acquire)) ? lost_root_ : nullptr;
+  return poisoned(node.mark.load(std::memory_order_relaxed)) ? lost_root_ : nullptr;
 }
 
 /// The error that an op meets in what it reads: of several, that of the access named first; null if none.

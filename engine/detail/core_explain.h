@@ -20,7 +20,7 @@ namespace sluice::detail {
 template <class P>
 class Core<P>::Pinned {
  public:
-  Pinned(Core& core, Op& op) : core_(core), op_(op), word_(op.word.load(std::memory_order_acquire)) {
+  Pinned(Core& core, Op& op) : core_(core), op_(op), word_(op.word.load(std::memory_order_relaxed)) {
     // What ends may be over before its word says so.
     while ((word_ & kLive) && !held_ && op.phase.load(std::memory_order_acquire) != Phase::ending)
       held_ = op.word.compare_exchange_weak(word_, word_ + kOneReference, std::memory_order_acq_rel,
@@ -100,7 +100,7 @@ Look Core<P>::look() {
     const Looking looking(*this);
     const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
     for (std::uint32_t s = 0; s < slabs; ++s)
-      for (Op& op : slabs_[s].load(std::memory_order_acquire)->ops) {
+      for (Op& op : slabs_[s].load(std::memory_order_relaxed)->ops) {
         const Pinned pinned(*this, op);
         if (!pinned) continue;
         RareParts<P>& parts = rare(&op);
@@ -147,7 +147,7 @@ std::vector<std::uint64_t> Core<P>::op_words() {
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   words.reserve(std::size_t{slabs} * kSlabOps);
   for (std::uint32_t s = 0; s < slabs; ++s)
-    for (const Op& op : slabs_[s].load(std::memory_order_acquire)->ops) {
+    for (const Op& op : slabs_[s].load(std::memory_order_relaxed)->ops) {
       const bool begun = op.phase.load(std::memory_order_acquire) != Phase::queued;
       words.push_back(op.word.load(std::memory_order_acquire) | (begun ? std::uint64_t{kRunning} : 0));
     }

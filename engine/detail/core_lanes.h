@@ -264,7 +264,7 @@ struct Core<P>::Drainer {
   std::size_t found = 0;          ///< ops, when it last found any in a queue
   int in_step = 0;                ///< times in a row that it found few at once
   int since = 0;                  ///< ops since it last looked at the queues
-  bool came_back = false;         ///< it was leaving, and found that there is work
+  bool fresh = true;              ///< it has just come, or come back: there is work, perhaps for more than one
   std::uint32_t turn = 0;         ///< looks at the queues
   std::uint32_t seen_helped = 0;  ///< of the lane's, when it last looked around
 };
@@ -324,16 +324,12 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   return ops[0];
 }
 
-/// An op that is ready goes to the end of the batch in hand; returns the next of the batch.
+/// An op that is ready goes to the end of the batch in hand; returns the next of the batch. Who filled that has woken
+/// others for it.
 template <class P>
 auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
   prefetch_successors(op);  // while it is ours: once it is in the batch another may run it, and its record go
-  if (!d.slot.batch.append(op)) return op;
-  if (d.lane.width > 1) {
-    P::light_fence();
-    wake(d.lane);
-  }
-  return d.slot.batch.take();
+  return d.slot.batch.append(op) ? d.slot.batch.take() : op;
 }
 
 template <class P>
@@ -383,7 +379,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
       std::int32_t active = lane.active.load(std::memory_order_seq_cst);
       while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
       }
-      d.came_back = again;
+      d.fresh = again;
     }
   }
   state = saved;
@@ -397,8 +393,8 @@ void Core<P>::work(Drainer& d) {
   Lane<P>& lane = d.lane;
   for (;;) {
     Run* op = take_op(d);
-    // Who pushed while it still looked woke nobody. Where there was more than one op, another drainer is due.
-    if (op && std::exchange(d.came_back, false) && lane.width > 1 && has_work(lane)) wake(lane);
+    // Who pushed while another still looked, or this one, woke nobody; and for the next op this one alone.
+    if (op && std::exchange(d.fresh, false) && lane.width > 1 && has_work(lane)) wake(lane);
     if (!op) {
       flush(d.slot);
       // Where there may be more drainers than one, nobody wakes another while this one looks.

@@ -88,7 +88,7 @@ void Core<P>::release_slot(Slot<P>& slot) {
   return_credits(slot, slot.credits, true);
   slot.credits = 0;
   // A Borrow that outlives its thread must not count as another thread's.
-  if (slot.borrows.load(std::memory_order_seq_cst) != 0) return;
+  if (slot.borrows.load(std::memory_order_relaxed) != 0) return;
   std::lock_guard lock(slots_mutex_);
   slot.taken.store(false, std::memory_order_relaxed);
 }
@@ -189,7 +189,7 @@ void Core<P>::add_slabs(Slot<P>& slot) {
     }
     for (std::uint32_t i = kSlabOps; i > 0; i -= kBlockOps)
       slot.blocks.insert(slot.blocks.begin() + static_cast<std::ptrdiff_t>(at), &slab->ops[i - kBlockOps]);
-    slabs_[number].store(slab.release(), std::memory_order_release);
+    slabs_[number].store(slab.release(), std::memory_order_relaxed);
     slab_count_.store(number + 1, std::memory_order_release);
   }
   slot.full_blocks = 0;

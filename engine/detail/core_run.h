@@ -119,7 +119,7 @@ template <class P>
   P::light_fence();
   if (outsiders_.load(std::memory_order_acquire) != 0) [[unlikely]]
     return op->word.fetch_or(kRunning, std::memory_order_acq_rel);
-  return op->word.load(std::memory_order_acquire);
+  return op->word.load(std::memory_order_relaxed);  // what outsiders set came with their count
 }
 
 /// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
@@ -293,7 +293,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   Op* const op = info ? nullptr : static_cast<Op*>(operation);
   RareParts<P>& parts = info ? *info->rare : rare(op);
   const bool borrow = operation->kind == OpKind::borrow;
-  if (borrow) parts.borrower.load(std::memory_order_relaxed)->borrows.fetch_sub(1, std::memory_order_seq_cst);
+  if (borrow) parts.borrower.load(std::memory_order_relaxed)->borrows.fetch_sub(1, std::memory_order_relaxed);
   if (error || kind != ErrorKind::failed) {
     parts.answered = true;
     parts.exception = error;
@@ -369,13 +369,13 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
     // From here on the borrower holds it, also where it is yet to come back from an op that it runs (serial mode).
     auto& borrows = rare(op).borrower.load(std::memory_order_relaxed)->borrows;
     open_.fetch_add(1, std::memory_order_seq_cst);
-    borrows.fetch_add(1, std::memory_order_seq_cst);
+    borrows.fetch_add(1, std::memory_order_relaxed);
     std::uint32_t expected = Wait::waiting;
     if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
       waiter->parker.signal();
       return;  // held until its Completion is answered
     }
-    borrows.fetch_sub(1, std::memory_order_seq_cst);  // nobody is there any more
+    borrows.fetch_sub(1, std::memory_order_relaxed);  // nobody is there any more
     open_.fetch_sub(1, std::memory_order_seq_cst);
   }
   finish(op, ready);  // and the record may be another op's from here on

@@ -50,7 +50,7 @@ template <class P>
 Core<P>::~Core() {
   for (auto& lane : lanes_) lane->stream.reset();  // their threads end before anything that they touch
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
-  for (std::uint32_t s = 0; s < slabs; ++s) delete slabs_[s].load(std::memory_order_acquire);
+  for (std::uint32_t s = 0; s < slabs; ++s) delete slabs_[s].load(std::memory_order_relaxed);
 }
 
 template <class P>

@@ -22,7 +22,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   std::vector<Live> live;
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   for (std::uint32_t s = 0; s < slabs; ++s) {
-    const Slab& slab = *slabs_[s].load(std::memory_order_acquire);
+    const Slab& slab = *slabs_[s].load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < kSlabOps; ++i) {
       const std::uint64_t word = slab.ops[i].word.load(std::memory_order_seq_cst);
       if ((word & kLive) && !(word & kInternal)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});

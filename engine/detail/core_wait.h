@@ -107,7 +107,8 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
   const auto leave = [&] {
     std::uint32_t expected = Wait::waiting;
-    return wait.state.compare_exchange_strong(expected, Wait::left, std::memory_order_seq_cst);
+    return wait.state.compare_exchange_strong(expected, Wait::left, std::memory_order_relaxed,
+                                              std::memory_order_acquire);
   };
   const bool bounded = limit != std::chrono::nanoseconds::max(), inside = in_op();
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
@@ -142,7 +143,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
       covered = std::exchange(slot.blocked_wait, &wait);
       if (covered) covered->covered = true;
     }
-    slot.activity.store(Activity::blocked, std::memory_order_seq_cst);
+    slot.activity.store(Activity::blocked, std::memory_order_relaxed);
   }
   if (lane) lane->blocked.fetch_add(1, std::memory_order_seq_cst);
   if (lane) P::heavy_fence();  // a pusher sees the substitute's place, or the look below its op
@@ -189,7 +190,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   }
   if (lane) lane->blocked.fetch_sub(1, std::memory_order_seq_cst);
   if (can_deadlock) {
-    slot.activity.store(before, std::memory_order_seq_cst);
+    slot.activity.store(before, std::memory_order_relaxed);
     std::lock_guard lock(blocked_mutex_);
     Wait** at = &blocked_waits_;
     while (*at != &wait) at = &(*at)->next_blocked;

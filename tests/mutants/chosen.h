@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 
 #include "sluice/engine/detail/explore.h"
 #include "sluice/engine/stream.h"
@@ -45,11 +46,15 @@ T& down(int site, T& x) {
 }
 
 /// What the programs and the judge hang into the protocol (by_hand.txt: harness).
-inline const char* broken = nullptr;   ///< an engine that ended was not as it must be
-inline int cores = 0;                  ///< engines that live
-inline int failing_starts = 0;         ///< one start of a drainer in so many fails; 0: none
-inline int failing_pushes = 0;         ///< likewise of pushes, for want of memory
-inline int failing_queues = 0;         ///< likewise of enqueues
+inline const char* broken = nullptr;  ///< an engine that ended was not as it must be
+inline int cores = 0;                 ///< engines that live
+inline int failing_starts = 0;        ///< one start of a drainer in so many fails; 0: none
+inline int failing_pushes = 0;        ///< likewise of pushes, for want of memory
+inline int failing_queues = 0;        ///< likewise of enqueues
+inline int failing_waits = 0;         ///< likewise of waits for all that is live
+inline std::size_t many_roots = 0;    ///< errors that the next engine keeps; 0: as it is
+/// Variables that were deleted, to be told from those that are.
+inline std::set<const void*> gone;
 inline std::int64_t credit_batch = 0;  ///< of the next engine; 0: as it is
 inline int over_the_cap = 0;           ///< pushes that went there
 inline std::uint32_t turn = 0;

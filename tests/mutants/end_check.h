@@ -32,6 +32,7 @@ auto newest(A& atomic) {
     expect(taken <= 2, "a slot whose thread is gone is still taken");                                            \
     expect(credits == options_.max_ops, "credits were lost or made");                                            \
     expect(pushed << 1 == 0, "pushed and completed ops differ");                                                 \
+    expect(newest(outsiders_) == 0, "outsiders at the end");                                                     \
     expect(newest(bytes_) == 0, "bytes in flight at the end");                                                   \
     expect(newest(open_) == 0 && newest(on_device_) == 0, "open Completions at the end");                        \
     expect(newest(cap_waiters_) == 0 && cap_parked_.empty(), "who waits at the cap at the end");                 \

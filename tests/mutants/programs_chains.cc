@@ -127,6 +127,7 @@ std::string batch(std::uint64_t seed) {
   Alone& b = *bed;
   b.items.begin_at(b.chance(50) ? 0 : 0xfffffff0);
   const std::size_t size = 1 + b.below(3);
+  const bool appends = b.chance(50);
   const auto thief = [&b] {
     while (!b.over.load(std::memory_order_acquire)) {
       if (auto* op = b.items.take()) {
@@ -137,7 +138,7 @@ std::string batch(std::uint64_t seed) {
     }
   };
   return run_bed(std::move(bed),
-                 {[&b, size] {
+                 {[&b, size, appends] {
                     for (std::size_t next = 0; next < 36;) {
                       std::array<detail::Runnable<ExplorePolicy>*, 3> some;
                       const std::size_t n = std::min(size, 36 - next);
@@ -145,7 +146,12 @@ std::string batch(std::uint64_t seed) {
                         b.ops[next].lane = static_cast<std::uint16_t>(next);
                         some[i] = &b.ops[next];
                       }
-                      b.items.put(some.data(), n);
+                      if (appends) {
+                        for (std::size_t i = 0; i < n; ++i)
+                          while (!b.items.append(some[i])) ExplorePolicy::pause();
+                      } else {
+                        b.items.put(some.data(), n);
+                      }
                       while (!b.items.empty())
                         if (auto* op = b.items.take()) b.take(op);
                     }
@@ -168,7 +174,8 @@ std::string reuse(std::uint64_t seed) {
   b.make(options, 3);
   std::vector<std::function<void()>> pushers;
   const bool waits = b.chance(50);
-  for (std::uint64_t t = 1 + b.below(2); t > 0; --t)
+  // (Another pusher may sit on a batch of credits.)
+  for (std::uint64_t t = credit_batch ? 1 : 1 + b.below(2); t > 0; --t)
     pushers.push_back([&b, rhythm = waits ? 1 + b.below(4) : 1000, from = b.below(3)] {
       std::vector<Ticket> mine;
       for (std::uint64_t i = 1; i < 28; ++i) {
@@ -242,12 +249,12 @@ std::string many_tokens(std::uint64_t seed) {
 std::string caps(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
+  const bool bytes = b.chance(60);
+  credit_batch = b.chance(40) ? 1 + static_cast<std::int64_t>(b.below(3)) : 0;
   b.make({.threads = 1 + static_cast<int>(b.below(2)),
           .max_ops = 2 + static_cast<std::int64_t>(b.below(3)),
           .max_bytes = 100},
          2);
-  const bool bytes = b.chance(60);
-  credit_batch = b.chance(40) ? 1 + static_cast<std::int64_t>(b.below(3)) : 0;
   over_the_cap = 0;
   const bool async = b.chance(30);
   std::vector<std::function<void()>> pushers;
@@ -273,6 +280,29 @@ std::string caps(std::uint64_t seed) {
   credit_batch = 0;
   // One may, where what moves was not seen for a moment.
   return verdict.empty() && over_the_cap > 2 ? "pushes went over the cap while ops could move" : verdict;
+}
+
+/// Bytes are free when their op is over, also where its worker goes on to a body that waits for the pusher.
+std::string freed_bytes(std::uint64_t seed) {
+  struct Told : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<int> pushed{0};
+  };
+  auto bed = std::make_unique<Told>(seed);
+  Told& b = *bed;
+  b.make({.threads = 1, .max_bytes = 100}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   b.push_update(b.x[0], {.bytes = 100});
+                   ++b.x[0].updates;
+                   b.engine->push(
+                       [&b] {
+                         while (b.pushed.load() == 0) ExplorePolicy::pause();
+                         b.update_value(b.x[0]);
+                       },
+                       {update(b.x[0].variable)});
+                   b.engine->push([] {}, {}, {.bytes = 100});
+                   b.pushed.store(1);
+                 }});
 }
 
 /// Pushes that are given up: there is no memory, or the closure throws as it is made.
@@ -513,6 +543,7 @@ std::vector<Drawn> chain_programs() {
           {"reuse", reuse},
           {"many tokens", many_tokens},
           {"caps", caps},
+          {"freed bytes", freed_bytes},
           {"abandoned", abandoned},
           {"hard cap", hard_cap},
           {"tickets", tickets},

@@ -405,6 +405,45 @@ std::string failures(std::uint64_t seed) {
   return verdict;
 }
 
+/// No drainer can be started, and for a while there is no memory: who stops runs the ops.
+std::string stop_alone(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 2);
+  turn = 0;
+  failing_starts = failing_waits = 1;
+  const auto reset = [] { failing_starts = failing_waits = 0; };
+  const std::string verdict = run_bed(std::move(bed), {[&b] {
+                                        for (std::size_t i = 0; i < 3; ++i) b.push_two(b.x[0], b.x[1]);
+                                        if (!b.engine->stop(StopMode::drain, std::chrono::seconds(1)))
+                                          b.fail("stop() did not run what was there");
+                                      }},
+                                      true, reset);
+  reset();
+  return verdict;
+}
+
+/// So many errors that nobody saw that some are reported and go.
+std::string many_errors(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  many_roots = 2;
+  b.make({.threads = 1, .max_ops = 4}, 1);
+  auto told = std::make_shared<int>(0);
+  b.engine->on_unobserved_error([told](const ErrorRoot&) { ++*told; });
+  const std::string verdict =
+      run_bed(std::move(bed), {[&b, told] {
+                for (int i = 0; i < 8; ++i)
+                  b.engine->push([] { throw std::runtime_error("x"); }, {write(b.x[0].variable)});
+                if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[0].variable); }))
+                  b.fail("a wait told of no error");
+                for (int i = 0; i < 4; ++i) b.engine->push([] {}, {});
+                if (*told == 0) b.fail("errors that nobody saw are kept without bound");
+              }});
+  many_roots = 0;
+  return verdict;
+}
+
 /// Two ops that meet, so that both must run at once; and more of them than one worker should take.
 std::string meeting(std::uint64_t seed) {
   struct Met : Bed {
@@ -414,10 +453,15 @@ std::string meeting(std::uint64_t seed) {
   auto bed = std::make_unique<Met>(seed);
   Met& b = *bed;
   b.make({.threads = 2 + static_cast<int>(b.below(2))}, 1);
-  const std::uint64_t n = b.chance(60) ? 2 + b.below(3) : 9 + b.below(4), first = b.below(n - 1),
-                      second = first + 1 + b.below(std::min<std::uint64_t>(n - first - 1, 3));
-  return run_bed(std::move(bed), {[&b, n, first, second] {
+  // A drainer that looks around finds the first, as the second comes; or one takes both, and another has just left.
+  const bool late = b.chance(40), both = !late && b.chance(40);
+  std::uint64_t n = b.chance(60) ? 2 + b.below(3) : 9 + b.below(4), first = b.below(n - 1),
+                second = first + 1 + b.below(std::min<std::uint64_t>(n - first - 1, 3)), pauses = 0;
+  if (late) n = 3, first = 1, second = 2, pauses = b.below(12);
+  if (both) n = 8 + b.below(4), first = 0, second = 1;
+  return run_bed(std::move(bed), {[&b, n, first, second, pauses] {
                    for (std::uint64_t i = 0; i < n; ++i) {
+                     for (std::uint64_t k = 0; i == first && k < pauses; ++k) ExplorePolicy::pause();
                      if (i != first && i != second) {
                        b.engine->push([] {}, {});
                        continue;
@@ -430,6 +474,61 @@ std::string meeting(std::uint64_t seed) {
                          {});
                    }
                  }});
+}
+
+/// Two ops that meet, made ready at once by a third.
+std::string freed_to_meet(std::uint64_t seed) {
+  struct Met : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<int> here{0};
+  };
+  auto bed = std::make_unique<Met>(seed);
+  Met& b = *bed;
+  b.make({.threads = 2 + static_cast<int>(b.below(2))}, 2);
+  return run_bed(std::move(bed), {[&b] {
+                   b.push_two(b.x[0], b.x[1]);
+                   for (Value& v : b.x) {
+                     ++v.updates;
+                     b.engine->push(
+                         [&b, &v] {
+                           b.update_value(v);
+                           b.here.fetch_add(1);
+                           while (b.here.load() < 2) ExplorePolicy::pause();
+                         },
+                         {update(v.variable)});
+                   }
+                 }});
+}
+
+/// Waiters that run what they wait for, while an op waits for the same: it must see that somebody is at it.
+std::string helpers(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 3);
+  Explorer::get().park_loosely();
+  const auto helper = [&b](bool all) {
+    return [&b, all] {
+      b.quiet([&] {
+        for (int i = 0; i < 2; ++i) {
+          ++b.x[1].updates;
+          b.engine->push([&b] { b.slow(), b.update_value(b.x[1]); }, {update(b.x[1].variable)});
+          all ? b.engine->wait_all() : b.engine->wait(b.x[1].variable, {.help = true});
+        }
+      });
+    };
+  };
+  const bool all = b.chance(30);
+  return run_bed(std::move(bed),
+                 {helper(all),
+                  [&b] {
+                    for (int i = 0; i < 2; ++i) {
+                      ++b.x[2].updates;
+                      const Ticket t = b.engine->push([&b] { b.engine->wait(b.x[1].variable), b.update_value(b.x[2]); },
+                                                      {update(b.x[2].variable)});
+                      b.quiet([&] { t.wait(); });
+                    }
+                  }},
+                 true);
 }
 
 /// More than 64 ops in a row: a worker looks at the queues between.
@@ -479,11 +578,22 @@ std::string starving(std::uint64_t seed) {
 std::string serial(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
-  b.make({.max_ops = b.chance(30) ? 2 : 100, .serial = true}, 3);
+  b.make({.max_ops = b.chance(30) ? 2 : 100, .serial = true}, 4);
   turn = 0;
   failing_queues = b.chance(20) ? 2 : 0;
   if (b.chance(50)) Explorer::get().park_loosely();
-  const auto pusher = [&b](std::size_t from) {
+  const bool stuck = b.chance(20);
+  const auto pusher = [&b, stuck](std::size_t from) {
+    if (stuck && from == 0) {
+      const Ticket never = b.engine->push(
+          [&b] {
+            b.engine->push([] {}, {order(b.x[0].variable), write(b.x[3].variable)});
+            b.engine->wait(b.x[3].variable);
+          },
+          {read(b.x[0].variable)});
+      if (!b.throws(ErrorKind::deadlock, [&] { never.wait(); })) b.fail("a wait that can never end did not throw");
+      return;
+    }
     b.quiet([&] {
       b.push_update(b.x[from]);
       ++b.x[2].updates;
@@ -502,8 +612,9 @@ std::string serial(std::uint64_t seed) {
       if (!t.done()) b.fail("an op that was waited for is not done");
     });
   };
-  const std::string verdict = run_bed(
-      std::move(bed), {[pusher] { pusher(0); }, [pusher] { pusher(1); }, [&b] { b.push_update(b.x[2]).wait(); }}, true);
+  std::vector<std::function<void()>> bodies{[pusher] { pusher(0); }, [&b] { b.push_update(b.x[2]).wait(); }};
+  if (!stuck) bodies.push_back([pusher] { pusher(1); });  // either could be the one that gives up
+  const std::string verdict = run_bed(std::move(bed), std::move(bodies), true);
   failing_queues = 0;
   return verdict;
 }
@@ -550,9 +661,10 @@ std::string looks(std::uint64_t seed) {
   b.make({.threads = 1}, 2);
   const auto pusher = [&b] {
     for (int i = 0; i < 3; ++i) {
-      // A variable that goes with its last op.
-      const Variable mine = b.engine->variable("a variable with a name that is long enough for the heap");
-      b.engine->push([] {}, {update(mine), read(b.x[0].variable)});
+      {  // A variable that goes with its last op, before that op is done with the others.
+        const Variable mine = b.engine->variable("mine"), later = b.engine->variable("later");
+        b.engine->push([] {}, {update(mine), read(later), read(b.x[0].variable)});
+      }
       b.push_update(b.x[0]);
       if (i == 1) b.engine->borrow(read(b.x[1].variable)).release();
     }
@@ -565,11 +677,12 @@ std::string looks(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> lane_programs() {
-  return {{"streams", streams},   {"issued", issued},       {"replays", replays},
-          {"stop", stop},         {"deadlocks", deadlocks}, {"late answers", late_answers},
-          {"failures", failures}, {"serial", serial},       {"meeting", meeting},
-          {"in a row", in_a_row}, {"starving", starving},   {"looks", looks},
-          {"returned", returned}};
+  return {{"streams", streams},   {"issued", issued},           {"replays", replays},
+          {"stop", stop},         {"deadlocks", deadlocks},     {"late answers", late_answers},
+          {"failures", failures}, {"serial", serial},           {"meeting", meeting},
+          {"in a row", in_a_row}, {"stop alone", stop_alone},   {"freed to meet", freed_to_meet},
+          {"helpers", helpers},   {"many errors", many_errors}, {"starving", starving},
+          {"looks", looks},       {"returned", returned}};
 }
 
 }  // namespace sluice::mutants
