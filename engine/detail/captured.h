@@ -102,8 +102,8 @@ void* CapturedOp<P>::closure() const {
 
 template <class P>
 bool CapturedInfo<P>::is_cancelled() const {
-  return (cancel && cancel->cancelled.load(std::memory_order_acquire)) ||
-         (program->cancel && program->cancel->cancelled.load(std::memory_order_acquire));
+  return (cancel && cancel->cancelled.load(std::memory_order_relaxed)) ||
+         (program->cancel && program->cancel->cancelled.load(std::memory_order_relaxed));
 }
 
 }  // namespace sluice::detail

@@ -55,7 +55,7 @@ bool Core<P>::park_at_cap(Full&& full) {
   const std::uint64_t before = progress();
   const bool moves = !full() || anything_moves(false);
   if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
-  cap_waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  cap_waiters_.fetch_sub(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(cap_mutex_);
     std::erase(cap_parked_, parked);
@@ -98,14 +98,13 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
 }
 
 template <class P>
-void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+void Core<P>::take_bytes(const PushOptions& options, const std::source_location& where) {
   if (options.bytes == 0) return;
   std::size_t have = bytes_.load(std::memory_order_relaxed);
   for (;;) {
     // An op above the cap runs alone.
     const bool fits = have == 0 || have + options.bytes <= options_.max_bytes;
     if (!fits && !in_op()) {
-      flush(slot);
       if (options_.serial) drain_serial();
       const auto full = [&] {
         have = bytes_.load(std::memory_order_seq_cst);
@@ -119,7 +118,7 @@ void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::s
       throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(have) +
                      " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
     }
-    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_acq_rel)) return;
+    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_relaxed)) return;
   }
 }
 

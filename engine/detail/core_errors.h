@@ -77,7 +77,7 @@ ErrorRef Core<P>::start_error(Op* op) {
     // Rights to be issued do not tell of marks.
     if (!op->is(kOnStream) && !(t.state.load(std::memory_order_relaxed) & kMarked)) continue;
     if (t.mode != AccessMode::read && t.mode != AccessMode::update) continue;
-    if (!poisoned(t.variable->mark.load(std::memory_order_acquire))) continue;
+    if (!poisoned(t.variable->mark.load(std::memory_order_relaxed))) continue;
     if (!first || t.position < first->position) first = &t;
   }
   if (!first) return nullptr;
@@ -147,7 +147,7 @@ bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, 
   if (poisoned(now)) {
     clear_poison(node);
   } else {
-    node.mark.store(Mark::none, std::memory_order_release);
+    node.mark.store(Mark::none, std::memory_order_relaxed);
   }
   return false;
 }
@@ -164,7 +164,7 @@ void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
   }
   if (node.rare) node.rare->error = entry->second.root;
   ++entry->second.live_variables;
-  node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_release);
+  node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_relaxed);
 }
 
 /// The variable's error no longer counts as poisoning it; error_mutex_ is held.
@@ -179,7 +179,7 @@ template <class P>
 void Core<P>::clear_poison(Node& node) {
   std::lock_guard lock(error_mutex_);
   forget_poison(node);
-  node.mark.store(Mark::none, std::memory_order_release);
+  node.mark.store(Mark::none, std::memory_order_relaxed);
 }
 
 /// What tickets are told, and wait_all of an op that wrote nothing. Where there is no memory for it the op's record

@@ -22,7 +22,7 @@ class Core<P>::Pinned {
  public:
   Pinned(Core& core, Op& op) : core_(core), op_(op), word_(op.word.load(std::memory_order_relaxed)) {
     // What ends may be over before its word says so.
-    while ((word_ & kLive) && !held_ && op.phase.load(std::memory_order_acquire) != Phase::ending)
+    while ((word_ & kLive) && !held_ && op.phase.load(std::memory_order_relaxed) != Phase::ending)
       held_ = op.word.compare_exchange_weak(word_, word_ + kOneReference, std::memory_order_acq_rel,
                                             std::memory_order_acquire);
   }
@@ -34,7 +34,7 @@ class Core<P>::Pinned {
   explicit operator bool() const { return held_; }
   /// As it was when the record was pinned.
   std::uint64_t word() const { return word_; }
-  bool begun() const { return op_.phase.load(std::memory_order_acquire) != Phase::queued; }
+  bool begun() const { return op_.phase.load(std::memory_order_relaxed) != Phase::queued; }
 
  private:
   Core& core_;
@@ -49,7 +49,7 @@ class Core<P>::Looking {
  public:
   explicit Looking(Core& core) : core_(core), outsider_(core) {
     std::lock_guard lock(core.look_mutex_);
-    core.lookers_.fetch_add(1, std::memory_order_seq_cst);
+    core.lookers_.fetch_add(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   ~Looking() {
@@ -115,7 +115,7 @@ Look Core<P>::look() {
         o.returned = parts.returned.load(std::memory_order_relaxed);
         o.on_stream = op.is(kOnStream);
         if (op.kind == OpKind::borrow)
-          if (const Slot<P>* slot = parts.borrower.load(std::memory_order_acquire))
+          if (const Slot<P>* slot = parts.borrower.load(std::memory_order_relaxed))
             o.borrower = static_cast<std::int32_t>(slot->number);
         o.first = static_cast<std::uint32_t>(seen.accesses.size());
         for (const Token<P>& t : tokens(&op)) {
@@ -148,15 +148,15 @@ std::vector<std::uint64_t> Core<P>::op_words() {
   words.reserve(std::size_t{slabs} * kSlabOps);
   for (std::uint32_t s = 0; s < slabs; ++s)
     for (const Op& op : slabs_[s].load(std::memory_order_relaxed)->ops) {
-      const bool begun = op.phase.load(std::memory_order_acquire) != Phase::queued;
-      words.push_back(op.word.load(std::memory_order_acquire) | (begun ? std::uint64_t{kRunning} : 0));
+      const bool begun = op.phase.load(std::memory_order_relaxed) != Phase::queued;
+      words.push_back(op.word.load(std::memory_order_relaxed) | (begun ? std::uint64_t{kRunning} : 0));
     }
   return words;
 }
 
 template <class P>
 std::string Core<P>::value_state(const VariableBase* variable) {
-  const Mark mark = static_cast<const Node*>(variable)->mark.load(std::memory_order_acquire);
+  const Mark mark = static_cast<const Node*>(variable)->mark.load(std::memory_order_relaxed);
   if (mark == Mark::none) return "no error";
   if (mark == Mark::empty) return "no value yet";
   const ErrorRef error = error_of(variable);

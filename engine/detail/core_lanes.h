@@ -161,9 +161,8 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
   const ThreadState saved =
       std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, arena ? lane.width : 1, arena});
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_relaxed);
   {
+    const Doing<P> doing(slot, Activity::running);
     Drainer d(lane, slot, batches);
     for (int spins = 0; !enough();) {
       Run* op = take_op(d);
@@ -182,7 +181,6 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
     }
     while (Run* rest = slot.batch.take()) enqueue(rest);
   }
-  slot.activity.store(before, std::memory_order_release);
   flush(slot);
   if (in_place) lane.active.fetch_sub(1, std::memory_order_seq_cst);
   thread_state() = saved;
@@ -367,9 +365,10 @@ void Core<P>::drain(Lane<P>& lane, int width) {
     Drainer d(lane, slot);
     bool again = true;
     while (again) {
-      slot.activity.store(Activity::running, std::memory_order_relaxed);
-      work(d);
-      slot.activity.store(Activity::outside, std::memory_order_release);
+      {
+        const Doing<P> doing(slot, Activity::running);
+        work(d);
+      }
       flush(slot);
       lane.active.fetch_sub(1, std::memory_order_seq_cst);
       // Work that came after the last look: take this drainer's place again, unless others fill the lane.
@@ -459,9 +458,7 @@ bool Core<P>::anything_queued() const {
 template <class P>
 bool Core<P>::run_one_serial() {
   Slot<P>& slot = my_slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  // Before the queue says that it is empty.
-  slot.activity.store(Activity::running, std::memory_order_relaxed);
+  const Doing<P> doing(slot, Activity::running);  // before the queue says that it is empty
   Run* op = nullptr;
   for (auto& lane : lanes_) {
     for (std::size_t priority = kPriorities; priority-- > 0 && !op;)
@@ -470,7 +467,6 @@ bool Core<P>::run_one_serial() {
     if (op) break;
   }
   if (op) execute(op, slot, nullptr);
-  slot.activity.store(before, std::memory_order_release);
   return op != nullptr;
 }
 

@@ -135,8 +135,8 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
       later = true;
       info.rare->thrown = std::move(thrown);
       if (on_stream) {
-        open_.fetch_add(1, std::memory_order_seq_cst);
-        on_device_.fetch_add(1, std::memory_order_seq_cst);
+        open_.fetch_add(1, std::memory_order_relaxed);
+        on_device_.fetch_add(1, std::memory_order_relaxed);
         auto self = shared_from_this();
         try {
           lane.stream->notify(
@@ -188,7 +188,7 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   const std::uint32_t flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & kWatched) && program.skip) return program.skip;
   for (CancelState* scope : {program.cancel.get(), info.cancel.get()}) {
-    if (!scope || !scope->cancelled.load(std::memory_order_acquire)) continue;
+    if (!scope || !scope->cancelled.load(std::memory_order_relaxed)) continue;
     std::lock_guard lock(error_mutex_);
     std::lock_guard scope_lock(scope->mutex);
     if (!scope->root) {
@@ -202,7 +202,7 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   for (std::size_t i = 0; i < info.accesses.size(); ++i) {
     const CapturedAccess<P>& a = info.accesses[i];
     if (a.mode != AccessMode::read && a.mode != AccessMode::update) continue;
-    if (!poisoned(a.variable->mark.load(std::memory_order_acquire))) continue;
+    if (!poisoned(a.variable->mark.load(std::memory_order_relaxed))) continue;
     if (!first || info.positions[i] < position) first = &a, position = info.positions[i];
   }
   if (!first) return nullptr;
@@ -229,24 +229,22 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
     if (!wrote && !info.skipped)
       if (auto it = roots_.find(error->sequence); it != roots_.end()) it->second.wrote_nothing = true;
   }
-  program.flags.fetch_or(kCareful, std::memory_order_acq_rel);
+  program.flags.fetch_or(kCareful, std::memory_order_relaxed);  // for those behind it, who see the edge
 }
 
 template <class P>
 void Core<P>::captured_device_done(Captured* op, std::exception_ptr error) {
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_relaxed);
+  const Doing<P> doing(slot, Activity::running);
   RareParts<P>& parts = *op->info->rare;
   if (error) parts.device_error = std::move(error);
   ReadyList<P> ready;
   if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
-  open_.fetch_sub(1, std::memory_order_seq_cst);
-  on_device_.fetch_sub(1, std::memory_order_seq_cst);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  on_device_.fetch_sub(1, std::memory_order_relaxed);
   process(ready, nullptr, nullptr);
   flush(slot);
-  slot.activity.store(before, std::memory_order_release);
 }
 
 /// Of a stream or async op: it is over.

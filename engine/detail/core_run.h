@@ -31,7 +31,7 @@ ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
     std::lock_guard lock(error_mutex_);
     return new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
   }
-  if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_acquire)) {
+  if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed)) {
     CancelState& scope = *rare(op).cancel;
     std::lock_guard lock(error_mutex_);
     std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
@@ -48,7 +48,7 @@ bool Core<P>::cancelled(const Operation* operation) const {
   if (cancel_all_.load(std::memory_order_relaxed)) return true;
   if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->is_cancelled();
   const Op* op = static_cast<const Op*>(operation);
-  return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load();
+  return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed);
 }
 
 /// Calls the body, in the scope of its push, and destroys the closure. Returns what it threw.
@@ -91,7 +91,7 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
   {
     Completion completion;
     if (async) {
-      open_.fetch_add(1, std::memory_order_seq_cst);
+      open_.fetch_add(1, std::memory_order_relaxed);
       completion = Completion(shared_from_this(), &operation);
     }
     Context context(&operation, this, lane.stream.get(), lane.device);
@@ -249,8 +249,8 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   std::uint64_t retired = 0;
   for (Token<P>& t : tokens(op)) advance(t, kIssued, ready, nullptr, retired);
   rare(op).finish_pending.fetch_sub(!run && op->is(kAsync) ? 2 : 1, std::memory_order_acq_rel);
-  open_.fetch_add(1, std::memory_order_seq_cst);
-  on_device_.fetch_add(1, std::memory_order_seq_cst);
+  open_.fetch_add(1, std::memory_order_relaxed);
+  on_device_.fetch_add(1, std::memory_order_relaxed);
   if (run) {
     auto self = shared_from_this();
     try {
@@ -267,17 +267,15 @@ template <class P>
 void Core<P>::device_done(Op* op, std::exception_ptr error) {
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_relaxed);
+  const Doing<P> doing(slot, Activity::running);
   if (error) rare(op).device_error = std::move(error);
   if (rare(op).traced) rare(op).ended_at = P::now();
   ReadyList<P> ready;
   if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
-  open_.fetch_sub(1, std::memory_order_seq_cst);
-  on_device_.fetch_sub(1, std::memory_order_seq_cst);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  on_device_.fetch_sub(1, std::memory_order_relaxed);
   process(ready, nullptr, nullptr);
   flush(slot);
-  slot.activity.store(before, std::memory_order_release);
 }
 
 // ---- completion
@@ -287,8 +285,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   if (forked_.load(std::memory_order_relaxed)) return;
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
-  slot.activity.store(Activity::running, std::memory_order_relaxed);
+  const Doing<P> doing(slot, Activity::running);
   Info* const info = operation->kind == OpKind::captured ? static_cast<Info*>(operation) : nullptr;
   Op* const op = info ? nullptr : static_cast<Op*>(operation);
   RareParts<P>& parts = info ? *info->rare : rare(op);
@@ -302,10 +299,9 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
   ReadyList<P> ready;
   if (borrow || parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1)
     info ? finish_captured(info->op, ready) : finish(op, ready);
-  open_.fetch_sub(1, std::memory_order_seq_cst);
+  open_.fetch_sub(1, std::memory_order_relaxed);
   process(ready, nullptr, nullptr);
-  if (before != Activity::running) flush(slot);
-  slot.activity.store(before, std::memory_order_release);
+  if (!in_op()) flush(slot);
   if (options_.serial && !in_op() && !any.spare()) drain_serial();
 }
 
@@ -368,7 +364,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   if (borrow) {
     // From here on the borrower holds it, also where it is yet to come back from an op that it runs (serial mode).
     auto& borrows = rare(op).borrower.load(std::memory_order_relaxed)->borrows;
-    open_.fetch_add(1, std::memory_order_seq_cst);
+    open_.fetch_add(1, std::memory_order_relaxed);
     borrows.fetch_add(1, std::memory_order_relaxed);
     std::uint32_t expected = Wait::waiting;
     if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
@@ -376,7 +372,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
       return;  // held until its Completion is answered
     }
     borrows.fetch_sub(1, std::memory_order_relaxed);  // nobody is there any more
-    open_.fetch_sub(1, std::memory_order_seq_cst);
+    open_.fetch_sub(1, std::memory_order_relaxed);
   }
   finish(op, ready);  // and the record may be another op's from here on
   if (!borrow) {

@@ -24,7 +24,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   for (std::uint32_t s = 0; s < slabs; ++s) {
     const Slab& slab = *slabs_[s].load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < kSlabOps; ++i) {
-      const std::uint64_t word = slab.ops[i].word.load(std::memory_order_seq_cst);
+      const std::uint64_t word = slab.ops[i].word.load(std::memory_order_acquire);
       if ((word & kLive) && !(word & kInternal)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
     }
   }
@@ -94,8 +94,8 @@ template <class P>
 bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   refuse_forked("stop");
   if (in_op()) deadlock("stop inside an op can never end: the op itself is in flight");
-  stopped_.store(true, std::memory_order_seq_cst);
-  if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_seq_cst);
+  stopped_.store(true, std::memory_order_relaxed);
+  if (mode == StopMode::cancel) cancel_all_.store(true, std::memory_order_relaxed);
   P::heavy_fence();  // begin_push
   const std::int64_t end = deadline_of(deadline);
   bool drained = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "sluice/engine/detail/core.h"
 
@@ -134,8 +135,8 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   Lane<P>* lane = inside && !options_.serial ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
   // A wait with a time limit ends by itself: it moves, for all who look.
   const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
-  const Activity before = slot.activity.load(std::memory_order_relaxed);
   Wait* covered = nullptr;
+  std::optional<Doing<P>> doing;
   if (can_deadlock) {
     {
       std::lock_guard lock(blocked_mutex_);
@@ -143,9 +144,9 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
       covered = std::exchange(slot.blocked_wait, &wait);
       if (covered) covered->covered = true;
     }
-    slot.activity.store(Activity::blocked, std::memory_order_relaxed);
+    doing.emplace(slot, Activity::blocked);
   }
-  if (lane) lane->blocked.fetch_add(1, std::memory_order_seq_cst);
+  if (lane) lane->blocked.fetch_add(1, std::memory_order_relaxed);
   if (lane) P::heavy_fence();  // a pusher sees the substitute's place, or the look below its op
   Blocked result = Blocked::done;
   bool stuck = false;
@@ -188,9 +189,9 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
       break;
     }
   }
-  if (lane) lane->blocked.fetch_sub(1, std::memory_order_seq_cst);
+  if (lane) lane->blocked.fetch_sub(1, std::memory_order_relaxed);
   if (can_deadlock) {
-    slot.activity.store(before, std::memory_order_relaxed);
+    doing.reset();
     std::lock_guard lock(blocked_mutex_);
     Wait** at = &blocked_waits_;
     while (*at != &wait) at = &(*at)->next_blocked;
@@ -213,7 +214,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   Node& node = *static_cast<Node*>(variable);
   const auto idle = [&] {
     return is_idle<P>(node.tail.load(std::memory_order_acquire)) &&
-           !poisoned(node.mark.load(std::memory_order_acquire));
+           !poisoned(node.mark.load(std::memory_order_relaxed));  // which came with the tail
   };
   if (!options_.log_order && idle()) return true;
   if (in_op()) {
@@ -282,11 +283,12 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
       std::lock_guard lock(ticket_mutex_);
       std::uint64_t word = op->word.load(std::memory_order_acquire);
       for (int spins = 0; (generation_of(word) & 0xffffffffu) == generation && (word & kLive);) {
-        if (op->phase.load(std::memory_order_acquire) == Phase::ending) {
+        if (op->phase.load(std::memory_order_relaxed) == Phase::ending) {
           if (++spins > 100) P::yield();
           P::pause();
           word = op->word.load(std::memory_order_acquire);
-        } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_acq_rel)) {
+        } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_relaxed,
+                                                  std::memory_order_acquire)) {
           ticket_waiters_.emplace(id, wait);
           registered = true;
           break;
@@ -321,11 +323,11 @@ template <class P>
 bool Core<P>::ticket_cancel(std::uint32_t index, std::uint64_t generation) {
   Op* op = record_at(index);
   const Outsider outsider(*this);
-  std::uint64_t word = op->word.load(std::memory_order_acquire);
+  std::uint64_t word = op->word.load(std::memory_order_relaxed);
   // The phase is that of this op if the exchange finds the word as it was before.
   while ((generation_of(word) & 0xffffffffu) == generation && (word & kLive) && !(word & kRunning) &&
-         op->phase.load(std::memory_order_acquire) == Phase::queued)
-    if (op->word.compare_exchange_weak(word, word | kCancelled, std::memory_order_acq_rel)) return true;
+         op->phase.load(std::memory_order_relaxed) == Phase::queued)
+    if (op->word.compare_exchange_weak(word, word | kCancelled, std::memory_order_relaxed)) return true;
   return false;
 }
 
@@ -335,11 +337,11 @@ Ticket Core<P>::push_recover(VariableBase* variable, const std::source_location&
   const PushOptions options{.name = "recover"};
   check({&access, 1}, options, where);
   refuse_capture("recover");
-  if (stopped_.load(std::memory_order_seq_cst) && !in_op()) refuse_stopped(options, where);
+  if (stopped_.load(std::memory_order_relaxed) && !in_op()) refuse_stopped(options, where);
   Op* op = internal_op(OpKind::recover, access, where);
   const Ticket ticket(this, op->index, generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu);
   Slot<P>& slot = my_slot();
-  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
+  slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) + 2, std::memory_order_relaxed);
   push_internal(op);
   return ticket;
 }
@@ -357,7 +359,7 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   auto wait = std::make_shared<Wait>();
   Op* op = internal_op(OpKind::borrow, access, where);
   rare(op).waiter = wait;
-  rare(op).borrower.store(&my_slot(), std::memory_order_release);
+  rare(op).borrower.store(&my_slot(), std::memory_order_relaxed);
   const std::uint64_t target = id_of(op);
   push_internal(op);
   block(*wait, target, std::chrono::nanoseconds::max(), "borrow", true);

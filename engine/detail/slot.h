@@ -102,6 +102,22 @@ struct alignas(64) Slot {
   std::vector<TraceEvent> trace;
 };
 
+/// What a thread is doing from here on, for those who look whether any moves; then again what it was.
+template <class P>
+class Doing {
+ public:
+  Doing(Slot<P>& slot, Activity now) : slot_(slot), before_(slot.activity.load(std::memory_order_relaxed)) {
+    slot_.activity.store(now, std::memory_order_relaxed);
+  }
+  ~Doing() { slot_.activity.store(before_, std::memory_order_release); }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  Slot<P>& slot_;
+  const Activity before_;
+};
+
 /// Where ops run. A lane with work starts drainers, up to its width, and one more for each op blocked in a wait.
 template <class P>
 struct Lane {

@@ -127,7 +127,7 @@ std::string batch(std::uint64_t seed) {
   Alone& b = *bed;
   b.items.begin_at(b.chance(50) ? 0 : 0xfffffff0);
   const std::size_t size = 1 + b.below(3);
-  const bool appends = b.chance(50);
+  const bool appends = b.chance(60), only = appends && b.chance(50);  // only: others take them all
   const auto thief = [&b] {
     while (!b.over.load(std::memory_order_acquire)) {
       if (auto* op = b.items.take()) {
@@ -138,7 +138,7 @@ std::string batch(std::uint64_t seed) {
     }
   };
   return run_bed(std::move(bed),
-                 {[&b, size, appends] {
+                 {[&b, size, appends, only] {
                     for (std::size_t next = 0; next < 36;) {
                       std::array<detail::Runnable<ExplorePolicy>*, 3> some;
                       const std::size_t n = std::min(size, 36 - next);
@@ -152,7 +152,7 @@ std::string batch(std::uint64_t seed) {
                       } else {
                         b.items.put(some.data(), n);
                       }
-                      while (!b.items.empty())
+                      while ((!only || next == 36) && !b.items.empty())
                         if (auto* op = b.items.take()) b.take(op);
                     }
                     b.over.store(true, std::memory_order_release);
@@ -303,6 +303,28 @@ std::string freed_bytes(std::uint64_t seed) {
                    b.engine->push([] {}, {}, {.bytes = 100});
                    b.pushed.store(1);
                  }});
+}
+
+/// At the hard cap a worker uses the credits that it has not returned yet.
+std::string own_credits(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  credit_batch = 2;
+  b.make({.threads = 1, .max_ops = 1}, 1);
+  const std::string verdict = run_bed(std::move(bed), {[&b] {
+                                        b.engine->push(
+                                            [&b] {
+                                              b.engine->push(
+                                                  [&b] {
+                                                    for (int i = 0; i < 3; ++i) b.push_update(b.x[0]);
+                                                  },
+                                                  {});
+                                            },
+                                            {});
+                                        b.quiet([&] { b.engine->wait_all({.help = false}); });
+                                      }});
+  credit_batch = 0;
+  return verdict;
 }
 
 /// Pushes that are given up: there is no memory, or the closure throws as it is made.
@@ -543,6 +565,7 @@ std::vector<Drawn> chain_programs() {
           {"reuse", reuse},
           {"many tokens", many_tokens},
           {"caps", caps},
+          {"own credits", own_credits},
           {"freed bytes", freed_bytes},
           {"abandoned", abandoned},
           {"hard cap", hard_cap},

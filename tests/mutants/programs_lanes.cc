@@ -199,6 +199,45 @@ std::string replays(std::uint64_t seed) {
       60'000);
 }
 
+/// The bytes that captured ops declare count while a replay of them is in flight.
+std::string replayed_bytes(std::uint64_t seed) {
+  struct Held : Bed {
+    using Bed::Bed;
+    Completion open;
+    bool held = false;
+  };
+  auto bed = std::make_unique<Held>(seed);
+  Held& b = *bed;
+  b.make({.threads = 1, .max_bytes = 100}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   {
+                     const Program program = b.engine->capture([&b] {
+                       for (int i = 0; i < 2; ++i)
+                         b.engine->push(
+                             [&b](Completion done) {
+                               if (b.held) return done.done();
+                               b.held = true;
+                               b.open = std::move(done);
+                             },
+                             {order(b.x[0].variable)}, {.bytes = 250});
+                     });
+                     b.engine->replay(program);
+                   }
+                   const Ticket t = b.engine->push(
+                       [&b] {
+                         try {
+                           b.engine->push([] {}, {}, {.bytes = 10});
+                           b.fail("bytes of a replay do not count");
+                         } catch (const CapError&) {
+                         }
+                       },
+                       {});
+                   b.quiet([&] { t.wait(); });
+                   while (!b.open) ExplorePolicy::pause();
+                   Completion(std::move(b.open)).done();
+                 }});
+}
+
 /// stop(), while others push.
 std::string stop(std::uint64_t seed) {
   struct Stopped : Bed {
@@ -236,6 +275,23 @@ std::string stop(std::uint64_t seed) {
                       b.fail("who stopped does not see what the ops wrote");
                   }},
                  true, [&b] { b.x[0].updates = b.x[0].number.load(); });
+}
+
+/// stop() asks bodies to end.
+std::string stop_asks(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   b.engine->push(
+                       [](Context& c) {
+                         while (!c.cancelled()) ExplorePolicy::pause();
+                       },
+                       {});
+                   b.engine->push([&b] { b.fail("an op ran that was to be cancelled"); }, {});
+                   if (!b.engine->stop(StopMode::cancel)) b.fail("stop() ran out of time");
+                 }},
+                 true);
 }
 
 /// A wait that can never end must throw; those beside it that can must not.
@@ -296,10 +352,12 @@ std::string deadlocks(std::uint64_t seed) {
     t = b.engine->push(
         [&b, pushes = b.chance(50)] {
           if (pushes) b.push_update(b.x[2]);
-          b.engine->wait(b.x[2].variable), b.update_value(b.x[3]);
+          b.engine->wait(b.x[2].variable), b.slow(), b.update_value(b.x[3]);
         },
         {update(b.x[3].variable)});
-    b.quiet([&] { t.wait(); });
+    // And a wait for that one, in whose body somebody was blocked and is no more.
+    const Ticket u = b.engine->push([&b] { b.engine->wait(b.x[3].variable); }, {});
+    b.quiet([&] { t.wait(), u.wait(); });
   });
   // Waits from outside, which take their place behind others and before others.
   if (!stuck && b.chance(60))
@@ -670,19 +728,34 @@ std::string looks(std::uint64_t seed) {
     }
   };
   return run_bed(std::move(bed), {pusher, [&b] {
-                                    for (int i = 0; i < 2; ++i) static_cast<void>(b.engine->explain(b.x[0].variable));
+                                    for (int i = 0; i < 2; ++i)
+                                      static_cast<void>(b.engine->explain(b.x[0].variable)),
+                                          static_cast<void>(b.core->op_words());
                                   }});
 }
 
 }  // namespace
 
 std::vector<Drawn> lane_programs() {
-  return {{"streams", streams},   {"issued", issued},           {"replays", replays},
-          {"stop", stop},         {"deadlocks", deadlocks},     {"late answers", late_answers},
-          {"failures", failures}, {"serial", serial},           {"meeting", meeting},
-          {"in a row", in_a_row}, {"stop alone", stop_alone},   {"freed to meet", freed_to_meet},
-          {"helpers", helpers},   {"many errors", many_errors}, {"starving", starving},
-          {"looks", looks},       {"returned", returned}};
+  return {{"streams", streams},
+          {"issued", issued},
+          {"replays", replays},
+          {"replayed bytes", replayed_bytes},
+          {"stop", stop},
+          {"stop asks", stop_asks},
+          {"deadlocks", deadlocks},
+          {"late answers", late_answers},
+          {"failures", failures},
+          {"serial", serial},
+          {"meeting", meeting},
+          {"in a row", in_a_row},
+          {"stop alone", stop_alone},
+          {"freed to meet", freed_to_meet},
+          {"helpers", helpers},
+          {"many errors", many_errors},
+          {"starving", starving},
+          {"looks", looks},
+          {"returned", returned}};
 }
 
 }  // namespace sluice::mutants
