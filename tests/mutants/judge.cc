@@ -62,23 +62,28 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+std::vector<Drawn> all_programs() {
+  std::vector<Drawn> all;
+  for (const auto& programs : {chain_programs(), cap_programs(), lane_programs(), stream_programs(), wait_programs()})
+    all.insert(all.end(), programs.begin(), programs.end());
+  return all;
+}
+
 std::vector<Family> make_families() {
   std::vector<Family> all{sampled(), every("every", false, 2), every("wait", true, 1)};
-  for (const auto& programs : {chain_programs(), lane_programs()})
-    for (const Drawn& d : programs) all.push_back(drawn(d.name, d.run));
+  for (const Drawn& d : all_programs()) all.push_back(drawn(d.name, d.run));
   return all;
 }
 
 std::string replay_one(const std::string& family, std::uint64_t seed) {
-  for (const auto& programs : {chain_programs(), lane_programs()})
-    for (const Drawn& d : programs)
-      if (family == d.name) {
-        Explorer::get().reset(seed);
-        std::string wrong = d.run(seed);
-        if (wrong.empty() && broken) wrong = broken;
-        if (wrong.empty() && cores != 0) wrong = "an engine that never ended";
-        return wrong;
-      }
+  for (const Drawn& d : all_programs())
+    if (family == d.name) {
+      Explorer::get().reset(seed);
+      std::string wrong = d.run(seed);
+      if (wrong.empty() && broken) wrong = broken;
+      if (wrong.empty() && cores != 0) wrong = "an engine that never ended";
+      return wrong;
+    }
   return "no such family";
 }
 

@@ -11,7 +11,12 @@ struct Drawn {
   const char* name;
   std::string (*run)(std::uint64_t seed);  ///< what is wrong, or ""
 };
-std::vector<Drawn> chain_programs();  ///< programs_chains.cc
-std::vector<Drawn> lane_programs();   ///< programs_lanes.cc
+std::vector<Drawn> chain_programs();   ///< programs_chains.cc
+std::vector<Drawn> cap_programs();     ///< programs_caps.cc
+std::vector<Drawn> lane_programs();    ///< programs_lanes.cc
+std::vector<Drawn> stream_programs();  ///< programs_streams.cc
+std::vector<Drawn> wait_programs();    ///< programs_waits.cc
+/// All of these.
+std::vector<Drawn> all_programs();
 
 }  // namespace sluice::mutants
