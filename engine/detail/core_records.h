@@ -214,7 +214,7 @@ template <class P>
     op->phase.store(Phase::ending, std::memory_order_relaxed);
     P::light_fence();
     const bool alone = outsiders_.load(std::memory_order_acquire) == 0;
-    old = op->word.load(std::memory_order_acquire);
+    old = op->word.load(std::memory_order_relaxed);  // only outsiders change it, and that came with their count
     if (alone && (old & kInUse) == (references * kOneReference | kLive)) [[likely]] {
       op->word.store(old & ~std::uint64_t{kInUse}, std::memory_order_release);
       return old;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "chosen.h"
 #include "explore_run.h"
@@ -44,12 +45,14 @@ Family every(const char* name, bool waits, int budget) {
 }
 
 /// A program of this judge's, its schedule drawn from a seed.
-Family drawn(const char* name, std::string (*run)(std::uint64_t seed)) {
-  return {name, [run, seed = std::uint64_t{0}](std::string& told) mutable -> std::string {
+Family drawn(const Drawn& program) {
+  return {program.name,
+          [run = program.run, seed = std::uint64_t{0}](std::string& told) mutable -> std::string {
             told = std::to_string(++seed);
             Explorer::get().reset(seed);
             return run(seed);
-          }};
+          },
+          program.aims};
 }
 
 }  // namespace
@@ -71,7 +74,7 @@ std::vector<Drawn> all_programs() {
 
 std::vector<Family> make_families() {
   std::vector<Family> all{sampled(), every("every", false, 2), every("wait", true, 1)};
-  for (const Drawn& d : all_programs()) all.push_back(drawn(d.name, d.run));
+  for (const Drawn& d : all_programs()) all.push_back(drawn(d));
   return all;
 }
 
@@ -107,7 +110,8 @@ Verdict judge(double seconds, const std::string& only) {
     for (Turn& t : turns) {
       if (t.done || (round > 0 && t.hits == 0 && verdict.reached)) continue;
       any = true;
-      const double end = std::min(used() + slice, seconds);
+      const bool aimed = t.family.aims && std::string_view(chosen_line).find(t.family.aims) != std::string_view::npos;
+      const double end = std::min(used() + (aimed ? 20 : 1) * slice, seconds);
       do {
         std::string seed;
         std::snprintf(running.what, sizeof(running.what), "%s, after %llu", t.family.name.c_str(),

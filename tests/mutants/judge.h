@@ -14,6 +14,7 @@ struct Family {
   std::string name;
   /// One more schedule. Returns what is wrong, or "". Sets `seed` to what replays it; to "" when all are done.
   std::function<std::string(std::string& seed)> step;
+  const char* aims = nullptr;  ///< see Drawn
 };
 std::vector<Family> make_families();
 

@@ -190,6 +190,7 @@ void handle_signals() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   handle_signals();
   chosen = m.site;
+  chosen_line = kSites[m.site].text;
   weaker = m.weaker;
   const Verdict v = judge(seconds);
   report(!v.what.empty() ? "caught"

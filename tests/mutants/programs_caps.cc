@@ -42,6 +42,16 @@ std::string caps(std::uint64_t seed) {
   return verdict.empty() && over_the_cap > 2 ? "pushes went over the cap while ops could move" : verdict;
 }
 
+/// One op at a time: each push waits for the one before.
+std::string one_at_a_time(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1, .max_ops = 1}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   for (int i = 0; i < 4; ++i) b.push_update(b.x[0]);
+                 }});
+}
+
 /// Bytes are free when their op is over, also where its worker goes on to a body that waits for the pusher.
 std::string freed_bytes(std::uint64_t seed) {
   struct Told : Bed {
@@ -193,23 +203,34 @@ std::string replayed_bytes(std::uint64_t seed) {
                  }});
 }
 
-/// So many errors that nobody saw that some are reported and go.
+/// So many errors that nobody saw that some are reported and go: by one thread at a time.
 std::string many_errors(std::uint64_t seed) {
-  auto bed = std::make_unique<Bed>(seed);
-  Bed& b = *bed;
+  struct Told : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<int> told{0};
+    int calls = 0;
+  };
+  auto bed = std::make_unique<Told>(seed);
+  Told& b = *bed;
   many_roots = 2;
-  b.make({.threads = 1, .max_ops = 4}, 1);
-  auto told = std::make_shared<int>(0);
-  b.engine->on_unobserved_error([told](const ErrorRoot&) { ++*told; });
-  const std::string verdict =
-      run_bed(std::move(bed), {[&b, told] {
-                for (int i = 0; i < 8; ++i)
-                  b.engine->push([] { throw std::runtime_error("x"); }, {write(b.x[0].variable)});
-                if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[0].variable); }))
-                  b.fail("a wait told of no error");
-                for (int i = 0; i < 4; ++i) b.engine->push([] {}, {});
-                if (*told == 0) b.fail("errors that nobody saw are kept without bound");
-              }});
+  b.make({.threads = 1, .max_ops = 4}, 2);
+  b.engine->on_unobserved_error([&b](const ErrorRoot&) {
+    ++b.calls;
+    b.told.store(b.told.load(relaxed) + 1, relaxed);
+  });
+  const auto pusher = [&b](Value& v) {
+    for (int i = 0; i < 14; ++i) b.engine->push([] { throw std::runtime_error("x"); }, {write(v.variable)});
+    if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(v.variable); })) b.fail("a wait told of no error");
+    for (int i = 0; i < 4; ++i) b.engine->push([] {}, {});
+  };
+  const std::string verdict = run_bed(
+      std::move(bed), {[&b, pusher] { pusher(b.x[0]); }, [&b, pusher] { pusher(b.x[1]); }}, false,
+      [&b] {
+        if (b.calls == 0) b.fail("errors that nobody saw are kept without bound");
+        if (b.told.load() != b.calls) b.fail("the hook was called by two threads at once");
+        b.engine->on_unobserved_error([](const ErrorRoot&) {});
+      },
+      60'000);
   many_roots = 0;
   return verdict;
 }
@@ -218,12 +239,13 @@ std::string many_errors(std::uint64_t seed) {
 
 std::vector<Drawn> cap_programs() {
   return {{"caps", caps},
+          {"one at a time", one_at_a_time},
           {"freed bytes", freed_bytes},
           {"own credits", own_credits},
           {"abandoned", abandoned},
           {"hard cap", hard_cap},
           {"replayed bytes", replayed_bytes},
-          {"many errors", many_errors}};
+          {"many errors", many_errors, "shedding"}};
 }
 
 }  // namespace sluice::mutants

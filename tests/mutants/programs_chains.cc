@@ -5,7 +5,6 @@
 namespace sluice::mutants {
 namespace {
 
-using std::chrono::milliseconds;
 /// A few accesses to one variable, each op with no other.
 std::string one_variable(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -51,13 +50,17 @@ std::string two_variables(std::uint64_t seed) {
 std::string pushes_inside(std::uint64_t seed) {
   struct Pushes {
     Pushes(Bed* bed, bool wait) : b(bed), waits(wait) {}
-    Pushes(const Pushes& other) : b(other.b), waits(other.waits) {
+    Pushes(const Pushes& other) : mark(other.mark), b(other.b), waits(other.waits) {
       for (int i = 0; i < 20; ++i) {
         const Ticket t = b->push_update(b->x[0]);
         if (waits) t.wait();
       }
     }
-    void operator()() const { b->update_value(b->x[1]); }
+    void operator()() const {
+      if (mark != 42) b->fail("an op's record was given to another");
+      b->update_value(b->x[1]);
+    }
+    std::uint64_t mark = 42;  // where another closure would have a pointer
     Bed* b;
     bool waits;
   };
@@ -181,7 +184,7 @@ std::string many_tokens(std::uint64_t seed) {
         },
         accesses);
   };
-  const std::uint64_t n = 1 + b.below(5);
+  const std::uint64_t n = 1 + b.below(9);
   return run_bed(std::move(bed),
                  {[push, n] {
                     for (std::uint64_t i = 0; i < n; ++i) push(0), push(1);

@@ -129,11 +129,12 @@ std::string replays(std::uint64_t seed) {
   Captured& b = *bed;
   const int devices = b.chance(30) ? 1 : 0;
   b.make({.threads = 1 + static_cast<int>(b.below(3)), .cpus = 1 + static_cast<int>(b.below(2)), .gpus = devices}, 3);
-  const bool fails = b.chance(30), inside = b.chance(40), async = b.chance(40), traced = b.chance(10),
+  const bool on_device = devices && b.chance(30);  // it fails there, after its body
+  const bool fails = on_device || b.chance(30), inside = b.chance(40), async = b.chance(40), traced = b.chance(10),
              asks = b.chance(20);
   const int cpus = b.engine->device_count();
   if (traced) b.engine->start_trace();
-  const auto capture = [&b, fails, async, devices, cpus, asks] {
+  const auto capture = [&b, fails, on_device, async, devices, cpus, asks] {
     const CancelScope scope;
     std::optional<CancelScope::Guard> guard;
     if (asks) guard.emplace(scope);
@@ -155,12 +156,18 @@ std::string replays(std::uint64_t seed) {
               {read(v.variable)}, how);
         } else if (i == 3) {
           b.engine->push(
-              [&b, &v, fails](Context& c) {
+              [&b, &v, throws = fails && !on_device](Context& c) {
                 if (c.cancelled()) b.fail("a replay is taken for cancelled");
                 b.update_value(v);
-                if (fails) throw std::runtime_error("x");
+                if (throws) throw std::runtime_error("x");
               },
               {update(v.variable)}, how);
+        } else if (i == 4 && on_device) {
+          b.engine->push(
+              [](Context& c) {
+                static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
+              },
+              {read(v.variable), write(w.variable)}, how);
         } else {
           b.engine->push([&b, &v, &w] { b.read_value(v), b.update_value(w); }, {read(v.variable), write(w.variable)},
                          how);

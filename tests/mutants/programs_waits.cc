@@ -21,12 +21,13 @@ std::string tickets(std::uint64_t seed) {
   const auto wait = [&b, limited, cancels] {
     while (!b.pushed.load(std::memory_order_acquire)) ExplorePolicy::pause();
     bool over = true;
-    const bool threw = b.throws(ErrorKind::cancelled,
-                                [&] { limited ? void(over = b.ticket.wait_for(milliseconds(1))) : b.ticket.wait(); });
+    const bool threw = b.throws(ErrorKind::cancelled, [&] {
+      limited ? void(over = b.ticket.wait_for(std::chrono::milliseconds(1))) : b.ticket.wait();
+    });
     if (!over) return;
     if (threw && (!cancels || b.ran)) b.fail("a ticket threw");
-    if (!b.ticket.done()) b.fail("a wait for a ticket ended before the op");
     if (b.ran && b.x[0].number.load(relaxed) < 1) b.fail("who waited for a ticket does not see what its op wrote");
+    if (!b.ticket.done()) b.fail("a wait for a ticket ended before the op");
   };
   std::vector<std::function<void()>> bodies{[&b, again, cancels] {
                                               ++b.x[0].updates;
@@ -95,10 +96,19 @@ std::string all_of_it(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   b.make({.threads = 1 + static_cast<int>(b.below(2))}, 2);
-  const bool fails = b.chance(50);
+  const bool fails = b.chance(50), alone = fails && b.chance(40);  // alone: by its ticket
   b.engine->on_unobserved_error([](const ErrorRoot&) { expect(false, "an error that was thrown counts as not seen"); });
-  return run_bed(std::move(bed), {[&b, fails] {
+  return run_bed(std::move(bed), {[&b, fails, alone] {
                                     b.push_update(b.x[0]);
+                                    if (alone) {
+                                      const Ticket bad = b.engine->push([] { throw std::runtime_error("x"); },
+                                                                        {write(b.x[1].variable)});
+                                      if (!b.throws(ErrorKind::failed, [&] { bad.wait(); }))
+                                        b.fail("what a ticket threw");
+                                      b.push_update(b.x[0]).wait();
+                                      for (Value& v : b.x) v.updates = v.number.load();
+                                      return;
+                                    }
                                     if (fails) b.engine->push([] { throw std::runtime_error("x"); }, {});
                                     b.push_two(b.x[0], b.x[1]);
                                     const bool threw = b.throws(ErrorKind::failed, [&] { b.engine->wait_all(); });
@@ -106,7 +116,9 @@ std::string all_of_it(std::uint64_t seed) {
                                     if (b.x[1].number.load(relaxed) < 1 || b.x[0].number.load(relaxed) < 2)
                                       b.fail("wait_all ended before an op");
                                   },
-                                  [&b] { b.push_update(b.x[1]), b.push_update(b.x[0]); }});
+                                  [&b, alone] {
+                                    if (!alone) b.push_update(b.x[1]), b.push_update(b.x[0]);
+                                  }});
 }
 
 /// A wait that can never end must throw; those beside it that can must not.
@@ -233,6 +245,27 @@ std::string late_answers(std::uint64_t seed) {
       true);
 }
 
+/// A thread whose push of no body makes another op ready, which it has in its hands for a moment, while an op waits for
+/// that.
+std::string in_hand(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 1);
+  Explorer::get().park_loosely();
+  return run_bed(std::move(bed),
+                 {[&b] {
+                    for (int i = 0; i < 8; ++i) b.engine->recover(b.x[0].variable);
+                  },
+                  [&b] {
+                    for (int i = 0; i < 3; ++i) {
+                      b.push_update(b.x[0]);
+                      const Ticket t = b.engine->push([&b] { b.engine->wait(b.x[0].variable); }, {});
+                      b.quiet([&] { t.wait(); });
+                    }
+                  }},
+                 true);
+}
+
 /// Waiters that run what they wait for, while an op waits for the same: it must see that somebody is at it.
 std::string helpers(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -289,8 +322,14 @@ std::string looks(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> wait_programs() {
-  return {{"tickets", tickets},           {"limits", limits},   {"all of it", all_of_it}, {"deadlocks", deadlocks},
-          {"late answers", late_answers}, {"helpers", helpers}, {"looks", looks}};
+  return {{"tickets", tickets},
+          {"limits", limits},
+          {"all of it", all_of_it},
+          {"deadlocks", deadlocks},
+          {"late answers", late_answers},
+          {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
+          {"helpers", helpers},
+          {"looks", looks}};
 }
 
 }  // namespace sluice::mutants
