@@ -5,8 +5,8 @@
 # most; what catches it is a wrong result, a data race, a hang, a lost wake-up, a crash, or an engine that ends with
 # something left over. tests/mutants/equivalent.txt lists the mutants that change nothing, with the argument.
 #
-#   tests/mutations.sh             all of them: about an hour on two cores
-#   tests/mutations.sh --quick     some of each kind in each file: about three minutes
+#   tests/mutations.sh             all of them: about seven minutes on two cores
+#   tests/mutations.sh --quick     some of each kind in each file: a minute
 #   --only TEXT                    those whose line in the table has the text: a file, a line, a kind, a change
 #   --seconds S  --jobs N          for each; at one time [60; all cores]
 #   --with-equivalents             judges those too, and so tries the arguments
