@@ -108,8 +108,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
   const auto leave = [&] {
     std::uint32_t expected = Wait::waiting;
-    return wait.state.compare_exchange_strong(expected, Wait::left, std::memory_order_relaxed,
-                                              std::memory_order_acquire);
+    return wait.state.compare_exchange_strong(expected, Wait::left, std::memory_order_acquire);
   };
   const bool bounded = limit != std::chrono::nanoseconds::max(), inside = in_op();
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
@@ -287,8 +286,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
           if (++spins > 100) P::yield();
           P::pause();
           word = op->word.load(std::memory_order_acquire);
-        } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_relaxed,
-                                                  std::memory_order_acquire)) {
+        } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_acquire)) {
           ticket_waiters_.emplace(id, wait);
           registered = true;
           break;
