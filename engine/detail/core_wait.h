@@ -118,7 +118,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     if (inside) {
       while (!told() && run_one_serial()) {
       }
-    } else {
+    } else if (!told()) {
       drain_serial([&] { return holds && told(); });
     }
   };
