@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "faults.h"
 #include "process.h"
+#include "sluice/engine/detail/sanitizers.h"
 #include "sluice/tests/support/program.h"
 #include "support.h"
 
@@ -119,20 +122,26 @@ TEST(Lifecycle, Case35ALibraryIsClosedWithOpsInFlight) {
   }
 }
 
-/// CPU time of this process in a second of doing nothing.
+/// What an idle engine may take, CPU time a second: the goal, and under a sanitizer, whose own threads count too, more.
+#if defined(SLUICE_TSAN) || defined(SLUICE_ASAN)
+constexpr double kIdle = 0.005;
+#else
+constexpr double kIdle = 0.001;
+#endif
+
+/// CPU time of this process for a second of doing nothing: that of the quietest of several spans, for workers look
+/// around before they leave, and a busy machine adds what is not the engine's.
 double idle_cpu() {
-  // Workers look around for a while before they leave.
-  for (int i = 0; i < 20; ++i) {
+  double least = 1;
+  for (int i = 0; i < 20 && least > kIdle; ++i) {
+    constexpr double kSpan = 0.5;
     const double before = cpu_seconds();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (cpu_seconds() - before < 0.0005) break;
+    std::this_thread::sleep_for(std::chrono::duration<double>(kSpan));  // the time that is measured
+    least = std::min(least, (cpu_seconds() - before) / kSpan);
   }
-  const double before = cpu_seconds();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // the time that is measured
-  return (cpu_seconds() - before) / 1.5;
+  return least;
 }
 
-/// The goal is 1 ms of CPU in a second; what else the process does, and the sanitizers, are allowed for.
 TEST(Lifecycle, AnIdleEngineTakesNoCpu) {
   QuietEngine engine({.threads = 2, .logical_cpus = 2, .simulated_gpus = 1});
   const Variable v = engine.variable();
@@ -148,8 +157,8 @@ TEST(Lifecycle, AnIdleEngineTakesNoCpu) {
   waiter.join();
   std::printf("an idle engine: %.2f ms of CPU a second; with a thread that waits for an open Completion: %.2f ms\n",
               idle * 1e3, waited_for * 1e3);
-  EXPECT_LE(idle, 0.005);
-  EXPECT_LE(waited_for, 0.005);
+  EXPECT_LE(idle, kIdle);
+  EXPECT_LE(waited_for, kIdle);
 }
 
 }  // namespace
