@@ -164,9 +164,10 @@ class Engine {
                   std::source_location where = std::source_location::current());
   /// Pushes the whole program as one op over all its variables: atomic, in its place in the order, never beside itself.
   /// Its operations run as if pushed one by one at that place, with their lanes, priorities and errors; they may not
-  /// push. Counts as one op against the caps, with all declared bytes. The ticket is for the whole: it throws the error
-  /// of the first op, in the order of the capture, that failed or was skipped; a cancel skips all. Blocks and throws
-  /// like push.
+  /// push. Where all are for one lane of one thread, with one priority, and none completes later, they run in the order
+  /// of their pushes, one when the other has returned. Counts as one op against the caps, with all declared bytes. The
+  /// ticket is for the whole: it throws the error of the first op, in the order of the capture, that failed or was
+  /// skipped; a cancel skips all. Blocks and throws like push.
   Ticket replay(const Program& program, std::source_location where = std::source_location::current());
 
   /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a

@@ -17,8 +17,9 @@
 //
 // work_*: ns per op beyond the body, in the time of all cores that may work: wall * cores / ops - body, where cores is
 // the lesser of the threads and the machine's cores. The share is that part of their time which bodies had:
-// ops * body / (wall * cores). Bodies are spins, calibrated in each process, before and after. Otherwise the share is
-// `-`.
+// ops * body / (wall * cores). Bodies are spins. What one takes is measured right before and after each repetition, on
+// as many threads as there are cores to work, with nothing else to do: a shared machine's speed changes by a sixth from
+// one moment to the next. For patterns without a body the share is `-`.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace patterns {
@@ -100,18 +103,24 @@ struct Spin {
     }
     return least / kTurns;
   }
-  /// Nanoseconds of a body, where one follows the other and there is nothing else: the median of some milliseconds'
-  /// worth of runs of a hundred. A little more than its turns: it has a beginning and an end.
-  double body_ns() const {
-    std::vector<double> times;
-    for (const auto start = Clock::now(); Clock::now() - start < std::chrono::milliseconds(20);) {
-      const auto begin = Clock::now();
-      for (int i = 0; i < 100; ++i) (*this)();
-      times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / 100);
-    }
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+  /// Nanoseconds of a body at present, where one follows the other and there is nothing else: the mean of some
+  /// milliseconds on each of so many threads. A little more than its turns: it has a beginning and an end.
+  double body_ns(int threads) const {
+    const int bodies = 1 + static_cast<int>(10'000'000 / turns);
+    std::vector<double> times(static_cast<std::size_t>(threads));
+    std::vector<std::thread> all;
+    std::atomic<int> begun{0};
+    for (double& time : times)
+      all.emplace_back([&] {
+        begun.fetch_add(1);
+        while (begun.load(std::memory_order_acquire) < threads) {
+        }
+        const auto begin = Clock::now();
+        for (int i = 0; i < bodies; ++i) (*this)();
+        time = std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / bodies;
+      });
+    for (std::thread& t : all) t.join();
+    return std::accumulate(times.begin(), times.end(), 0.0) / threads;
   }
 };
 
@@ -230,17 +239,23 @@ Clock::duration two_pushers(Side& side, const Pattern& pattern, int ops) {
   return Clock::now() - begin;
 }
 
-/// Nanoseconds of one repetition.
+/// What one repetition took, in ns per op, of all cores that work; and what a body took at that time.
+struct Turn {
+  double spent, body = 0;
+  double beyond() const { return spent - body; }
+};
+
+/// The repetition that has the median of what was beyond the bodies.
 template <class Once>
-double median(bool quick, const Once& once) {
+Turn median(bool quick, const Once& once) {
   const auto limit = quick ? std::chrono::milliseconds(10) : std::chrono::milliseconds(60);
   const std::size_t least = quick ? 1 : 3;
   once();  // warms up
-  std::vector<double> times;
-  for (const auto begin = Clock::now(); times.size() < least || (times.size() < 15 && Clock::now() - begin < limit);)
-    times.push_back(std::chrono::duration<double, std::nano>(once()).count());
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
+  std::vector<Turn> turns;
+  for (const auto begin = Clock::now(); turns.size() < least || (turns.size() < 15 && Clock::now() - begin < limit);)
+    turns.push_back(once());
+  const auto middle = turns.begin() + static_cast<std::ptrdiff_t>(turns.size() / 2);
+  std::nth_element(turns.begin(), middle, turns.end(), [](auto& a, auto& b) { return a.beyond() < b.beyond(); });
   return *middle;
 }
 
@@ -261,41 +276,49 @@ Clock::duration push_and_finish(Side& side, const Pattern& pattern, int ops, con
   return Clock::now() - begin;
 }
 
-/// Nanoseconds per op of one pattern.
 template <class Side, class Body>
-double measure(const Pattern& pattern, int threads, bool quick, const Body& body) {
+Turn measure(const Pattern& pattern, int threads, bool quick, const Body& body) {
   const int ops = quick && pattern.kind != Kind::replay ? pattern.ops / 4 : pattern.ops;
-  double ns = 0;
+  const auto per_op = [](Clock::duration time, int count) {
+    return std::chrono::duration<double, std::nano>(time).count() / count;
+  };
+  Turn turn{0};
   Side side(threads);
   if constexpr (requires { side.prepare(pattern, body); }) side.prepare(pattern, body);
   side.session([&] {
     if (pattern.kind != Kind::replay) {
-      if constexpr (Pushes<Side>) ns = median(quick, [&] { return push_and_finish(side, pattern, ops, body); });
+      if constexpr (Pushes<Side>)
+        turn = median(quick, [&] {
+          if constexpr (std::is_same_v<Body, Spin>) {
+            const int cores = std::min(threads, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+            const double before = body.body_ns(cores);
+            const double spent = cores * per_op(push_and_finish(side, pattern, ops, body), ops);
+            return Turn{spent, (before + body.body_ns(cores)) / 2};
+          } else {
+            return Turn{per_op(push_and_finish(side, pattern, ops, body), ops)};
+          }
+        });
     } else if constexpr (Replays<Side>) {
       const int replays = quick ? 4 : 16;
       side.build(pattern);
-      ns = median(quick, [&] {
+      turn = median(quick, [&] {
         const auto begin = Clock::now();
         side.replay(replays);
-        return Clock::now() - begin;
+        return Turn{per_op(Clock::now() - begin, ops * replays)};
       });
-      ns /= replays;
     }
   });
-  return ns / ops;
+  return turn;
 }
 
 template <class Side>
 void measure_and_print(const Pattern& pattern, int threads, bool quick) {
   if (pattern.body_ns == 0) {
-    std::printf("%s %d %.2f -\n", pattern.name, threads, measure<Side>(pattern, threads, quick, Empty{}));
+    std::printf("%s %d %.2f -\n", pattern.name, threads, measure<Side>(pattern, threads, quick, Empty{}).spent);
   } else {
-    const double cores = std::min<double>(threads, std::max(1U, std::thread::hardware_concurrency()));
     const Spin body{static_cast<std::uint32_t>(pattern.body_ns / Spin::turn_ns())};
-    const double before = body.body_ns();
-    const double spent = cores * measure<Side>(pattern, threads, quick, body);
-    const double body_ns = std::min(before, body.body_ns());  // one of the two may have met another load
-    std::printf("%s %d %.2f %.3f\n", pattern.name, threads, spent - body_ns, body_ns / spent);
+    const Turn turn = measure<Side>(pattern, threads, quick, body);
+    std::printf("%s %d %.2f %.3f\n", pattern.name, threads, turn.beyond(), turn.body / turn.spent);
   }
   std::fflush(stdout);
 }

@@ -110,10 +110,12 @@ class Core final : public CoreBase {
   static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
     (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
   }
-  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over.
-  static void prefetch_successors(const Run* runnable) {
-    if (runnable->is(kCaptured)) return;
+  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over. Whether
+  /// anything does, so far.
+  static bool prefetch_successors(const Run* runnable) {
+    if (runnable->is(kCaptured)) return true;
     const Op* op = static_cast<const Op*>(runnable);
+    bool any = false;
     for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
       if (op->inline_tokens[i].state.load(std::memory_order_acquire) & kNext) {
         const Token<P>* const next = op->inline_tokens[i].next;
@@ -122,7 +124,9 @@ class Core final : public CoreBase {
         const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
         __builtin_prefetch(reinterpret_cast<const void*>(record), 1);
         __builtin_prefetch(reinterpret_cast<const void*>(record + kClosureLine), 0);
+        any = true;
       }
+    return any;
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
@@ -237,6 +241,7 @@ class Core final : public CoreBase {
   OpenPush record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                   const PushOptions& options, const std::source_location& where, Lane<P>& lane);
   void refuse_capture(const char* what) const;
+  bool is_sequence(const Recorded& program) const;
   void start_replay(Op* op, ReadyList<P>& ready);
   Run* execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here);
   bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);

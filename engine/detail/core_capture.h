@@ -77,6 +77,17 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
   }
 }
 
+/// Whether nothing could run at the same time anyway: all of it is for one lane of one thread, with one priority. Such
+/// a program runs in the order of its pushes, and needs no counts. (Ops that complete later do not hold their lane up.)
+template <class P>
+bool Core<P>::is_sequence(const Recorded& program) const {
+  const Captured& first = program.ops[0];
+  if (lanes_[first.lane]->width > 1) return false;
+  return std::all_of(&first, &first + program.count, [&](const Captured& op) {
+    return op.lane == first.lane && op.priority() == first.priority() && !op.is(kAsync) && !op.is(kOnStream);
+  });
+}
+
 /// Finds the edges: a reader follows the last writer, a writer all readers since, or else the last writer.
 template <class P>
 void Core<P>::end_capture(ProgramBase& base) {
@@ -103,12 +114,18 @@ void Core<P>::end_capture(ProgramBase& base) {
     op.lane = info.lane;
     op.path = info.path | (info.table->async ? kAsync : 0);
     if (op.is(kAsync) || op.is(kOnStream)) info.rare = std::make_unique<RareParts<P>>();
+  }
+  const bool sequence = n > 0 && is_sequence(program);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Captured& op = program.ops[i];
     const auto follow = [&](std::uint32_t before) {
+      if (sequence && before + 1 != i) return;
       if (!edges[before].empty() && edges[before].back() == i) return;  // by another variable
       edges[before].push_back(i);
       ++op.predecessors;
     };
-    for (const CapturedAccess<P>& a : info.accesses) {
+    if (sequence && i > 0) follow(i - 1);
+    for (const CapturedAccess<P>& a : op.info->accesses) {
       Use& use = uses[a.variable];
       if (a.mode != AccessMode::order) use.ordered = false;
       if (a.mode == AccessMode::read) {

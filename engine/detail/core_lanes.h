@@ -412,6 +412,11 @@ void Core<P>::work(Drainer& d) {
       // written.
       if (d.slot.far_behind && !op->is(kCaptured)) prefetch(op, kAhead, 0);
       Run* next = execute(op, d.slot, &lane);
+      // Right behind the pusher in a chain, each has to wait for the lines that the other writes.
+      if (next && d.slot.last_in_chains >= 8) {
+        d.slot.last_in_chains = 0;
+        for (int k = P::kGatherPauses; k > 0; --k) P::pause();
+      }
       if (next && d.since >= 64) {
         if (has_work(lane)) {
           enqueue(next);

@@ -138,7 +138,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
   bool clean = !reason;
   tell<P>(clean ? Step::start : Step::skip, op);
-  prefetch_successors(op);
+  slot.last_in_chains = prefetch_successors(op) ? 0 : slot.last_in_chains + 1;
   if (reason) {
     op->skipped = true;
     rare(op).start_error = std::move(reason);

@@ -25,8 +25,8 @@ enum TokenState : std::uint32_t {
   kReadComplete = 4,   ///< all earlier writers are complete
   kWriteComplete = 8,  ///< everything earlier is complete
   kIssued = 16,        ///< this op is issued
-  kDone = 32,          ///< this op is complete
-  kNext = 64,          ///< `next` is set
+  kNext = 32,          ///< `next` is set
+  kDone = 64,          ///< this op is complete
   kMarked = 128,       ///< comes with kReadComplete: the variable is marked (VariableNode::mark)
   kLeavesMark = 256,   ///< comes with kDone of an exclusive token: it is marked from here on
   kNextAlone = 512,    ///< comes with kNext: that one is exclusive
@@ -38,17 +38,16 @@ enum TokenState : std::uint32_t {
 /// The rights that a token in state `s` passes to its successor. All that it needs to know of the two, because others
 /// may retire them once the state has changed.
 inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
-  const auto bit = [s](TokenState b) -> std::uint32_t { return (s & b) != 0; };
-  const std::uint32_t write_issued = bit(kWriteIssued) & bit(kIssued),
-                      write_complete = bit(kWriteComplete) & bit(kDone);
+  static_assert(kIssued == kWriteIssued << 3 && kDone == kWriteComplete << 3);
+  static_assert(kReadIssued == kWriteIssued >> 1 && kReadComplete == kWriteComplete >> 1);
+  const std::uint32_t over = s >> 3;  // issued, complete: where the rights to write are that come of it
+  const std::uint32_t write = s & over & (kWriteIssued | kWriteComplete);
   // To read alone is nothing to an exclusive one: that comes with the right to write.
   const bool alone = exclusive || (s & kNextAlone);
-  const std::uint32_t read_issued = alone ? write_issued : bit(kReadIssued);
-  const std::uint32_t read_complete = alone ? write_complete : bit(kReadComplete);
-  const std::uint32_t marked = read_complete & (exclusive ? bit(kLeavesMark) : bit(kMarked));
-  const std::uint32_t rights = read_issued * kReadIssued | write_issued * kWriteIssued | read_complete * kReadComplete |
-                               write_complete * kWriteComplete | marked * kMarked;
-  return s & kNext ? rights : 0;
+  const std::uint32_t read = alone ? write >> 1 : s & (kReadIssued | kReadComplete);
+  const bool marked = (read & kReadComplete) && (s & (exclusive ? kLeavesMark : kMarked));
+  if (!(s & kNext)) return 0;
+  return write | read | (marked ? kMarked : std::uint32_t{0});
 }
 
 template <class P>

@@ -79,6 +79,7 @@ struct alignas(64) Slot {
   std::int64_t returned_credits = 0;  ///< of ops it finished
   bool far_behind = false;            ///< many ops are in flight, as of the last time that it returned credits
   int ran = 0;                        ///< ops that one call of execute() ran besides the first
+  std::uint32_t last_in_chains = 0;   ///< ops run in a row that nothing stood behind when they began
   bool batch_shared = false;          ///< others know of its batch: without that it takes ops one by one
   int batch_priority = 0;             ///< of what is in its batch
   std::uint32_t number = 0;

@@ -56,6 +56,57 @@ TEST(Replay, StandsInItsPlaceInTheOrder) {
   EXPECT_EQ(seen, 1);
 }
 
+/// One thread could run nothing beside anything, so no counts are needed. By its edges alone the first chain would run
+/// to its end before the second.
+TEST(Replay, OnOneThreadRunsInTheOrderOfThePushes) {
+  QuietEngine engine({.threads = 1});
+  const Variable a = engine.variable(), b = engine.variable();
+  std::vector<int> order, expected;
+  const Program program = engine.capture([&] {
+    for (int i = 0; i < 10; ++i) engine.push([&order, i] { order.push_back(i); }, {update(i % 2 ? a : b)});
+  });
+  for (int k = 0; k < 100; ++k) {
+    engine.replay(program);
+    for (int i = 0; i < 10; ++i) expected.push_back(i);
+  }
+  engine.wait_all({.help = false});
+  EXPECT_EQ(order, expected);
+}
+
+TEST(Replay, OnOneThreadAnOpenCompletionHoldsNothingElseUp) {
+  QuietEngine engine({.threads = 1});
+  const Variable a = engine.variable(), b = engine.variable();
+  Completion open;
+  testing::Gate ran;
+  const Program program = engine.capture([&] {
+    engine.push([&](Completion c) { open = std::move(c); }, {update(a)});
+    engine.push([&] { ran.open(); }, {update(b)});
+  });
+  const Ticket replay = engine.replay(program);
+  ran.pass();
+  EXPECT_FALSE(replay.done());
+  open.done();
+  replay.wait();
+}
+
+TEST(Replay, OnOneThreadPrioritiesStillCount) {
+  QuietEngine engine({.threads = 1});
+  const Variable a = engine.variable(), b = engine.variable();
+  std::vector<int> order;
+  const Program program = engine.capture([&] {
+    engine.push([&] { order.push_back(0); }, {update(a)});
+    engine.push([&] { order.push_back(7); }, {update(b)}, {.priority = 7});
+  });
+  testing::Signal begun;
+  testing::Gate both_are_queued;
+  engine.push([&] { begun.raise(), both_are_queued.pass(); }, {});
+  begun.wait();
+  const Ticket replay = engine.replay(program);
+  both_are_queued.open();
+  replay.wait();
+  EXPECT_EQ(order, (std::vector{7, 0}));
+}
+
 /// Two readers meet inside their bodies, behind a writer, in each replay.
 TEST(Replay, RunsInParallel) {
   QuietEngine engine({.threads = 2});
