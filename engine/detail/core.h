@@ -1,7 +1,8 @@
 // Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
-// core_push.h, core_lanes.h (drainers, serial mode), core_run.h (bodies, finishing), core_wait.h (waits, tickets),
-// core_stop.h (wait_all, stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h
-// (what is in flight, for those who ask).
+// core_push.h, core_lanes.h (queues, who starts drainers), core_drain.h (drainers, serial mode), core_run.h (bodies,
+// finishing), core_async.h (ops that complete later), core_wait.h (waits, tickets), core_stop.h (wait_all, stop),
+// core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in flight, for those
+// who ask).
 #pragma once
 
 #include <atomic>
@@ -191,12 +192,13 @@ class Core final : public CoreBase {
     return &slabs_[index / kSlabOps].load(std::memory_order_relaxed)->ops[index % kSlabOps];
   }
 
-  // core_lanes.h, core_run.h
+  // core_lanes.h
   struct Drainer;
-  void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
   void enqueue(Run* op);
   void keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here);
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
+  typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);
+  typename Slot<P>::Queue::Producer* new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size_t at);
   bool is_looked_at(const Lane<P>& lane) const;
   void wake(Lane<P>& lane);
   void start_drainer(Lane<P>& lane);
@@ -206,28 +208,15 @@ class Core final : public CoreBase {
   template <class Enough>
   void help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough);
   Lane<P>* lane_to_help(bool wanted);
-  void drain(Lane<P>& lane, int width);
   bool has_work(const Lane<P>& lane) const;
+
+  // core_drain.h
   Run* take_op(Drainer& d);
   Run* take_queued(Drainer& d, int priority);
   Run* pass(Drainer& d, Run* op);
   Run* take_overflow(Lane<P>& lane);
+  void drain(Lane<P>& lane, int width);
   void work(Drainer& d);
-  typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);
-  typename Slot<P>::Queue::Producer* new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size_t at);
-  Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
-  bool may_be_skipped(Op* op, std::uint64_t word) const;
-  ErrorRef reason_to_skip(Op* op, std::uint64_t word);
-  std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
-  std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
-                          Lane<P>& lane, bool async);
-  void destroy_closure(Op* op) noexcept;
-  void issue(Op* op, ReadyList<P>& ready);
-  void device_done(Op* op, std::exception_ptr error);
-  void finish(Op* op, ReadyList<P>& ready, bool clean = false);
-  void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
-  void finish_internal(Op* op, ReadyList<P>& ready);
-  void retire(Op* op, Node* idle);
   template <class Enough>
   void drain_serial(Enough&& enough);
   void drain_serial() {
@@ -235,7 +224,25 @@ class Core final : public CoreBase {
   }
   bool run_one_serial();
   bool anything_queued() const;
+
+  // core_run.h
+  bool may_be_skipped(Op* op, std::uint64_t word) const;
+  ErrorRef reason_to_skip(Op* op, std::uint64_t word);
+  Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
+  std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
+  std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
+                          Lane<P>& lane, bool async);
+  void destroy_closure(Op* op) noexcept;
+  void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
+  void finish(Op* op, ReadyList<P>& ready, bool clean = false);
+  void finish_internal(Op* op, ReadyList<P>& ready);
+  void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
+  void retire(Op* op, Node* idle);
   void record_trace(Op* op, bool failed);
+
+  // core_async.h
+  void issue(Op* op, ReadyList<P>& ready);
+  void device_done(Op* op, std::exception_ptr error);
 
   // core_capture.h, core_replay.h
   OpenPush record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
@@ -371,8 +378,10 @@ class Core final : public CoreBase {
 
 }  // namespace sluice::detail
 
+#include "sluice/engine/detail/core_async.h"
 #include "sluice/engine/detail/core_caps.h"
 #include "sluice/engine/detail/core_capture.h"
+#include "sluice/engine/detail/core_drain.h"
 #include "sluice/engine/detail/core_errors.h"
 #include "sluice/engine/detail/core_explain.h"
 #include "sluice/engine/detail/core_lanes.h"

@@ -1,5 +1,5 @@
 /* The cap: credits for ops, a pusher that parks, and who wakes it (engine/detail/core_caps.h; core_run.h: finish;
-   core_lanes.h: drain, which gives the held-back credits home before it says that nothing is running).
+   core_drain.h: drain, which gives the held-back credits home before it says that nothing is running).
 
    The parker's time limit, which would hide a lost wake-up, is left out, but where ops are held for ever. */
 

@@ -1,5 +1,5 @@
 /* A lane: the ready queue, its drainers, and how none of them sleeps while there is work (engine/detail/core_lanes.h:
-   enqueue, wake, drain, work; core_wait.h: block).
+   enqueue, wake; core_drain.h: drain, work; core_wait.h: block).
 
    One step is one atomic operation. The queue is no sequentially consistent object: whether a look at it finds an op
    depends on what the looker must have seen. `sees` holds, for each thread, the enqueues that happened before; fences

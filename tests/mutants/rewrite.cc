@@ -20,10 +20,10 @@
 
 namespace {
 
-const char* const kFiles[] = {"chain.h",        "record.h",    "slot.h",        "captured.h",     "core.h",
-                              "core_records.h", "core_push.h", "core_run.h",    "core_lanes.h",   "core_wait.h",
-                              "core_stop.h",    "core_caps.h", "core_replay.h", "core_capture.h", "core_errors.h",
-                              "core_explain.h", "core_setup.h"};
+const char* const kFiles[] = {"chain.h",        "record.h",      "slot.h",         "captured.h",   "core.h",
+                              "core_records.h", "core_push.h",   "core_run.h",     "core_async.h", "core_lanes.h",
+                              "core_drain.h",   "core_wait.h",   "core_stop.h",    "core_caps.h",  "core_replay.h",
+                              "core_capture.h", "core_errors.h", "core_explain.h", "core_setup.h"};
 /// Files in which only the changes made by hand apply.
 const char* const kOnlyByHand[] = {"core_setup.h"};
 

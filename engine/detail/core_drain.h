@@ -1,0 +1,282 @@
+// Core<P>, drainers: how they take ops, run them, look around and leave; and serial mode, which has none.
+#pragma once
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// One thread's stay in a lane.
+template <class P>
+struct Core<P>::Drainer {
+  /// `batches`: it takes more than one op at a time, and lets others know where they are.
+  Drainer(Lane<P>& l, Slot<P>& s, bool batches = true) : lane(l), slot(s) {
+    for (std::uint32_t i = 0; batches && i < lane.drainers.size() && place < 0; ++i) {
+      Slot<P>* nobody = nullptr;
+      if (!lane.drainers[i].compare_exchange_strong(nobody, &slot, std::memory_order_acq_rel)) continue;
+      place = static_cast<int>(i);
+      slot.batch_shared = true;
+      std::uint32_t end = lane.drainers_end.load(std::memory_order_relaxed);
+      while (end <= i && !lane.drainers_end.compare_exchange_weak(end, i + 1, std::memory_order_acq_rel)) {
+      }
+    }
+  }
+  ~Drainer() {
+    slot.batch_shared = false;
+    if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
+  }
+  /// Polls for a while. Each look at an empty queue takes a cache line from the pusher. Where worker and pusher are in
+  /// step, an op or two at a time, that slows both; then what the pusher gathers in a moment comes in one go.
+  template <class Look>
+  Run* look_around(Look&& look) {
+    const bool paused = in_step >= 16;
+    for (int k = paused ? P::kGatherPauses : 0; k > 0; --k) P::pause();
+    // A waiter that runs what it pushed is quicker alone, and would have to call this drainer back: stay, and look now
+    // and then.
+    const auto helped = [&] {
+      const std::uint32_t now = lane.helped.load(std::memory_order_relaxed);
+      return std::exchange(seen_helped, now) != now;
+    };
+    int between = helped() ? P::kGatherPauses : 1, left = P::kDrainSpins;
+    for (int i = 0;; ++i) {
+      for (int k = 0; k < between; ++k) P::pause();
+      if (Run* op = look()) {
+        if (paused) {
+          if (found < 8) in_step = 0;
+        } else {
+          in_step = i < 3 && found < 8 ? in_step + 1 : 0;
+        }
+        return op;
+      }
+      left -= between;
+      if (left > 0) continue;
+      if (!helped()) break;
+      left = P::kDrainSpins;
+      between = P::kGatherPauses;
+    }
+    in_step = 0;
+    return nullptr;
+  }
+
+  Drainer(const Drainer&) = delete;
+  Drainer& operator=(const Drainer&) = delete;
+
+  Lane<P>& lane;
+  Slot<P>& slot;
+  int place = -1;                 ///< among the lane's drainers; without one it takes no batches
+  std::size_t found = 0;          ///< ops, when it last found any in a queue
+  int in_step = 0;                ///< times in a row that it found few at once
+  int since = 0;                  ///< ops since it last looked at the queues
+  bool fresh = true;              ///< it has just come, or come back: there is work, perhaps for more than one
+  std::uint32_t turn = 0;         ///< looks at the queues
+  std::uint32_t seen_helped = 0;  ///< of the lane's, when it last looked around
+};
+
+/// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
+/// priority the first choice, so that none starves.
+template <class P>
+auto Core<P>::take_op(Drainer& d) -> Run* {
+  if (d.since < 64)
+    if (Run* op = d.slot.batch.take()) return op;
+  d.since = 0;
+  const std::uint32_t used = d.lane.priorities.load(std::memory_order_acquire);
+  if (++d.turn % 64 == 0) {
+    const int favoured = static_cast<int>(d.turn / 64 % kPriorities);
+    if (used & (1u << favoured))
+      if (Run* op = take_queued(d, favoured)) return op;
+  }
+  for (int priority = kPriorities - 1; priority >= 0; --priority) {
+    if (priority == d.slot.batch_priority)
+      if (Run* op = d.slot.batch.take()) return op;
+    if (used & (1u << priority))
+      if (Run* op = take_queued(d, priority)) return op;
+  }
+  if (Run* op = take_overflow(d.lane)) return op;
+  // What another has in hand, and may not come to for long.
+  const std::uint32_t end = d.lane.drainers_end.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < end; ++i)
+    if (Slot<P>* other = d.lane.drainers[i].load(std::memory_order_acquire); other && other != &d.slot)
+      if (Run* op = other->batch.take()) return op;
+  return nullptr;
+}
+
+/// One op of a queue; with it a batch of those behind it, as large as leaves the other workers their share.
+template <class P>
+auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
+  auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
+  Run* ops[Batch<P>::kSize];
+  std::size_t most = 1;
+  // A batch that shrinks: the next one is not worth its cache lines yet (look_around).
+  const bool gathers = d.lane.width == 1 && d.in_step >= 16 && d.found < 16;
+  for (int k = gathers ? P::kGatherPauses : 0; k > 0; --k) P::pause();
+  const std::size_t share = d.lane.width > 1 ? 2 * static_cast<std::size_t>(d.lane.width) : 1;
+  if (d.slot.batch_shared && d.slot.batch.empty()) most = Batch<P>::kSize;
+  const std::size_t count = queue.try_dequeue_bulk(ops, most, share, d.turn);
+  if (gathers && count < 8) d.in_step = 0;
+  if (count == 0) return nullptr;
+  d.found = count;
+  for (std::size_t i = 0; i < count; ++i) prefetch(ops[i], 0, 0, kClosureLine);
+  if (count > 1) {
+    d.slot.batch_priority = priority;
+    d.slot.batch.put(ops + 1, count - 1);
+    if (d.lane.width > 1) {
+      P::light_fence();
+      wake(d.lane);
+    }
+  }
+  return ops[0];
+}
+
+/// An op that is ready goes to the end of the batch in hand; returns the next of the batch. Who filled that has woken
+/// others for it.
+template <class P>
+auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
+  prefetch_successors(op);  // while it is ours: once it is in the batch another may run it, and its record go
+  return d.slot.batch.append(op) ? d.slot.batch.take() : op;
+}
+
+template <class P>
+auto Core<P>::take_overflow(Lane<P>& lane) -> Run* {
+  if (!lane.overflowed.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(lane.overflow_mutex);
+  Run* op = lane.overflow.pop();
+  if (!lane.overflow.head) lane.overflowed.store(false, std::memory_order_relaxed);
+  return op;
+}
+
+/// A drainer: takes ops, looks around for a while, leaves. Restores the thread's state: it may be a thread of oneTBB.
+/// While it is here it counts as running, also where it only looks.
+template <class P>
+void Core<P>::drain(Lane<P>& lane, int width) {
+  for (int tries = 0;; ++tries) try {
+      my_slot();
+      break;
+    } catch (const std::bad_alloc&) {
+      // Memory may come back; else whoever waits looks again (rescue).
+      if (tries < 20) {
+        typename P::Parker().wait(std::chrono::milliseconds(1));
+        continue;
+      }
+      lane.failed_starts.fetch_add(1, std::memory_order_seq_cst);
+      lane.active.fetch_sub(1, std::memory_order_seq_cst);
+      return;
+    }
+  if (lane.failed_starts.load(std::memory_order_relaxed)) lane.failed_starts.store(0, std::memory_order_seq_cst);
+  ThreadState& state = thread_state();
+  const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
+  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
+  {
+    Slot<P>& slot = my_slot();
+    Drainer d(lane, slot);
+    bool again = true;
+    while (again) {
+      {
+        const Doing<P> doing(slot, Activity::running);
+        work(d);
+      }
+      flush(slot);
+      lane.active.fetch_sub(1, std::memory_order_seq_cst);
+      // Work that came after the last look: take this drainer's place again, unless others fill the lane.
+      P::heavy_fence();
+      again = false;
+      if (!has_work(lane)) break;
+      std::int32_t active = lane.active.load(std::memory_order_seq_cst);
+      while (active < lane.limit() && !(again = lane.active.compare_exchange_weak(active, active + 1))) {
+      }
+      d.fresh = again;
+    }
+  }
+  state = saved;
+  current_scope() = std::move(saved_scope);
+}
+
+/// Runs ops until there is none, or until this drainer is one too many (its op's wait is over and the substitute is
+/// still here).
+template <class P>
+void Core<P>::work(Drainer& d) {
+  Lane<P>& lane = d.lane;
+  for (;;) {
+    Run* op = take_op(d);
+    // Who pushed while another still looked, or this one, woke nobody; and for the next op this one alone.
+    if (op && std::exchange(d.fresh, false) && lane.width > 1 && has_work(lane)) wake(lane);
+    if (!op) {
+      flush(d.slot);
+      // Where there may be more drainers than one, nobody wakes another while this one looks.
+      const bool announced = lane.width > 1;
+      if (announced) lane.spinning.fetch_add(1, std::memory_order_seq_cst);
+      op = d.look_around([&] { return take_op(d); });
+      if (announced) lane.spinning.fetch_sub(1, std::memory_order_seq_cst);
+      if (!op) return;
+      if (announced) {
+        P::fence();
+        if (has_work(lane)) wake(lane);
+      }
+    }
+    for (; op; d.since += 1 + std::exchange(d.slot.ran, 0)) {
+      // What was pushed in a row lies in a row, and is still in the pusher's cache. Not so near that it is being
+      // written.
+      if (d.slot.far_behind && !op->is(kCaptured)) prefetch(op, kAhead, 0);
+      Run* next = execute(op, d.slot, &lane);
+      // Right behind the pusher in a chain, each has to wait for the lines that the other writes.
+      if (next && d.slot.last_in_chains >= 8) {
+        d.slot.last_in_chains = 0;
+        for (int k = P::kGatherPauses; k > 0; --k) P::pause();
+      }
+      if (next && d.since >= 64) {
+        if (has_work(lane)) {
+          enqueue(next);
+          next = nullptr;
+        } else {
+          d.since = 0;
+        }
+      }
+      // Behind those in the batch, so that its lines have the time to come here.
+      op = next && d.slot.batch_shared && next->priority() == d.slot.batch_priority && !d.slot.batch.empty()
+               ? pass(d, next)
+               : next;
+    }
+    if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
+      while (Run* rest = d.slot.batch.take()) enqueue(rest);
+      return;
+    }
+  }
+}
+
+// ---- serial mode
+
+/// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return. Where another
+/// thread is at it already, that one runs this too: a thread with a Borrow must not stand behind an op that waits for
+/// it. Who has had `enough` leaves the rest to whoever pushes, waits or answers next.
+template <class P>
+template <class Enough>
+void Core<P>::drain_serial(Enough&& enough) {
+  while (!enough() && anything_queued()) {
+    std::unique_lock lock(serial_mutex_, std::try_to_lock);
+    if (!lock) return;  // its holder looks again after it let go
+    while (!enough() && run_one_serial()) {
+    }
+  }
+}
+
+template <class P>
+bool Core<P>::anything_queued() const {
+  for (auto& lane : lanes_)
+    if (has_work(*lane)) return true;
+  return false;
+}
+
+template <class P>
+bool Core<P>::run_one_serial() {
+  Slot<P>& slot = my_slot();
+  const Doing<P> doing(slot, Activity::running);  // before the queue says that it is empty
+  Run* op = nullptr;
+  for (auto& lane : lanes_) {
+    for (std::size_t priority = kPriorities; priority-- > 0 && !op;)
+      if (lane->priorities.load(std::memory_order_acquire) & (1u << priority)) lane->queues[priority].try_dequeue(op);
+    if (!op) op = take_overflow(*lane);
+    if (op) break;
+  }
+  if (op) execute(op, slot, nullptr);
+  return op != nullptr;
+}
+
+}  // namespace sluice::detail
