@@ -175,8 +175,9 @@ class Core final : public CoreBase {
   void take_bytes(const PushOptions& options, const std::source_location& where);
   void return_credits(Slot<P>& slot, std::int64_t count, bool idle);
   void wake_cap_waiters();
-  template <class Full>
-  bool park_at_cap(Full&& full);
+  template <class Full, class Little>
+  bool park_at_cap(Full&& full, Little&& little);
+  std::int64_t good_stretch() const { return std::max<std::int64_t>(options_.max_ops / 8, 1); }
   void prepare_stream_uses(Op* op);
   void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
   static bool locked_before(const Node* a, const Node* b);

@@ -25,7 +25,7 @@ template <class P>
 void Core<P>::return_credits(Slot<P>& slot, std::int64_t count, bool idle) {
   if (count == 0) return;
   const std::int64_t now = credits_.fetch_add(count, std::memory_order_seq_cst) + count;
-  if (cap_waiters_.load(std::memory_order_seq_cst) && (idle || now >= options_.max_ops / 8)) wake_cap_waiters();
+  if (cap_waiters_.load(std::memory_order_seq_cst) && (idle || now >= good_stretch())) wake_cap_waiters();
   slot.far_behind = options_.max_ops - now > kFarBehind;
 }
 
@@ -35,13 +35,15 @@ void Core<P>::wake_cap_waiters() {
   for (auto& w : cap_parked_) w->parker.signal();
 }
 
-/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is. A look goes from
-/// one place to the next and may miss an op that goes the other way; that is progress.
+/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is. Who has to wait
+/// sleeps, and for a good stretch, as long as there is `little`: the workers have a whole cap of ops to go on with (if
+/// it is not a small one), and may need its core. A look goes from one place to the next and may miss an op that goes
+/// the other way; that is progress.
 template <class P>
-template <class Full>
-bool Core<P>::park_at_cap(Full&& full) {
-  for (int i = 0; i < P::kWaitSpins; ++i) {
-    if (!full()) return true;
+template <class Full, class Little>
+bool Core<P>::park_at_cap(Full&& full, Little&& little) {
+  for (int i = good_stretch() < 128 ? P::kWaitSpins : P::kCapSpins; i > 0; --i) {
+    if (!little()) return true;
     P::pause();
   }
   auto& parked = my_slot().cap_wait;
@@ -53,8 +55,8 @@ bool Core<P>::park_at_cap(Full&& full) {
   cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
   if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
   const std::uint64_t before = progress();
-  const bool moves = !full() || anything_moves(false);
-  if (moves && full()) parked->parker.wait(std::chrono::milliseconds(5));
+  const bool moves = anything_moves(false);
+  if (moves && little()) parked->parker.wait(std::chrono::milliseconds(5));
   cap_waiters_.fetch_sub(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(cap_mutex_);
@@ -91,7 +93,8 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     };
     if (in_op()) refuse();
     if (options_.serial) drain_serial();
-    if (park_at_cap([&] { return credits_.load(std::memory_order_seq_cst) <= 0; })) continue;
+    const auto credits_below = [&](std::int64_t count) { return credits_.load(std::memory_order_seq_cst) < count; };
+    if (park_at_cap([&] { return credits_below(1); }, [&] { return credits_below(good_stretch()); })) continue;
     if (grab_credits(slot, hard_floor)) break;
     refuse();
   }
@@ -110,7 +113,7 @@ void Core<P>::take_bytes(const PushOptions& options, const std::source_location&
         have = bytes_.load(std::memory_order_seq_cst);
         return have != 0 && have + options.bytes > options_.max_bytes;
       };
-      if (park_at_cap(full)) continue;
+      if (park_at_cap(full, full)) continue;
       have = bytes_.load(std::memory_order_relaxed);
     }
     if (!fits && have / 4 >= options_.max_bytes) {

@@ -30,7 +30,7 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
 }
 
 /// True while some thread, queue or device could still free an op. What a look must not miss is announced before it is
-/// done and withdrawn after (Activity, Slot::pushes, Lane::queued, open_), so that several looks with no progress()
+/// done and withdrawn after (Activity, Slot::pushes, the queues, open_), so that several looks with no progress()
 /// between them are proof: who sees what was done, or waits behind it in a chain, has seen the announcement too.
 /// Without `for_deadlock`: whether some op is ready or running (the caps ask, and may miss a push that has just begun).
 /// Without `queues`: whether some thread or device does.

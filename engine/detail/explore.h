@@ -241,7 +241,7 @@ struct ExplorePolicy {
   };
 
   static constexpr std::uint32_t kSlabOps = 32, kMaxSlabs = 64;
-  static constexpr int kWaitSpins = 1;
+  static constexpr int kWaitSpins = 1, kCapSpins = 1;
   static constexpr int kWaitYields = 0;
   static constexpr int kDrainSpins = 1;
   static constexpr int kGatherPauses = 1, kStartPauses = 1;

@@ -127,6 +127,7 @@ struct SystemPolicy {
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
   static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
   static constexpr int kWaitYields = 150;                               ///< after those, which give way to others
+  static constexpr int kCapSpins = 20;                                  ///< the same at a cap
   static constexpr int kDrainSpins = 300;                               ///< pauses of a drainer before it leaves
   static constexpr int kStartPauses = 20;                               ///< of who would start one more drainer
   static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
