@@ -172,7 +172,7 @@ class Core final : public CoreBase {
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
-  void take_bytes(const PushOptions& options, const std::source_location& where);
+  void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void return_credits(Slot<P>& slot, std::int64_t count, bool idle);
   void wake_cap_waiters();
   template <class Full, class Little>

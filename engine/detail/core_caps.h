@@ -55,14 +55,14 @@ bool Core<P>::park_at_cap(Full&& full, Little&& little) {
   cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
   if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
   const std::uint64_t before = progress();
-  const bool moves = anything_moves(false);
+  const bool room = !full(), moves = anything_moves(false);
   if (moves && little()) parked->parker.wait(std::chrono::milliseconds(5));
   cap_waiters_.fetch_sub(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(cap_mutex_);
     std::erase(cap_parked_, parked);
   }
-  return moves || !full() || anything_moves(false) || progress() != before;
+  return room || moves || !full() || anything_moves(false) || progress() != before;
 }
 
 /// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
@@ -80,8 +80,16 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
   // A push has no lock here and may throw, and every engine that has many errors comes by.
   if (too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
   const std::int64_t hard_floor = -3 * options_.max_ops;
+  // Announced before it is taken: who sees that there is nothing left must see that this push moves.
+  const auto grab = [&](std::int64_t floor) {
+    if (credits_.load(std::memory_order_relaxed) <= floor) return false;
+    begin_link(slot);
+    const bool got = grab_credits(slot, floor);
+    if (!got) end_link(slot);
+    return got;
+  };
   while (slot.credits <= 0) {
-    if (grab_credits(slot, in_op() ? hard_floor : 0)) break;
+    if (grab(in_op() ? hard_floor : 0)) break;
     if (slot.returned_credits) {
       flush(slot);
       continue;
@@ -95,19 +103,19 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     if (options_.serial) drain_serial();
     const auto credits_below = [&](std::int64_t count) { return credits_.load(std::memory_order_seq_cst) < count; };
     if (park_at_cap([&] { return credits_below(1); }, [&] { return credits_below(good_stretch()); })) continue;
-    if (grab_credits(slot, hard_floor)) break;
+    if (grab(hard_floor)) break;
     refuse();
   }
 }
 
 template <class P>
-void Core<P>::take_bytes(const PushOptions& options, const std::source_location& where) {
-  if (options.bytes == 0) return;
+void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   std::size_t have = bytes_.load(std::memory_order_relaxed);
   for (;;) {
     // An op above the cap runs alone.
     const bool fits = have == 0 || have + options.bytes <= options_.max_bytes;
     if (!fits && !in_op()) {
+      end_link(slot);  // it does not move while it waits
       if (options_.serial) drain_serial();
       const auto full = [&] {
         have = bytes_.load(std::memory_order_seq_cst);
@@ -121,7 +129,9 @@ void Core<P>::take_bytes(const PushOptions& options, const std::source_location&
       throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(have) +
                      " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
     }
-    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_relaxed)) return;
+    begin_link(slot);  // as for a credit
+    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_release, std::memory_order_relaxed))
+      return;
   }
 }
 

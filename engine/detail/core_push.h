@@ -156,7 +156,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   void* closure = nullptr;
   bool counted = false;
   try {
-    if (options.bytes) take_bytes(options, where), counted = true;
+    if (options.bytes) take_bytes(slot, options, where), counted = true;
     op = new_record(slot);
     op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift);
     closure = op->storage;
@@ -171,6 +171,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     if (counted) bytes_.fetch_sub(options.bytes);
     if (op) give_back(op);
     ++slot.credits;
+    end_link(slot);
     throw;
   }
   const Device scope_device = place.lane == LaneKind::io ? scope.device : place.device;
