@@ -19,7 +19,8 @@
 // the lesser of the threads and the machine's cores. The share is that part of their time which bodies had:
 // ops * body / (wall * cores). Bodies are spins. What one takes is measured right before and after each repetition, on
 // as many threads as there are cores to work, with nothing else to do: a shared machine's speed changes by a sixth from
-// one moment to the next. For patterns without a body the share is `-`.
+// one moment to the next. (Peers whose idle workers spin lengthen it, in their own favour.) For patterns without a body
+// the share is `-`.
 #pragma once
 
 #include <algorithm>
@@ -276,6 +277,7 @@ Clock::duration push_and_finish(Side& side, const Pattern& pattern, int ops, con
   return Clock::now() - begin;
 }
 
+/// The middle one of a pattern's repetitions.
 template <class Side, class Body>
 Turn measure(const Pattern& pattern, int threads, bool quick, const Body& body) {
   const int ops = quick && pattern.kind != Kind::replay ? pattern.ops / 4 : pattern.ops;
