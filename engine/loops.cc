@@ -48,11 +48,12 @@ struct Loop {
 
 void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
   SLUICE_TAKES_OVER(loop);
-  {
-    const Helper helper(loop->state, loop->scope);
-    for (std::int64_t i = first; i < last; ++i) loop->body(i * loop->grain, std::min(loop->n, (i + 1) * loop->grain));
-  }
-  SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n));
+  struct Done {  // when the helper has gone, and whether or not the body throws
+    [[maybe_unused]] Loop* loop;
+    ~Done() { SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n)); }
+  } const done{loop};
+  const Helper helper(loop->state, loop->scope);
+  for (std::int64_t i = first; i < last; ++i) loop->body(i * loop->grain, std::min(loop->n, (i + 1) * loop->grain));
 }
 
 /// Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
