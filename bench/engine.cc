@@ -83,6 +83,23 @@ void push_to_wait(benchmark::State& state) {
   }
 }
 
+/// The same with wait_all, in an engine that had as many ops in flight before as its cap allows.
+void push_to_wait_all(benchmark::State& state) {
+  sluice::Engine engine(options(state));
+  std::atomic<bool> all_pushed{false};
+  const auto stand = [&] {
+    while (!all_pushed) std::this_thread::yield();
+  };
+  for (int i = 0; i < 16'000; ++i) engine.push(stand, {});
+  all_pushed = true;
+  engine.wait_all();
+  const sluice::Variable v = engine.variable();
+  for (auto _ : state) {
+    engine.push([] {}, {sluice::write(v)});
+    engine.wait_all();
+  }
+}
+
 /// Nanoseconds for a cache line to another core and back; the least of some rounds.
 double ping_pong() {
   double least = 1e9;
@@ -124,6 +141,7 @@ BENCHMARK(chains)
 BENCHMARK(one_writer_sixteen_readers)->Apply(settings);
 BENCHMARK(random_graph)->Apply(settings);
 BENCHMARK(push_to_wait)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kNanosecond);
+BENCHMARK(push_to_wait_all)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kNanosecond);
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);

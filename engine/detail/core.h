@@ -152,6 +152,9 @@ class Core final : public CoreBase {
   };
   Op* new_record(Slot<P>& slot);
   Op* find_record(Slot<P>& slot);
+  const Op* last_record(const Slot<P>& slot) const;
+  bool all_over() const;
+  std::int64_t twice_in_flight(std::uint64_t ending) const;
   void add_slabs(Slot<P>& slot);
   void give_back(Op* op) noexcept;
   std::uint64_t drop(Op* op, std::uint64_t references, bool all) noexcept;

@@ -76,7 +76,7 @@ std::unique_ptr<Slot<P>> Core<P>::new_slot() const {
   auto slot = std::make_unique<Slot<P>>();
   const CounterStart& from = options_.counters;
   slot->pushes.store(from.pushes & ~std::uint64_t{1}, std::memory_order_relaxed);
-  slot->completed.store(from.pushes / 2, std::memory_order_relaxed);
+  slot->completed.store(from.pushes & ~std::uint64_t{1}, std::memory_order_relaxed);
   slot->batch.begin_at(from.batch);
   return slot;
 }
@@ -139,6 +139,12 @@ template <class P>
   prefetch(op, kAhead / 2, 0, 128, 192);
   op->word.store(op->word.load(std::memory_order_relaxed) | kReserved, std::memory_order_relaxed);
   return op;
+}
+
+/// The record that the thread took last; null where there is none before the cursor.
+template <class P>
+auto Core<P>::last_record(const Slot<P>& slot) const -> const Op* {
+  return slot.cursor && slot.cursor != slot.blocks[slot.block] ? slot.cursor - 1 : nullptr;
 }
 
 /// From the cursor on, block by block. Back to the first block as soon as that is free, so that few ops in flight stay

@@ -225,7 +225,8 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   std::uint64_t retired = 1;  // the op's own reference
   for (Token<P>& t : tokens(op)) advance(t, kIssued | kDone | pass_mark(op, t, error), ready, op, retired);
   Slot<P>& slot = my_slot();
-  if (counted) slot.completed.store(slot.completed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  const std::uint64_t completed = slot.completed.load(std::memory_order_relaxed);
+  if (counted) slot.completed.store(completed + 1, std::memory_order_release);
   if (body) {
     if (bytes) {
       bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
@@ -234,6 +235,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     if (++slot.returned_credits >= credit_batch_) return_credits(slot, std::exchange(slot.returned_credits, 0), false);
   }
   const std::uint64_t old = drop(op, retired, true);
+  if (counted) slot.completed.store(completed + 2, std::memory_order_release);
   if (old & kWaited) {
     for (;;) {
       std::shared_ptr<Wait> w;

@@ -14,25 +14,38 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   flush(my_slot());
   if (options_.serial && !in_op()) drain_serial();
-  if (in_flight() == 0) return true;
+  if (all_over()) return true;
   struct Live {
     std::uint32_t index;
     std::uint64_t generation;
   };
+  const auto await = [&](const Live& op) {
+    const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
+    return await_ticket(op.index, op.generation, left, helped);
+  };
+  const auto is_live = [](std::uint64_t word) { return (word & kLive) && !(word & kInternal); };
+  const auto none_left = [&] { return all_over(); };
+  // What this thread pushed last first: when that is over most often all are, and no other record has to be looked at.
+  if (const Op* last = last_record(my_slot())) {
+    const std::uint64_t word = last->word.load(std::memory_order_acquire);
+    if (is_live(word) && !await({last->index, generation_of(word) & 0xffffffffu})) return false;
+    if (options_.serial ? none_left() : soon(none_left)) return true;
+  }
   std::vector<Live> live;
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   for (std::uint32_t s = 0; s < slabs; ++s) {
     const Slab& slab = *slabs_[s].load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < kSlabOps; ++i) {
       const std::uint64_t word = slab.ops[i].word.load(std::memory_order_acquire);
-      if ((word & kLive) && !(word & kInternal)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
+      if (is_live(word)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
     }
   }
   // Backwards: records are given out in order, so when the last is over most of the others are.
   std::reverse(live.begin(), live.end());
   for (const Live& op : live) {
-    const auto left = bounded ? std::chrono::nanoseconds(std::max<std::int64_t>(deadline - P::now(), 0)) : limit;
-    if (!await_ticket(op.index, op.generation, left, helped)) return false;
+    if (ticket_done(op.index, op.generation)) continue;
+    if (!await(op)) return false;
+    if (none_left()) return true;
   }
   return true;
 }
@@ -99,7 +112,7 @@ bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   P::heavy_fence();  // begin_push
   const std::int64_t end = deadline_of(deadline);
   bool drained = false;
-  while (!(drained = in_flight() == 0) && P::now() < end) wait_a_little(end);
+  while (!(drained = all_over()) && P::now() < end) wait_a_little(end);
   report_unobserved();
   return drained;
 }

@@ -91,6 +91,7 @@ struct alignas(64) Slot {
   alignas(64) typename P::template Atomic<Activity> activity{Activity::outside};
   /// Twice the pushes begun here; odd between the first link and the last hand-over of a push or a wait.
   typename P::template Atomic<std::uint64_t> pushes{0};
+  /// Twice the ops completed here; odd until the word of the last one says so too.
   typename P::template Atomic<std::uint64_t> completed{0};
   typename P::template Atomic<bool> taken{false};
   // Written by all.
