@@ -78,34 +78,6 @@ void Core<P>::delete_variable(VariableBase* variable) noexcept {
 }
 
 template <class P>
-std::size_t Core<P>::in_flight() const {
-  refuse_forked("in_flight");
-  const std::int64_t twice = twice_in_flight(1);
-  return twice > 0 ? static_cast<std::size_t>(twice / 2) : 0;
-}
-
-/// No op is in flight, and no ticket says that one were.
-template <class P>
-bool Core<P>::all_over() const {
-  return twice_in_flight(0) <= 0;
-}
-
-/// `ending`: 1 counts an op as completed before its ticket does.
-template <class P>
-std::int64_t Core<P>::twice_in_flight(std::uint64_t ending) const {
-  std::lock_guard lock(slots_mutex_);
-  // Completed first: what completes meanwhile then counts as in flight, never the other way round. The counts may come
-  // round; their difference does not.
-  std::uint64_t twice = 0;
-  for (auto& slot : slots_) {
-    const std::uint64_t completed = slot->completed.load(std::memory_order_acquire);
-    twice -= completed + (completed & ending);
-  }
-  for (auto& slot : slots_) twice += slot->pushes.load(std::memory_order_seq_cst) & ~std::uint64_t{1};
-  return static_cast<std::int64_t>(twice);
-}
-
-template <class P>
 int Core<P>::threads(Device device) const {
   const Lane<P>* lane = lane_for(Place(device));
   return lane ? lane->width : 0;

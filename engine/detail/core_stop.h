@@ -1,4 +1,4 @@
-// Core<P>, everything at once: wait_all, stop, and the end of the process.
+// Core<P>, everything at once: how much is in flight, wait_all, stop, and the end of the process.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +6,34 @@
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
+
+template <class P>
+std::size_t Core<P>::in_flight() const {
+  refuse_forked("in_flight");
+  const std::int64_t twice = twice_in_flight(1);
+  return twice > 0 ? static_cast<std::size_t>(twice / 2) : 0;
+}
+
+/// No op is in flight, and no ticket says that one were.
+template <class P>
+bool Core<P>::all_over() const {
+  return twice_in_flight(0) <= 0;
+}
+
+/// `ending`: 1 counts an op as completed before its ticket does.
+template <class P>
+std::int64_t Core<P>::twice_in_flight(std::uint64_t ending) const {
+  std::lock_guard lock(slots_mutex_);
+  // Completed first: what completes meanwhile then counts as in flight, never the other way round, and who sees that an
+  // op is over sees its push. The counts may come round; their difference does not.
+  std::uint64_t twice = 0;
+  for (auto& slot : slots_) {
+    const std::uint64_t completed = slot->completed.load(std::memory_order_acquire);
+    twice -= completed + (completed & ending);
+  }
+  for (auto& slot : slots_) twice += slot->pushes.load(std::memory_order_relaxed) & ~std::uint64_t{1};
+  return static_cast<std::int64_t>(twice);
+}
 
 /// Waits for every op that is live now, and looks at nobody's error. False when the time was over first.
 template <class P>
@@ -24,12 +52,11 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
     return await_ticket(op.index, op.generation, left, helped);
   };
   const auto is_live = [](std::uint64_t word) { return (word & kLive) && !(word & kInternal); };
-  const auto none_left = [&] { return all_over(); };
   // What this thread pushed last first: when that is over most often all are, and no other record has to be looked at.
   if (const Op* last = last_record(my_slot())) {
-    const std::uint64_t word = last->word.load(std::memory_order_acquire);
+    const std::uint64_t word = last->word.load(std::memory_order_relaxed);  // our own, or over: all_over() knows
     if (is_live(word) && !await({last->index, generation_of(word) & 0xffffffffu})) return false;
-    if (options_.serial ? none_left() : soon(none_left)) return true;
+    if (options_.serial ? all_over() : soon([&] { return all_over(); })) return true;
   }
   std::vector<Live> live;
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
@@ -45,7 +72,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   for (const Live& op : live) {
     if (ticket_done(op.index, op.generation)) continue;
     if (!await(op)) return false;
-    if (none_left()) return true;
+    if (all_over()) return true;
   }
   return true;
 }
