@@ -91,8 +91,9 @@ std::string batches(std::uint64_t seed) {
                                   }});
 }
 
-/// Two ops that meet, so that both must run at once; and more of them than one worker should take.
-std::string meeting(std::uint64_t seed) {
+/// Two ops that meet, so that both must run at once; and more of them than one worker should take. `together`: one
+/// takes both, as another has just left.
+std::string meet(std::uint64_t seed, bool together) {
   struct Met : Bed {
     using Bed::Bed;
     ExplorePolicy::Atomic<int> here{0};
@@ -100,12 +101,13 @@ std::string meeting(std::uint64_t seed) {
   auto bed = std::make_unique<Met>(seed);
   Met& b = *bed;
   b.make({.threads = 2 + static_cast<int>(b.below(2))}, 1);
-  // A drainer that looks around finds the first, as the second comes; or one takes both, and another has just left.
-  const bool late = b.chance(40), both = !late && b.chance(40);
+  const bool late = !together && b.chance(40);
   std::uint64_t n = b.chance(60) ? 2 + b.below(3) : 9 + b.below(4), first = b.below(n - 1),
                 second = first + 1 + b.below(std::min<std::uint64_t>(n - first - 1, 3)), pauses = 0;
+  // A drainer that looks around finds the first, as the second comes.
   if (late) n = 3, first = 1, second = 2, pauses = b.below(12);
-  if (both) n = 8 + b.below(4), first = 0, second = 1;
+  // It has run one before, so that it is not new and wakes others for that.
+  if (together) first = 1 + b.below(2), second = first + 1, n = first + 8 + b.below(3);
   return run_bed(std::move(bed), {[&b, n, first, second, pauses] {
                    for (std::uint64_t i = 0; i < n; ++i) {
                      for (std::uint64_t k = 0; i == first && k < pauses; ++k) ExplorePolicy::pause();
@@ -122,6 +124,9 @@ std::string meeting(std::uint64_t seed) {
                    }
                  }});
 }
+
+std::string meeting(std::uint64_t seed) { return meet(seed, false); }
+std::string taken_together(std::uint64_t seed) { return meet(seed, true); }
 
 /// Two ops that meet, made ready at once by a third.
 std::string freed_to_meet(std::uint64_t seed) {
@@ -357,10 +362,18 @@ std::string serial(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> lane_programs() {
-  return {
-      {"batch", batch},         {"batches", batches},       {"meeting", meeting},   {"freed to meet", freed_to_meet},
-      {"in a row", in_a_row},   {"starving", starving},     {"failures", failures}, {"stop", stop},
-      {"stop asks", stop_asks}, {"stop alone", stop_alone}, {"serial", serial}};
+  return {{"batch", batch},
+          {"batches", batches},
+          {"meeting", meeting},
+          {"freed to meet", freed_to_meet},
+          {"taken together", taken_together, "wake(d.lane)"},
+          {"in a row", in_a_row},
+          {"starving", starving},
+          {"failures", failures},
+          {"stop", stop},
+          {"stop asks", stop_asks},
+          {"stop alone", stop_alone},
+          {"serial", serial}};
 }
 
 }  // namespace sluice::mutants

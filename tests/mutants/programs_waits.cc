@@ -297,6 +297,22 @@ std::string helpers(std::uint64_t seed) {
                  true);
 }
 
+/// Who goes by the number of ops in flight: it falls before a ticket is done, and not before its op is.
+std::string counted(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1 + static_cast<int>(b.below(2))}, 1);
+  const bool by_ticket = b.chance(50);
+  return run_bed(std::move(bed), {[&b, by_ticket] {
+                   for (int i = 1; i < 4; ++i) {
+                     const Ticket t = b.push_update(b.x[0]);
+                     while (by_ticket ? !t.done() : b.engine->in_flight() != 0) ExplorePolicy::pause();
+                     if (b.engine->in_flight() != 0) b.fail("an op whose ticket is done is in flight");
+                     if (b.x[0].number.load(relaxed) != i) b.fail("an op that is not in flight is not seen");
+                   }
+                 }});
+}
+
 /// Who looks at what is in flight, while variables go and records are used again.
 std::string looks(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -329,6 +345,7 @@ std::vector<Drawn> wait_programs() {
           {"late answers", late_answers},
           {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
           {"helpers", helpers},
+          {"counted", counted, "slot.completed.store(completed + 1"},
           {"looks", looks}};
 }
 
