@@ -72,6 +72,17 @@ void Core<P>::refuse(std::span<const Access> accesses, const PushOptions& option
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::set_accesses(Op* op, std::span<const Access> accesses,
                                                          VariableBase* sequence) {
+  if (accesses.size() == 1 && !sequence) {  // what most ops have
+    Token<P>& t = op->inline_tokens[0];
+    t.variable = static_cast<Node*>(accesses[0].variable);
+    t.mode = accesses[0].mode;
+    t.position = 0;
+    t.op = op;
+    t.next = nullptr;
+    t.heal = false;
+    op->path |= std::uint16_t{1} << kCountShift;
+    return;
+  }
   const std::size_t count = accesses.size() + (sequence ? 1 : 0);
   Token<P>* list = op->inline_tokens;
   if (count > static_cast<std::size_t>(Op::kInlineTokens)) {
