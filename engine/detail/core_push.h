@@ -72,14 +72,16 @@ void Core<P>::refuse(std::span<const Access> accesses, const PushOptions& option
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::set_accesses(Op* op, std::span<const Access> accesses,
                                                          VariableBase* sequence) {
-  if (accesses.size() == 1 && !sequence) {  // what most ops have
-    Token<P>& t = op->inline_tokens[0];
-    t.variable = static_cast<Node*>(accesses[0].variable);
-    t.mode = accesses[0].mode;
-    t.position = 0;
+  const auto fill = [op](Token<P>& t, Node* variable, AccessMode mode, std::size_t position) {
+    t.variable = variable;
+    t.mode = mode;
+    t.position = static_cast<std::uint16_t>(position);
     t.op = op;
     t.next = nullptr;
     t.heal = false;
+  };
+  if (accesses.size() == 1 && !sequence) {  // what most ops have
+    fill(op->inline_tokens[0], static_cast<Node*>(accesses[0].variable), accesses[0].mode, 0);
     op->path |= std::uint16_t{1} << kCountShift;
     return;
   }
@@ -101,21 +103,9 @@ template <class P>
       if (t.mode != a.mode) t.mode = AccessMode::update;
       continue;
     }
-    for (int j = n; j > i; --j) {
-      list[j].variable = list[j - 1].variable;
-      list[j].mode = list[j - 1].mode;
-      list[j].position = list[j - 1].position;
-    }
-    Token<P>& t = list[i];
-    t.variable = node;
-    t.mode = a.mode;
-    t.position = static_cast<std::uint16_t>(k);
+    for (int j = n; j > i; --j) fill(list[j], list[j - 1].variable, list[j - 1].mode, list[j - 1].position);
+    fill(list[i], node, a.mode, k);
     ++n;
-  }
-  for (int i = 0; i < n; ++i) {
-    list[i].op = op;
-    list[i].next = nullptr;
-    list[i].heal = false;
   }
   if (op->is(kManyTokens)) {
     rare(op).token_count = n;
