@@ -17,10 +17,6 @@
 namespace sluice {
 namespace detail {
 
-ThreadState& thread_state() {
-  thread_local ThreadState state;
-  return state;
-}
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 

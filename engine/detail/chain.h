@@ -39,7 +39,8 @@ class Chain {
   /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `variable`: the
   /// token left it without a token, and the reference that a chain has to its variable is the callee's; else null.
   template <class Pending, class Retire>
-  static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Pending&& pending, Retire&& retire) {
+  [[gnu::always_inline]] static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Pending&& pending,
+                                             Retire&& retire) {
     while (token) {
       // Once the state has changed another thread may finish and retire the token, so all is read before. The op lives
       // as long as a count of it is due here.
@@ -66,7 +67,7 @@ class Chain {
         }
         // Who links a successor has, all rights are here or come now, and the op is not running on a right that it had:
         // nobody else changes the state.
-        if (!on_stream && (old & kNext) && (now & kAllRights) == kAllRights &&
+        if ((now & kSettled) == kSettled && !on_stream &&
             ((bits & kDone) || !(old & (exclusive ? kWriteComplete : kReadComplete)))) {
           token->state.store(now, std::memory_order_release);
           break;
@@ -86,13 +87,19 @@ class Chain {
   /// called when it is known how many of them still miss rights, before any of those is linked. True: none does, and
   /// the op is the caller's to start; else it may run, and be gone, before this returns.
   template <class Counts, class Pending, class Retire>
-  static bool link(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending, Retire&& retire) {
-    if (n == 1) {
-      Tok* before = take_one(tokens[0], counts);
-      if (is_idle<P>(before)) return true;
-      connect(before, &tokens[0], ready, pending, retire);
-      return false;
-    }
+  [[gnu::always_inline]] static bool link(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending,
+                                          Retire&& retire) {
+    if (n != 1) return link_several(tokens, n, ready, counts, pending, retire);
+    Tok* const before = take_one(tokens[0], counts);
+    if (is_idle<P>(before)) return true;
+    connect(before, &tokens[0], ready, pending, retire);
+    return false;
+  }
+
+ private:
+  template <class Counts, class Pending, class Retire>
+  static bool link_several(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending,
+                           Retire&& retire) {
     // Two-phase locking in one order: pushes are serialisable, and no two pushers can wait in a circle.
     int missing = 0;
     for (int i = 0; i < n; ++i) {
@@ -120,7 +127,6 @@ class Chain {
     return false;
   }
 
- private:
   /// Holds the variable's tail for this pusher; returns what was there.
   static Tok* take(Tok& token) {
     auto& tail = token.variable->tail;
@@ -138,7 +144,7 @@ class Chain {
 
   /// The same for the only token of an op: it becomes the tail at once.
   template <class Counts>
-  static Tok* take_one(Tok& token, Counts&& counts) {
+  [[gnu::always_inline]] static Tok* take_one(Tok& token, Counts&& counts) {
     auto& tail = token.variable->tail;
     Tok* before = tail.load(std::memory_order_acquire);
     bool held = false;
@@ -176,12 +182,19 @@ class Chain {
   }
 
   template <class Pending, class Retire>
-  static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Pending&& pending, Retire&& retire) {
+  [[gnu::always_inline]] static void connect(Tok* before, Tok* token, ReadyList<P>& ready, Pending&& pending,
+                                             Retire&& retire) {
     const bool exclusive = before->exclusive();
     Op* const op = before->op;
     before->next = token;
     const std::uint32_t linked = token->exclusive() ? kNext | kNextAlone : kNext;
     const std::uint32_t old = before->state.fetch_or(linked, std::memory_order_acq_rel);
+    if (old & kAllRights) follow(op, exclusive, old, linked, token, ready, pending, retire);
+  }
+  /// What comes of a link to a token that had rights.
+  template <class Pending, class Retire>
+  static void follow(Op* op, bool exclusive, std::uint32_t old, std::uint32_t linked, Tok* token, ReadyList<P>& ready,
+                     Pending&& pending, Retire&& retire) {
     const std::uint32_t passed = rights_passed(old | linked, exclusive);
     const bool last = (old & kFinished) == kFinished;
     if (passed) advance(token, passed, ready, pending, retire);

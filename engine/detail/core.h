@@ -111,23 +111,24 @@ class Core final : public CoreBase {
   static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
     (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
   }
-  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over. Whether
-  /// anything does, so far.
-  static bool prefetch_successors(const Run* runnable) {
-    if (runnable->is(kCaptured)) return true;
+  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over. Returns
+  /// the bits that any of its tokens has.
+  static std::uint32_t prefetch_successors(const Run* runnable) {
+    if (runnable->is(kCaptured)) return kNext;
     const Op* op = static_cast<const Op*>(runnable);
-    bool any = false;
-    for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
-      if (op->inline_tokens[i].state.load(std::memory_order_acquire) & kNext) {
-        const Token<P>* const next = op->inline_tokens[i].next;
-        __builtin_prefetch(next, 1);
-        // Its record, unless it is on the heap.
-        const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
-        __builtin_prefetch(reinterpret_cast<const void*>(record), 1);
-        __builtin_prefetch(reinterpret_cast<const void*>(record + kClosureLine), 0);
-        any = true;
-      }
-    return any;
+    std::uint32_t states = 0;
+    for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i) {
+      const std::uint32_t state = op->inline_tokens[i].state.load(std::memory_order_acquire);
+      states |= state;
+      if (!(state & kNext)) continue;
+      const Token<P>* const next = op->inline_tokens[i].next;
+      __builtin_prefetch(next, 1);
+      // Its record, unless it is on the heap.
+      const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
+      __builtin_prefetch(reinterpret_cast<const void*>(record), 1);
+      __builtin_prefetch(reinterpret_cast<const void*>(record + kClosureLine), 0);
+    }
+    return states;
   }
   Slot<P>& my_slot() { return slot_hint.uid == uid_ ? *static_cast<Slot<P>*>(slot_hint.slot) : find_slot(); }
   Slot<P>& find_slot();
@@ -230,15 +231,19 @@ class Core final : public CoreBase {
   bool anything_queued() const;
 
   // core_run.h
-  bool may_be_skipped(Op* op, std::uint64_t word) const;
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
-  std::exception_ptr run_body(Op* op, Lane<P>& lane, Lane<P>* here);
+  bool run_here(Op* op, Lane<P>& here);
+  std::exception_ptr run_anywhere(Op* op, Lane<P>& lane);
+  void execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready);
   std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
                           Lane<P>& lane, bool async);
   void destroy_closure(Op* op) noexcept;
   void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
   void finish(Op* op, ReadyList<P>& ready, bool clean = false);
+  void finish_clean(Op* op, Slot<P>& slot, ReadyList<P>& ready);
+  void close(Op* op, Slot<P>& slot, std::uint64_t retired, bool counted, bool body);
+  void tell_ticket_waiters(std::uint64_t id);
   void finish_internal(Op* op, ReadyList<P>& ready);
   void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
   void retire(Op* op, Node* idle);

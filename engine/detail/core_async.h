@@ -28,7 +28,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
       run = false;
     }
   if (run) {
-    rare(op).thrown = run_body(op, lane, nullptr);
+    rare(op).thrown = run_anywhere(op, lane);
     rare(op).returned.store(true, std::memory_order_relaxed);
     const StreamEvent event = stream.record();
     for (Token<P>& t : tokens(op)) {

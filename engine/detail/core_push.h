@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/engine/detail/core.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice::detail {
 
@@ -137,7 +138,7 @@ template <class P>
 OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                              const PushOptions& options, const std::source_location& where) {
   check(accesses, options, where);
-  const ScopeState& scope = current_scope();
+  const ScopeState& scope = ThreadObject<ScopeState>::get();  // current_scope(), without a call
   if (scope.sequence && scope.sequence.get()->core != this)
     bad_use(options, where, "the scope's sequence variable belongs to another engine");
   const Place place = options.on.given ? options.on : Place(scope.device);

@@ -7,18 +7,7 @@ namespace sluice::detail {
 
 // ---- running
 
-/// False on the common path: the body is to run.
-template <class P>
-[[gnu::always_inline]] inline bool Core<P>::may_be_skipped(Op* op, std::uint64_t word) const {
-  if ((op->path & (kHasRare | kOnStream | kManyTokens)) || (word & kCancelled) ||
-      cancel_all_.load(std::memory_order_relaxed))
-    return true;
-  for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
-    if (op->inline_tokens[i].state.load(std::memory_order_relaxed) & kMarked) return true;
-  return false;
-}
-
-/// Null if the body is to run. `word`: as it was when the op began.
+/// Null if the body is to run; it is on the common path (execute). `word`: as it was when the op began.
 template <class P>
 ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
@@ -49,33 +38,6 @@ bool Core<P>::cancelled(const Operation* operation) const {
   if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->is_cancelled();
   const Op* op = static_cast<const Op*>(operation);
   return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed);
-}
-
-/// Calls the body, in the scope of its push, and destroys the closure. Returns what it threw.
-template <class P>
-[[gnu::always_inline]] inline std::exception_ptr Core<P>::run_body(Op* op, Lane<P>& lane, Lane<P>* here) {
-  ThreadState& state = thread_state();
-  std::exception_ptr thrown;
-  // A drainer's thread stands in its lane's own scope already.
-  if (here && !op->is(kOwnScope) && !op->is(kAsync)) {
-    state.core = this;
-    state.operation = op;
-    Context context(op, this, lane.stream.get(), lane.device);
-    try {
-      op->table->invoke(op->closure(), context, nullptr);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    destroy_closure(op);
-    state.core = nullptr;
-    state.operation = nullptr;
-    return thrown;
-  }
-  thrown = call(*op->table, op->closure(), *op,
-                {op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}, nullptr}, lane,
-                op->is(kAsync));
-  destroy_closure(op);
-  return thrown;
 }
 
 /// Calls a body in a scope of its own.
@@ -127,41 +89,23 @@ template <class P>
 auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   if (runnable->is(kCaptured)) return execute_captured(static_cast<Captured*>(runnable), slot, here);
   Op* op = static_cast<Op*>(runnable);
-  Lane<P>& lane = *lanes_[op->lane];
-  const bool timed = op->is(kHasRare) && rare(op).traced;
-  if (timed) {
-    rare(op).thread = slot.number;
-    rare(op).started_at = P::now();
-  }
   ReadyList<P> ready;
   const std::uint64_t word = begin(op);
-  ErrorRef reason = may_be_skipped(op, word) ? reason_to_skip(op, word) : nullptr;
-  bool clean = !reason;
-  tell<P>(clean ? Step::start : Step::skip, op);
-  slot.last_in_chains = prefetch_successors(op) ? 0 : slot.last_in_chains + 1;
-  if (reason) {
-    op->skipped = true;
-    rare(op).start_error = std::move(reason);
-  }
-  if (op->is(kOnStream)) {
-    issue(op, ready);
+  const std::uint32_t states = prefetch_successors(op);
+  slot.last_in_chains = states & kNext ? 0 : slot.last_in_chains + 1;
+  const bool marked = states & kMarked;
+  const bool cancelled = (word & kCancelled) || cancel_all_.load(std::memory_order_relaxed);
+  // A drainer's thread stands in its lane's own scope already.
+  const bool plain = here && !(op->path & (kOnStream | kAsync | kOwnScope | kHasRare | kManyTokens));
+  if (plain && !marked && !cancelled) [[likely]] {
+    tell<P>(Step::start, op);
+    if (run_here(op, *here)) {
+      finish_clean(op, slot, ready);
+    } else {
+      finish(op, ready);
+    }
   } else {
-    const bool answers_later = clean && op->is(kAsync);
-    if (clean) {
-      if (std::exception_ptr thrown = run_body(op, lane, here)) {
-        clean = false;
-        rare(op).thrown = std::move(thrown);
-      }
-    } else {
-      destroy_closure(op);
-    }
-    if (timed) rare(op).ended_at = P::now();
-    if (!answers_later) {
-      finish(op, ready, clean);
-    } else {
-      rare(op).returned.store(true, std::memory_order_relaxed);
-      if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish(op, ready);
-    }
+    execute_any(op, word, slot, ready);
   }
   // Nothing became ready, or one op that can be run at once.
   Run* next = ready.start.head;
@@ -173,6 +117,71 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   next = nullptr;
   process(ready, here, here ? &next : nullptr);
   return next;
+}
+
+/// Calls the body and destroys the closure. False if it threw: what, is in the rare parts.
+template <class P>
+[[gnu::always_inline]] inline bool Core<P>::run_here(Op* op, Lane<P>& here) {
+  ThreadState& state = thread_state();
+  state.core = this;
+  state.operation = op;
+  Context context(op, this, here.stream.get(), here.device);
+  bool clean = true;
+  try {
+    op->table->invoke(op->closure(), context, nullptr);
+  } catch (...) {
+    rare(op).thrown = std::current_exception();
+    clean = false;
+  }
+  destroy_closure(op);
+  state.core = nullptr;
+  state.operation = nullptr;
+  return clean;
+}
+
+/// The same in the scope of its push, for any op. Returns what the body threw.
+template <class P>
+std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
+  std::exception_ptr thrown =
+      call(*op->table, op->closure(), *op,
+           {op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}, nullptr}, lane,
+           op->is(kAsync));
+  destroy_closure(op);
+  return thrown;
+}
+
+/// An op that began and may be skipped, or has something that most have not.
+template <class P>
+void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready) {
+  Lane<P>& lane = *lanes_[op->lane];
+  const bool timed = op->is(kHasRare) && rare(op).traced;
+  if (timed) {
+    rare(op).thread = slot.number;
+    rare(op).started_at = P::now();
+  }
+  ErrorRef reason = reason_to_skip(op, word);
+  bool clean = !reason;
+  tell<P>(clean ? Step::start : Step::skip, op);
+  if (reason) {
+    op->skipped = true;
+    rare(op).start_error = std::move(reason);
+  }
+  if (op->is(kOnStream)) return issue(op, ready);
+  const bool answers_later = clean && op->is(kAsync);
+  if (clean) {
+    if (std::exception_ptr thrown = run_anywhere(op, lane)) {
+      clean = false;
+      rare(op).thrown = std::move(thrown);
+    }
+  } else {
+    destroy_closure(op);
+  }
+  if (timed) rare(op).ended_at = P::now();
+  if (answers_later) {
+    rare(op).returned.store(true, std::memory_order_relaxed);
+    if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  }
+  finish(op, ready, clean && !answers_later);
 }
 
 /// Handles a list of ready ops until nothing is left to do on this thread. At most one op of the lane `here` is handed
@@ -203,7 +212,7 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off) {
 // ---- completion
 
 /// The op is over: its poison is set, its variables pass on, its waiters are told, its record is free. `clean`: a body
-/// returned, with nothing to tell but what the record's first line says.
+/// returned, and what else there is to tell stands in the record.
 template <class P>
 void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   ErrorRef error;
@@ -224,31 +233,50 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   }
   std::uint64_t retired = 1;  // the op's own reference
   for (Token<P>& t : tokens(op)) advance(t, kIssued | kDone | pass_mark(op, t, error), ready, op, retired);
-  Slot<P>& slot = my_slot();
+  if (bytes) {
+    bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
+    if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+  }
+  close(op, my_slot(), retired, counted, body);
+}
+
+/// The same for a clean op without marks and rare parts: all there is to tell is in its first line.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::finish_clean(Op* op, Slot<P>& slot, ReadyList<P>& ready) {
+  tell<P>(Step::done, op);
+  std::uint64_t retired = 1;
+  for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
+    advance(op->inline_tokens[i], kIssued | kDone, ready, op, retired);
+  close(op, slot, retired, true, true);
+}
+
+/// Its tokens have passed on all they had: counts, credits, the record.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::close(Op* op, Slot<P>& slot, std::uint64_t retired, bool counted,
+                                                  bool body) {
   const std::uint64_t completed = slot.completed.load(std::memory_order_relaxed);
   if (counted) slot.completed.store(completed + 1, std::memory_order_release);
-  if (body) {
-    if (bytes) {
-      bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
-      if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
-    }
-    if (++slot.returned_credits >= credit_batch_) return_credits(slot, std::exchange(slot.returned_credits, 0), false);
-  }
+  if (body && ++slot.returned_credits >= credit_batch_)
+    return_credits(slot, std::exchange(slot.returned_credits, 0), false);
   const std::uint64_t old = drop(op, retired, true);
   if (counted) slot.completed.store(completed + 2, std::memory_order_release);
-  if (old & kWaited) {
-    for (;;) {
-      std::shared_ptr<Wait> w;
-      {
-        std::lock_guard lock(ticket_mutex_);
-        const auto it = ticket_waiters_.find(generation_of(old) << 32 | op->index);
-        if (it == ticket_waiters_.end()) break;
-        w = std::move(it->second);
-        ticket_waiters_.erase(it);
-      }
-      w->state.store(Wait::done, std::memory_order_release);
-      w->parker.signal();
+  if (old & kWaited) [[unlikely]]
+    tell_ticket_waiters(generation_of(old) << 32 | op->index);
+}
+
+template <class P>
+void Core<P>::tell_ticket_waiters(std::uint64_t id) {
+  for (;;) {
+    std::shared_ptr<Wait> w;
+    {
+      std::lock_guard lock(ticket_mutex_);
+      const auto it = ticket_waiters_.find(id);
+      if (it == ticket_waiters_.end()) return;
+      w = std::move(it->second);
+      ticket_waiters_.erase(it);
     }
+    w->state.store(Wait::done, std::memory_order_release);
+    w->parker.signal();
   }
 }
 

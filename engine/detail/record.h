@@ -6,6 +6,7 @@
 // Álvarez et al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -31,13 +32,13 @@ enum TokenState : std::uint32_t {
   kLeavesMark = 256,   ///< comes with kDone of an exclusive token: it is marked from here on
   kNextAlone = 512,    ///< comes with kNext: that one is exclusive
   kAllRights = kReadIssued | kWriteIssued | kReadComplete | kWriteComplete,
+  kSettled = kAllRights | kNext,
   kFinished = kAllRights | kDone,
   kRetired = kFinished | kNext,
 };
 
-/// The rights that a token in state `s` passes to its successor. All that it needs to know of the two, because others
-/// may retire them once the state has changed.
-inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
+/// The rights that a token in state `s` passes to its successor.
+constexpr std::uint32_t find_rights_passed(std::uint32_t s, bool exclusive) {
   static_assert(kIssued == kWriteIssued << 3 && kDone == kWriteComplete << 3);
   static_assert(kReadIssued == kWriteIssued >> 1 && kReadComplete == kWriteComplete >> 1);
   const std::uint32_t over = s >> 3;  // issued, complete: where the rights to write are that come of it
@@ -49,6 +50,16 @@ inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) {
   if (!(s & kNext)) return 0;
   return write | read | (marked ? kMarked : std::uint32_t{0});
 }
+/// As found for each state: an op that ends asks four times.
+inline constexpr auto kRightsPassed = [] {
+  std::array<std::array<std::uint8_t, 2 * kNextAlone>, 2> found{};
+  for (std::uint32_t s = 0; s < 2 * kNextAlone; ++s)
+    for (const bool exclusive : {false, true})
+      found[exclusive][s] = static_cast<std::uint8_t>(find_rights_passed(s, exclusive));
+  return found;
+}();
+/// All that it needs to know of the two, because others may retire them once the state has changed.
+inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) { return kRightsPassed[exclusive][s]; }
 
 template <class P>
 struct OpRecord;

@@ -166,6 +166,7 @@ struct ThreadState {
   /// Of a thread outside of the lane's own that runs its ops: what it must join for a loop (Workers::arena).
   void* joins = nullptr;
 };
-ThreadState& thread_state();
+inline constinit thread_local ThreadState calling_thread{};
+inline ThreadState& thread_state() { return calling_thread; }
 
 }  // namespace sluice::detail
