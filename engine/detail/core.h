@@ -199,7 +199,7 @@ class Core final : public CoreBase {
 
   // core_lanes.h
   struct Drainer;
-  void enqueue(Run* op);
+  void enqueue(Run* op, Slot<P>& slot);
   void keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here);
   void enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::size_t count);
   typename Slot<P>::Queue::Producer* producer_for(Slot<P>& slot, Lane<P>& lane, int priority);

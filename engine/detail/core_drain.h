@@ -223,7 +223,7 @@ void Core<P>::work(Drainer& d) {
       }
       if (next && d.since >= 64) {
         if (has_work(lane)) {
-          enqueue(next);
+          enqueue(next, d.slot);
           next = nullptr;
         } else {
           d.since = 0;
@@ -235,7 +235,7 @@ void Core<P>::work(Drainer& d) {
                : next;
     }
     if (lane.active.load(std::memory_order_relaxed) > lane.limit()) {
-      while (Run* rest = d.slot.batch.take()) enqueue(rest);
+      while (Run* rest = d.slot.batch.take()) enqueue(rest, d.slot);
       return;
     }
   }

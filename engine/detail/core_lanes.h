@@ -6,10 +6,10 @@
 namespace sluice::detail {
 
 template <class P>
-[[gnu::always_inline]] inline void Core<P>::enqueue(Run* op) {
+[[gnu::always_inline]] inline void Core<P>::enqueue(Run* op, Slot<P>& slot) {
   Lane<P>& lane = *lanes_[op->lane];
   const int priority = op->priority();
-  auto* const producer = producer_for(my_slot(), lane, priority);
+  auto* const producer = producer_for(slot, lane, priority);
   if (!producer || !(lane.priorities.load(std::memory_order_relaxed) & (1u << priority)) || options_.serial ||
       !lane.queues[static_cast<std::size_t>(priority)].enqueue(*producer, op)) [[unlikely]]
     return enqueue_all(lane, priority, &op, 1);
@@ -30,7 +30,7 @@ template <class P>
     }
     return;
   }
-  enqueue(op);
+  enqueue(op, slot);
 }
 
 template <class P>
@@ -85,9 +85,9 @@ template <class P>
 /// fence: a drainer that leaves has a heavy one.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::wake(Lane<P>& lane) {
-  if (is_looked_at(lane)) return;
-  if (lane.active.load(std::memory_order_seq_cst) < lane.limit()) [[unlikely]]
-    start_drainer(lane);
+  if (lane.active.load(std::memory_order_seq_cst) < lane.limit()) [[unlikely]] {
+    if (!is_looked_at(lane)) start_drainer(lane);
+  }
 }
 
 template <class P>
@@ -175,11 +175,11 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
       lane.helped.store(lane.helped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       while ((op = execute(op, slot, &lane)) != nullptr)
         if (enough()) {
-          enqueue(op);
+          enqueue(op, slot);
           break;
         }
     }
-    while (Run* rest = slot.batch.take()) enqueue(rest);
+    while (Run* rest = slot.batch.take()) enqueue(rest, slot);
   }
   flush(slot);
   if (in_place) lane.active.fetch_sub(1, std::memory_order_seq_cst);

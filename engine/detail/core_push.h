@@ -46,12 +46,14 @@ template <class P>
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::check(std::span<const Access> accesses, const PushOptions& options,
                                                   const std::source_location& where) const {
-  bool good = options.priority >= 0 && options.priority < kPriorities && accesses.size() <= kMaxAccesses;
-  for (const Access& a : accesses) good = good && a.variable && a.variable->core == this;
-  if (!good) [[unlikely]]
+  if (options.priority < 0 || options.priority >= kPriorities || accesses.size() > kMaxAccesses) [[unlikely]]
     refuse(accesses, options, where);
+  for (const Access& a : accesses)
+    if (!a.variable || a.variable->core != this) [[unlikely]]
+      refuse(accesses, options, where);
 }
 
+/// Says what is wrong with a push.
 template <class P>
 void Core<P>::refuse(std::span<const Access> accesses, const PushOptions& options,
                      const std::source_location& where) const {
@@ -255,7 +257,7 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
       ready.start.push(op);
     } else {
       tell<P>(Step::ready, op);
-      enqueue(op);
+      enqueue(op, slot);
     }
   }
   if (!ready.empty()) process(ready, nullptr, nullptr);

@@ -141,8 +141,9 @@ struct Lane {
   typename P::template Atomic<std::uint32_t> drainers_end{0};       ///< places ever used
   alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers, started or about to
   typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
-  typename P::template Atomic<std::int32_t> spinning{0};            ///< of those, looking for work
   typename P::template Atomic<std::int32_t> failed_starts{0};       ///< since a drainer last began
+  /// Of the active ones, looking for work. Changes all the time, and is read where there is room for one more only.
+  alignas(64) typename P::template Atomic<std::int32_t> spinning{0};
   /// Ops that waiters ran, about: it changes while they do.
   alignas(64) typename P::template Atomic<std::uint32_t> helped{0};
 
