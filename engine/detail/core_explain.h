@@ -56,7 +56,7 @@ class Core<P>::Looking {
     Node* gone = nullptr;
     {
       std::lock_guard lock(core_.look_mutex_);
-      if (core_.lookers_.fetch_sub(1, std::memory_order_relaxed) == 1) gone = std::exchange(core_.kept_, nullptr);
+      if (core_.lookers_.fetch_sub(1, std::memory_order_release) == 1) gone = std::exchange(core_.kept_, nullptr);
     }
     while (gone) {
       Node* const next = reinterpret_cast<Node*>(gone->tail.load(std::memory_order_relaxed));
@@ -76,7 +76,7 @@ class Core<P>::Looking {
 template <class P>
 bool Core<P>::keep_for_lookers(Node* node) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (lookers_.load(std::memory_order_relaxed) == 0) return false;
+  if (lookers_.load(std::memory_order_acquire) == 0) return false;  // none since a look that saw it, if one did
   std::lock_guard lock(look_mutex_);
   if (lookers_.load(std::memory_order_relaxed) == 0) return false;
   // It has no tokens any more, so its tail serves as a link: this must not fail.

@@ -266,18 +266,17 @@ TEST(Errors, Rule6OnPoisonRunSeesEachAccessesError) {
 // ---- 12: wait and borrow
 
 TEST(Errors, Rule12WaitMeansReadableNow) {
+  Gate gate, reader;  // the engine goes first, and waits for those in them
+  Signal reading;
+  int value = 0;
   QuietEngine engine;
   const Variable v = engine.variable();
-  Gate gate;
-  int value = 0;
   engine.push([&] { gate.pass(), value = 1; }, {write(v)});
   EXPECT_FALSE(engine.wait_for(v, std::chrono::milliseconds(1)));
   EXPECT_TRUE(engine.wait_for(engine.variable(), std::chrono::nanoseconds(0)));
   gate.open();
   engine.wait(v);
   EXPECT_EQ(value, 1);
-  Signal reading;
-  Gate reader;
   engine.push([&] { reading.raise(), reader.pass(); }, {read(v)});
   reading.wait();
   engine.wait(v);  // a reader is in nobody's way

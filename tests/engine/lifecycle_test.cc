@@ -33,9 +33,9 @@ TEST(Lifecycle, Case24TenThousandStartsAndStops) {
   long live = 0;
   for (int i = 0; i < kCycles; ++i) {
     if (i == kCycles / 10) memory = resident_bytes(), threads = threads_now(), live = testing::Allocations::live.load();
+    std::atomic<int> ran{0};
     QuietEngine engine({.threads = 1 + i % 3});
     const Variable v = engine.variable();
-    std::atomic<int> ran{0};
     for (int k = 0; k < 5; ++k) engine.push([&] { ran.fetch_add(1); }, {update(v)});
     if (i % 4 == 0) engine.push([] { throw std::runtime_error("x"); }, {write(v)});
     if (i % 2 == 0) continue;

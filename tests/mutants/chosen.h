@@ -62,9 +62,10 @@ inline std::uint32_t turn = 0;
 /// The strand that runs, as it stands.
 inline detail::Sight sight() { return detail::running_sight ? *detail::running_sight : detail::Sight{}; }
 /// Reads or writes a cell that stands for something the explorer cannot check.
-inline void touch(detail::Cell& cell, const detail::Sight& me, bool writes) {
+inline void touch(detail::Cell& cell, const detail::Sight& me, bool writes,
+                  const char* what = "a place in a batch is filled before it was emptied") {
   if (!detail::running_sight || (writes ? cell.write(me) : cell.read(me)) || broken) return;
-  broken = "a place in a batch is filled before it was emptied";
+  broken = what;
 }
 inline bool one_in(int n) { return n > 0 && ++turn % static_cast<std::uint32_t>(n) == 0; }
 inline int first_starts = 0, first_slots = 0;  ///< so many fail: starts, and looks of drainers for a slot
