@@ -103,7 +103,9 @@ std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::stead
     std::lock_guard lock(seen_mutex_);
     for (int i = 0; i < static_cast<int>(seen.ops.size()); ++i) {
       const LookedOp& op = seen.ops[static_cast<std::size_t>(i)];
-      Seen& known = seen_[op.id & 0xffffffffu];
+      const std::size_t index = op.id & 0xffffffffu;
+      if (index >= seen_.size()) continue;  // in a record that there was not as this look began
+      Seen& known = seen_[index];
       // Behind much work that goes on an op waits long, and nothing is wrong.
       if (known.reported || !late(i) || !late(story.root(i))) continue;
       // Nobody is behind a wait that was given up, or one that its op tells of.

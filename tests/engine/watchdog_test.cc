@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "watched.h"
@@ -83,8 +85,7 @@ const Hang hangs[] = {
      {.simulated_gpus = 2},
      [](Planted& p) {
        p.kernel("kernel", {write(p.v("x"))}, 0);
-       // Another stream's op is issued at once, and its device waits.
-       p.until(p.op("other", {read(p.v("x")), write(p.v("y"))}, sim(1)), "waits for x");
+       p.issued("other", {read(p.v("x")), write(p.v("y"))}, 1);
        p.op("print", {read(p.v("y"))});
      },
      {"  {print} ... waits for y behind {other} ... behind {kernel}", "  {other} ... waits for x behind {kernel}",
@@ -268,6 +269,27 @@ TEST(Watchdog, WorkThatGoesOnIsNotReported) {
 }
 
 /// An op that moves and stands again is named again.
+/// Each thread's first push makes records that there were not as a look began.
+TEST(Watchdog, RecordsAreAddedWhileItLooks) {
+  for (int i = 0; i < 20; ++i) {
+    Gate gate;
+    Watched engine;
+    const Variable v = engine.variable("v");
+    std::atomic<int> pushed{0};
+    std::vector<std::thread> threads;
+    for (int k = 0; k < 12; ++k)
+      threads.emplace_back([&] {
+        engine.push([&] { gate.pass(); }, {write(v)}, {.name = "held"});
+        ++pushed;
+        gate.pass();  // a thread that ends leaves its records to the next
+      });
+    while (pushed.load() < 12) engine.overdue(std::chrono::nanoseconds(0));
+    EXPECT_EQ(engine.in_flight(), 12U);
+    gate.open();
+    for (std::thread& t : threads) t.join();
+  }
+}
+
 TEST(Watchdog, EachStallIsReportedOnce) {
   Watched engine({.threads = 1});
   const Variable x = engine.variable("x");

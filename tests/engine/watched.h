@@ -125,6 +125,15 @@ class Planted : public Watched {
     until(t, "issued");
     return t;
   }
+  /// One that is issued at once, to a device that waits for something.
+  Ticket issued(const char* name, std::vector<Access> accesses, int device, Site site = Site::current()) {
+    sites_[name] = site;
+    Signal& begun = signal();
+    const Ticket t = push([&begun] { begun.raise(); }, accesses, {.on = sim(device), .name = name}, site);
+    begun.wait();
+    until(t, "waits for");  // from here on it has returned
+    return t;
+  }
   /// A Borrow of this thread, known as `name`.
   void borrowed(const char* name, Access access, Site site = Site::current()) {
     sites_[name] = site;
