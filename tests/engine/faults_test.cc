@@ -22,7 +22,11 @@ using testing::programs;
 using testing::QuietEngine;
 using testing::Trial;
 
+#ifdef SLUICE_SANITIZED  // which slow all down
+constexpr auto kNoHang = std::chrono::seconds(6);
+#else
 constexpr auto kNoHang = std::chrono::seconds(2);
+#endif
 FaultPoint starts;
 
 void fail_start() {
