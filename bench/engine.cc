@@ -49,6 +49,17 @@ void chains(benchmark::State& state) {
   });
 }
 
+/// A power of two of variables, one after another in no order that a cache could guess.
+void scattered(benchmark::State& state) {
+  run(state, static_cast<int>(state.range(1)), [](sluice::Engine& engine, auto& v) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < kOps; ++i) {
+      at = at * 1664525 + 1013904223;  // Numerical Recipes' generator: its upper bits are the random ones
+      engine.push([] {}, {sluice::update(v[(at >> 12) & (v.size() - 1)])});
+    }
+  });
+}
+
 void one_writer_sixteen_readers(benchmark::State& state) {
   run(state, 1, [](sluice::Engine& engine, auto& v) {
     for (int i = 0; i < kOps; ++i)
@@ -136,6 +147,11 @@ BENCHMARK(independent)->Apply(settings);
 BENCHMARK(chains)
     ->ArgNames({"threads", "chains"})
     ->ArgsProduct({{1, 2}, {1, 1024}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(scattered)
+    ->ArgNames({"threads", "variables"})
+    ->ArgsProduct({{1, 2}, {1 << 10, 1 << 13, 1 << 17, 1 << 20}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(one_writer_sixteen_readers)->Apply(settings);

@@ -76,7 +76,7 @@ class Core<P>::Looking {
 template <class P>
 bool Core<P>::keep_for_lookers(Node* node) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (lookers_.load(std::memory_order_acquire) == 0) return false;  // none since a look that saw it, if one did
+  if (lookers_.load(std::memory_order_acquire) == 0) return false;  // behind all that looks before read of it
   std::lock_guard lock(look_mutex_);
   if (lookers_.load(std::memory_order_relaxed) == 0) return false;
   // It has no tokens any more, so its tail serves as a link: this must not fail.

@@ -268,7 +268,6 @@ TEST(Watchdog, WorkThatGoesOnIsNotReported) {
   EXPECT_EQ(engine.reports, "");
 }
 
-/// An op that moves and stands again is named again.
 /// Each thread's first push makes records that there were not as a look began.
 TEST(Watchdog, RecordsAreAddedWhileItLooks) {
   for (int i = 0; i < 20; ++i) {
@@ -290,6 +289,7 @@ TEST(Watchdog, RecordsAreAddedWhileItLooks) {
   }
 }
 
+/// An op that moves and stands again is named again.
 TEST(Watchdog, EachStallIsReportedOnce) {
   Watched engine({.threads = 1});
   const Variable x = engine.variable("x");
