@@ -20,6 +20,7 @@
 #include "sluice/engine/detail/chain.h"
 #include "sluice/engine/detail/counters.h"
 #include "sluice/engine/detail/look.h"
+#include "sluice/engine/detail/prefetch.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
 
@@ -109,7 +110,7 @@ class Core final : public CoreBase {
   /// Asks for lines of the record that lies so many behind this one: to be written.
   template <class... Offsets>
   static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
-    (__builtin_prefetch(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets, 1), ...);
+    (prefetch_to_write(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets), ...);
   }
   /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over. Returns
   /// the bits that any of its tokens has.
@@ -122,11 +123,11 @@ class Core final : public CoreBase {
       states |= state;
       if (!(state & kNext)) continue;
       const Token<P>* const next = op->inline_tokens[i].next;
-      __builtin_prefetch(next, 1);
+      prefetch_to_write(next);
       // Its record, unless it is on the heap.
       const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
-      __builtin_prefetch(reinterpret_cast<const void*>(record), 1);
-      __builtin_prefetch(reinterpret_cast<const void*>(record + kClosureLine), 0);
+      prefetch_to_write(reinterpret_cast<const void*>(record));
+      prefetch_to_read(reinterpret_cast<const void*>(record + kClosureLine));
     }
     return states;
   }
@@ -217,6 +218,7 @@ class Core final : public CoreBase {
 
   // core_drain.h
   Run* take_op(Drainer& d);
+  void gather(Drainer& d);
   Run* take_queued(Drainer& d, int priority);
   Run* pass(Drainer& d, Run* op);
   Run* take_overflow(Lane<P>& lane);

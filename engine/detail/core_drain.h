@@ -9,7 +9,7 @@ namespace sluice::detail {
 template <class P>
 struct Core<P>::Drainer {
   /// `batches`: it takes more than one op at a time, and lets others know where they are.
-  Drainer(Lane<P>& l, Slot<P>& s, bool batches = true) : lane(l), slot(s) {
+  Drainer(Core& c, Lane<P>& l, Slot<P>& s, bool batches = true) : core(c), lane(l), slot(s) {
     for (std::uint32_t i = 0; batches && i < lane.drainers.size() && place < 0; ++i) {
       Slot<P>* nobody = nullptr;
       if (!lane.drainers[i].compare_exchange_strong(nobody, &slot, std::memory_order_acq_rel)) continue;
@@ -24,12 +24,10 @@ struct Core<P>::Drainer {
     slot.batch_shared = false;
     if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
   }
-  /// Polls for a while. Each look at an empty queue takes a cache line from the pusher. Where worker and pusher are in
-  /// step, an op or two at a time, that slows both; then what the pusher gathers in a moment comes in one go.
+  /// Polls for a while.
   template <class Look>
   Run* look_around(Look&& look) {
-    const bool paused = in_step >= 16;
-    for (int k = paused ? P::kGatherPauses : 0; k > 0; --k) P::pause();
+    if (in_step >= 4) core.gather(*this);
     // A waiter that runs what it pushed is quicker alone, and would have to call this drainer back: stay, and look now
     // and then.
     const auto helped = [&] {
@@ -39,12 +37,9 @@ struct Core<P>::Drainer {
     int between = helped() ? P::kGatherPauses : 1, left = P::kDrainSpins;
     for (int i = 0;; ++i) {
       for (int k = 0; k < between; ++k) P::pause();
+      for (int k = P::kGatherPauses; k > 0 && lane.gathering.load(std::memory_order_relaxed); --k) P::pause();
       if (Run* op = look()) {
-        if (paused) {
-          if (found < 8) in_step = 0;
-        } else {
-          in_step = i < 3 && found < 8 ? in_step + 1 : 0;
-        }
+        in_step = i < 3 && found < 8 ? in_step + 1 : 0;
         return op;
       }
       left -= between;
@@ -60,16 +55,41 @@ struct Core<P>::Drainer {
   Drainer(const Drainer&) = delete;
   Drainer& operator=(const Drainer&) = delete;
 
+  Core& core;
   Lane<P>& lane;
   Slot<P>& slot;
   int place = -1;                 ///< among the lane's drainers; without one it takes no batches
   std::size_t found = 0;          ///< ops, when it last found any in a queue
-  int in_step = 0;                ///< times in a row that it found few at once
+  int in_step = 0;                ///< times in a row that it found few at once, and at the first looks
+  int in_vain = 0, passed = 0;    ///< gather(): how often not to, since it was in vain; of those, still to come
   int since = 0;                  ///< ops since it last looked at the queues
   bool fresh = true;              ///< it has just come, or come back: there is work, perhaps for more than one
   std::uint32_t turn = 0;         ///< looks at the queues
   std::uint32_t seen_helped = 0;  ///< of the lane's, when it last looked around
 };
+
+/// Where worker and pushers are in step, an op or two at a time, each waits for the cache lines that the other writes,
+/// and both are slow (three to five times, on a Xeon). So a worker that finds itself there waits until the pushers are
+/// a good way ahead, as long as they push. Where they do not, it was in vain, and is tried less and less often.
+template <class P>
+void Core<P>::gather(Drainer& d) {
+  if (d.passed > 0) {
+    --d.passed;
+    return;
+  }
+  d.in_step = 0;
+  d.lane.gathering.store(true, std::memory_order_relaxed);  // or another would take them one by one meanwhile
+  bool moves = true, enough = false;
+  for (std::int64_t before = twice_in_flight(1); moves && !enough;) {
+    for (int k = P::kGatherPauses; k > 0; --k) P::pause();
+    const std::int64_t now = twice_in_flight(1);
+    enough = now >= 2 * P::kGathered;
+    moves = now >= before + 2 * P::kGatheredAtOnce;
+    before = now;
+  }
+  d.lane.gathering.store(false, std::memory_order_relaxed);
+  d.passed = d.in_vain = enough ? 0 : std::min(2 * d.in_vain + 1, 255);
+}
 
 /// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
 /// priority the first choice, so that none starves.
@@ -105,13 +125,9 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
   Run* ops[Batch<P>::kSize];
   std::size_t most = 1;
-  // A batch that shrinks: the next one is not worth its cache lines yet (look_around).
-  const bool gathers = d.lane.width == 1 && d.in_step >= 16 && d.found < 16;
-  for (int k = gathers ? P::kGatherPauses : 0; k > 0; --k) P::pause();
   const std::size_t share = d.lane.width > 1 ? 2 * static_cast<std::size_t>(d.lane.width) : 1;
   if (d.slot.batch_shared && d.slot.batch.empty()) most = Batch<P>::kSize;
   const std::size_t count = queue.try_dequeue_bulk(ops, most, share, d.turn);
-  if (gathers && count < 8) d.in_step = 0;
   if (count == 0) return nullptr;
   d.found = count;
   for (std::size_t i = 0; i < count; ++i) prefetch(ops[i], 0, 0, kClosureLine);
@@ -166,7 +182,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   {
     Slot<P>& slot = my_slot();
-    Drainer d(lane, slot);
+    Drainer d(*this, lane, slot);
     bool again = true;
     while (again) {
       {
@@ -216,10 +232,10 @@ void Core<P>::work(Drainer& d) {
       // written.
       if (d.slot.far_behind && !op->is(kCaptured)) prefetch(op, kAhead, 0);
       Run* next = execute(op, d.slot, &lane);
-      // Right behind the pusher in a chain, each has to wait for the lines that the other writes.
+      // Right behind the pusher in a chain it finds an op each time, and is in step all the same.
       if (next && d.slot.last_in_chains >= 8) {
         d.slot.last_in_chains = 0;
-        for (int k = P::kGatherPauses; k > 0; --k) P::pause();
+        gather(d);
       }
       if (next && d.since >= 64) {
         if (has_work(lane)) {

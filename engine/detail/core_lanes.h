@@ -163,7 +163,7 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
   ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   {
     const Doing<P> doing(slot, Activity::running);
-    Drainer d(lane, slot, batches);
+    Drainer d(*this, lane, slot, batches);
     for (int spins = 0; !enough();) {
       Run* op = take_op(d);
       if (!op) {

@@ -48,6 +48,7 @@ template <class P>
                                                   const std::source_location& where) const {
   if (options.priority < 0 || options.priority >= kPriorities || accesses.size() > kMaxAccesses) [[unlikely]]
     refuse(accesses, options, where);
+  for (const Access& a : accesses) prefetch_to_write(a.variable);  // its tail is to change
   for (const Access& a : accesses)
     if (!a.variable || a.variable->core != this) [[unlikely]]
       refuse(accesses, options, where);

@@ -63,7 +63,7 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
     Lane<P>& lane = *lanes_[op->lane];
     op->start_pending.store(op->predecessors, std::memory_order_relaxed);  // for the next run
     const std::uint32_t* const list = program.successors.data() + op->first_successor;
-    for (std::uint32_t k = 0; k < std::min(op->successors, 8U); ++k) __builtin_prefetch(&program.ops[list[k]], 1);
+    for (std::uint32_t k = 0; k < std::min(op->successors, 8U); ++k) prefetch_to_write(&program.ops[list[k]]);
     if (here && !(op->path & (kOnStream | kAsync | kOwnScope)) && program.flags.load(std::memory_order_acquire) == 0 &&
         !cancel_all_.load(std::memory_order_relaxed)) {
       state.core = this;

@@ -244,7 +244,7 @@ struct ExplorePolicy {
   static constexpr int kWaitSpins = 1, kCapSpins = 1;
   static constexpr int kWaitYields = 0;
   static constexpr int kDrainSpins = 1;
-  static constexpr int kGatherPauses = 1, kStartPauses = 1;
+  static constexpr int kGatherPauses = 1, kGathered = 4, kGatheredAtOnce = 1, kStartPauses = 1;
   static constexpr std::chrono::milliseconds kTick{20};
 
   class Parker {

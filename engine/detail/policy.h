@@ -130,7 +130,9 @@ struct SystemPolicy {
   static constexpr int kCapSpins = 20;                                  ///< the same at a cap
   static constexpr int kDrainSpins = 300;                               ///< pauses of a drainer before it leaves
   static constexpr int kStartPauses = 20;                               ///< of who would start one more drainer
-  static constexpr int kGatherPauses = 60;               ///< of a drainer that is in step with the pusher
+  static constexpr int kGatherPauses = 60;               ///< of a drainer in step with the pushers, at a time
+  static constexpr int kGathered = 256;                  ///< ops in flight after which it goes on
+  static constexpr int kGatheredAtOnce = 4;              ///< and fewer in that time are none
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 
   /// Where one thread waits to be told. A signal is kept until the wait; the wait may return early.

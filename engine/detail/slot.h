@@ -146,6 +146,7 @@ struct Lane {
   alignas(64) typename P::template Atomic<std::int32_t> spinning{0};
   /// Ops that waiters ran, about: it changes while they do.
   alignas(64) typename P::template Atomic<std::uint32_t> helped{0};
+  typename P::template Atomic<bool> gathering{false};  ///< a drainer lets the pushers get ahead (Core::gather)
 
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };
