@@ -23,6 +23,11 @@ template <class P>
 Token<P>* marked_tail() {
   return &marked_mark<P>;
 }
+/// The tail of a variable that no handle names any more: it goes with this token.
+template <class P>
+Token<P>* unnamed_tail(Token<P>* tail) {
+  return reinterpret_cast<Token<P>*>(reinterpret_cast<std::uintptr_t>(tail) | 1);
+}
 template <class P>
 bool is_idle(const Token<P>* tail) {
   return !tail || tail == marked_tail<P>();
@@ -36,8 +41,8 @@ class Chain {
 
   /// Sets `bits` on a token and does all that follows: the op's own counts, what its successor gains, and so on down
   /// the chain. `retire(op, variable)` is called once for each token that nobody will touch again: one that is done and
-  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `variable`: the
-  /// token left it without a token, and the reference that a chain has to its variable is the callee's; else null.
+  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `variable`: no
+  /// handle and no other token names it, and it is the callee's to delete; else null.
   template <class Pending, class Retire>
   [[gnu::always_inline]] static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Pending&& pending,
                                              Retire&& retire) {
@@ -49,7 +54,7 @@ class Chain {
       const bool exclusive = token->exclusive(), on_stream = op->is(kOnStream);
       Tok* next = nullptr;
       std::uint32_t old = token->state.load(std::memory_order_acquire), now;
-      bool detached = false;
+      bool detached = false, unnamed = false;
       for (;;) {
         now = old | bits;
         if (now & kNext) {
@@ -59,8 +64,9 @@ class Chain {
           // itself meanwhile could close this record under the compare-exchange.
           Tok* expected = token;
           Tok* const idle = now & (exclusive ? kLeavesMark : kMarked) ? marked_tail<P>() : nullptr;
-          if (variable->tail.compare_exchange_strong(expected, idle, std::memory_order_acq_rel)) {
-            detached = true;
+          detached = variable->tail.compare_exchange_strong(expected, idle, std::memory_order_acq_rel);
+          unnamed = expected == unnamed_tail<P>(token);
+          if (detached || unnamed) {
             token->state.store(now, std::memory_order_relaxed);  // the variable may go, and who looks must see it
             break;
           }
@@ -75,12 +81,23 @@ class Chain {
         if (token->state.compare_exchange_weak(old, now, std::memory_order_acq_rel, std::memory_order_acquire)) break;
       }
       const std::uint32_t passed = next ? rights_passed(now, exclusive) & ~rights_passed(old, exclusive) : 0;
-      const bool last = detached || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
+      const bool last = detached || unnamed || ((now & kRetired) == kRetired && (old & kRetired) != kRetired);
       if (now & ~old & kAllRights) count_down(op, exclusive, on_stream, now & ~old, ready, pending);
-      if (last) retire(op, detached ? variable : nullptr);
+      if (last) retire(op, unnamed ? variable : nullptr);
       token = passed ? next : nullptr;
       bits = passed;
     }
+  }
+
+  /// The last handle of the variable went: nobody will link a token any more. True: there is none either, and the
+  /// variable is the caller's to delete; else it is the last token's (advance).
+  static bool leave(VariableNode<P>& variable) {
+    Tok* tail = variable.tail.load(std::memory_order_acquire);
+    while (!is_idle<P>(tail))
+      if (variable.tail.compare_exchange_weak(tail, unnamed_tail<P>(tail), std::memory_order_release,
+                                              std::memory_order_acquire))
+        return false;
+    return true;
   }
 
   /// Links all tokens of `op` at one instant. Tokens are sorted by variable, each variable once. `counts(missing)` is
@@ -112,7 +129,6 @@ class Chain {
     for (int i = 0; i < n; ++i)
       if (is_idle<P>(tokens[i].next)) {
         grant(tokens[i], std::exchange(tokens[i].next, nullptr));
-        hold(tokens[i]);
         tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
       }
     if (missing == 0) return true;
@@ -147,26 +163,22 @@ class Chain {
   [[gnu::always_inline]] static Tok* take_one(Tok& token, Counts&& counts) {
     auto& tail = token.variable->tail;
     Tok* before = tail.load(std::memory_order_acquire);
-    bool held = false;
     for (int spins = 0;;) {
       if (before == locked_tail<P>()) {
         wait_turn(spins);
         before = tail.load(std::memory_order_acquire);
         continue;
       }
-      // Not yet visible to anybody: plain stores. Undone below if another pusher comes first.
+      // Not yet visible to anybody: plain stores, and others if another pusher comes first.
       counts(is_idle<P>(before) ? 0 : 1);
       if (is_idle<P>(before)) {
         grant(token, before);
-        if (!std::exchange(held, true)) hold(token);
       } else {
         token.state.store(0, std::memory_order_relaxed);
       }
       if (tail.compare_exchange_weak(before, &token, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
     tell<P>(Step::link, token.op);
-    if (held && !is_idle<P>(before))
-      token.variable->refs.fetch_sub(1, std::memory_order_relaxed);  // not the last: the pusher's is
     return before;
   }
 
@@ -174,8 +186,6 @@ class Chain {
     if (++spins > 100) P::yield();
     P::pause();
   }
-  /// A chain that has tokens has a reference to its variable.
-  static void hold(Tok& token) { token.variable->refs.fetch_add(1, std::memory_order_relaxed); }
   /// The first in its chain has all rights at once, and hears of the variable's mark here.
   static void grant(Tok& token, const Tok* before) {
     token.state.store(before ? kAllRights | kMarked : kAllRights, std::memory_order_relaxed);

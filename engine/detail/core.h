@@ -248,7 +248,8 @@ class Core final : public CoreBase {
   void tell_ticket_waiters(std::uint64_t id);
   void finish_internal(Op* op, ReadyList<P>& ready);
   void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
-  void retire(Op* op, Node* idle);
+  void retire(Op* op, Node* unnamed);
+  void delete_node(Node* node) noexcept;
   void record_trace(Op* op, bool failed);
 
   // core_async.h

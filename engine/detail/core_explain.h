@@ -35,6 +35,8 @@ class Core<P>::Pinned {
   /// As it was when the record was pinned.
   std::uint64_t word() const { return word_; }
   bool begun() const { return op_.phase.load(std::memory_order_relaxed) != Phase::queued; }
+  /// Its variables may have gone before anybody looked.
+  bool passing() const { return op_.phase.load(std::memory_order_relaxed) >= Phase::passing; }
 
  private:
   Core& core_;
@@ -102,7 +104,7 @@ Look Core<P>::look() {
     for (std::uint32_t s = 0; s < slabs; ++s)
       for (Op& op : slabs_[s].load(std::memory_order_relaxed)->ops) {
         const Pinned pinned(*this, op);
-        if (!pinned) continue;
+        if (!pinned || pinned.passing()) continue;
         RareParts<P>& parts = rare(&op);
         LookedOp o{};
         o.id = (generation_of(pinned.word()) & 0xffffffffu) << 32 | op.index;

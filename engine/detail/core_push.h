@@ -305,7 +305,7 @@ template <class P>
   if (n) {
     startable = Chain<P>::link(
         list.data(), n, ready, counts, [this](Op* o) -> Atomic<std::int32_t>& { return rare(o).finish_pending; },
-        [this](Op* o, Node* idle) { retire(o, idle); });
+        [this](Op* o, Node* unnamed) { retire(o, unnamed); });
   } else {
     counts(0);
   }

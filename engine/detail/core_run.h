@@ -232,6 +232,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     parts.clear();
   }
   std::uint64_t retired = 1;  // the op's own reference
+  op->phase.store(Phase::passing, std::memory_order_relaxed);
   for (Token<P>& t : tokens(op)) advance(t, kIssued | kDone | pass_mark(op, t, error), ready, op, retired);
   if (bytes) {
     bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
@@ -245,6 +246,7 @@ template <class P>
 [[gnu::always_inline]] inline void Core<P>::finish_clean(Op* op, Slot<P>& slot, ReadyList<P>& ready) {
   tell<P>(Step::done, op);
   std::uint64_t retired = 1;
+  op->phase.store(Phase::passing, std::memory_order_relaxed);
   for (std::uint32_t i = 0, n = op->inline_count(); i < n; ++i)
     advance(op->inline_tokens[i], kIssued | kDone, ready, op, retired);
   close(op, slot, retired, true, true);
@@ -314,17 +316,17 @@ template <class P>
 void Core<P>::advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired) {
   Chain<P>::advance(
       &token, bits, ready, [this](Op* op) -> Atomic<std::int32_t>& { return rare(op).finish_pending; },
-      [this, self, &retired](Op* op, Node* idle) {
-        if (op != self) return retire(op, idle);
+      [this, self, &retired](Op* op, Node* unnamed) {
+        if (op != self) return retire(op, unnamed);
         ++retired;
-        if (idle) Variable dropped(idle);
+        if (unnamed) delete_node(unnamed);
       });
 }
 
-/// Nobody touches a token of the op again. `idle`: it was the last of this variable, whose chain's reference goes.
+/// Nobody touches a token of the op again. `unnamed`: it was the last to name this variable.
 template <class P>
-void Core<P>::retire(Op* op, Node* idle) {
-  if (idle) Variable dropped(idle);
+void Core<P>::retire(Op* op, Node* unnamed) {
+  if (unnamed) delete_node(unnamed);
   drop(op, 1, false);
 }
 

@@ -72,6 +72,11 @@ VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
 template <class P>
 void Core<P>::delete_variable(VariableBase* variable) noexcept {
   Node* node = static_cast<Node*>(variable);
+  if (Chain<P>::leave(*node)) delete_node(node);
+}
+
+template <class P>
+void Core<P>::delete_node(Node* node) noexcept {
   if (poisoned(node->mark.load(std::memory_order_relaxed)) && !forked_.load(std::memory_order_relaxed))
     clear_poison(*node);
   if (!keep_for_lookers(node)) delete node;

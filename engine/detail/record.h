@@ -228,8 +228,13 @@ struct Runnable {
   int priority() const { return path >> kPriorityShift; }
 };
 
-/// How far an op is. Written without locked instructions by the thread that runs it (Core::begin, Core::drop).
-enum class Phase : std::uint8_t { queued, begun, ending };
+/// How far an op is. Written without locked instructions by the thread that runs it (Core::begin, finish, drop).
+enum class Phase : std::uint8_t {
+  queued,
+  begun,
+  passing,  ///< its tokens leave their variables, which may go before the tokens say so
+  ending,
+};
 
 /// Four cache lines. The first has all that a worker needs to run and finish an op of one variable, but for the closure
 /// in the third; what names the op is in the fourth.

@@ -216,6 +216,20 @@ std::string threads(std::uint64_t seed) {
                  true);
 }
 
+/// The last handle of a variable goes as an op that fails leaves it.
+std::string dropped(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   for (int i = 0; i < 3; ++i) {
+                     const Variable mine = b.engine->variable("mine");
+                     b.engine->push([] { throw std::runtime_error("x"); }, {write(mine)});
+                   }
+                   b.throws(ErrorKind::failed, [&] { b.engine->wait_all(); });
+                 }});
+}
+
 }  // namespace
 
 std::vector<Drawn> chain_programs() {
@@ -227,7 +241,8 @@ std::vector<Drawn> chain_programs() {
           {"poisoned", poisoned},
           {"reuse", reuse},
           {"many tokens", many_tokens},
-          {"threads", threads}};
+          {"threads", threads},
+          {"dropped", dropped, "variable.tail"}};
 }
 
 }  // namespace sluice::mutants

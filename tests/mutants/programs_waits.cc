@@ -335,6 +335,38 @@ std::string looks(std::uint64_t seed) {
                                   }});
 }
 
+/// Who looks while an op is pushed in a record that was used before: it has no turn yet.
+std::string looks_at_pushed(std::uint64_t seed) {
+  struct Shared : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<bool> begun{false}, looked{false};
+  };
+  auto bed = std::make_unique<Shared>(seed);
+  Shared& b = *bed;
+  b.make({.threads = 1}, 1);
+  const auto until = [](const ExplorePolicy::Atomic<bool>& flag) {
+    while (!flag.load(std::memory_order_acquire)) ExplorePolicy::pause();
+  };
+  const auto pusher = [&b, until] {
+    for (int i = 0; i < 16; ++i) b.push_update(b.x[0]).wait();  // two blocks of records, and back to the first
+    b.engine->push(
+        [&b, until] {
+          b.begun.store(true, std::memory_order_release);
+          until(b.looked);
+        },
+        {update(b.x[0].variable)});
+    b.push_update(b.x[0]);
+  };
+  const auto looker = [&b, until] {
+    until(b.begun);
+    const detail::Look look = b.core->look();
+    for (const detail::LookedAccess& a : look.accesses)
+      if (a.has_turn && !look.ops[a.op].running) b.fail("an op that waits is said to have its turn");
+    b.looked.store(true, std::memory_order_release);
+  };
+  return run_bed(std::move(bed), {pusher, looker});
+}
+
 }  // namespace
 
 std::vector<Drawn> wait_programs() {
@@ -346,7 +378,8 @@ std::vector<Drawn> wait_programs() {
           {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
           {"helpers", helpers},
           {"counted", counted, "slot.completed.store(completed + 1"},
-          {"looks", looks}};
+          {"looks", looks},
+          {"looks at pushed", looks_at_pushed, "the variable may go, and who looks must see it"}};
 }
 
 }  // namespace sluice::mutants
