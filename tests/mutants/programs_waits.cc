@@ -318,11 +318,12 @@ std::string looks(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   b.make({.threads = 1}, 2);
-  const auto pusher = [&b] {
+  const std::size_t bytes = b.chance(50) ? 8 : 0;  // with them it ends by another path
+  const auto pusher = [&b, bytes] {
     for (int i = 0; i < 3; ++i) {
       {  // A variable that goes with its last op, before that op is done with the others.
         const Variable mine = b.engine->variable("mine"), later = b.engine->variable("later");
-        b.engine->push([] {}, {update(mine), read(later), read(b.x[0].variable)});
+        b.engine->push([] {}, {update(mine), read(later), read(b.x[0].variable)}, {.bytes = bytes});
       }
       b.push_update(b.x[0]);
       if (i == 1) b.engine->borrow(read(b.x[1].variable)).release();
@@ -378,7 +379,7 @@ std::vector<Drawn> wait_programs() {
           {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
           {"helpers", helpers},
           {"counted", counted, "slot.completed.store(completed + 1"},
-          {"looks", looks},
+          {"looks", looks, "Phase::passing"},
           {"looks at pushed", looks_at_pushed, "the variable may go, and who looks must see it"}};
 }
 
