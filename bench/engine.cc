@@ -4,10 +4,12 @@
 //   bench_engine [--benchmark_repetitions=9 --benchmark_report_aggregates_only=true]
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -49,15 +51,42 @@ void chains(benchmark::State& state) {
   });
 }
 
-/// A power of two of variables, one after another in no order that a cache could guess.
+/// Nanoseconds for a cache line of so many, one after another in no order that a cache could guess: what a miss costs.
+double chase(std::size_t lines) {
+  struct alignas(64) Line {
+    std::size_t next;
+  };
+  std::vector<std::size_t> order(lines);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  std::vector<Line> line(lines);
+  for (std::size_t i = 0; i < lines; ++i) line[order[i]].next = order[(i + 1) % lines];
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < lines; ++i) at = line[at].next;
+  constexpr int kSteps = 1 << 18;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSteps; ++i) at = line[at].next;
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+  benchmark::DoNotOptimize(at);
+  return time.count() / kSteps;
+}
+
+/// An update each of so many variables, which lie in memory in no order; the handles lie in a row. Beside it what one
+/// miss costs among so many lines: beyond the cache the cost may grow by that for each access.
 void scattered(benchmark::State& state) {
-  run(state, static_cast<int>(state.range(1)), [](sluice::Engine& engine, auto& v) {
-    std::size_t at = 0;
-    for (std::size_t i = 0; i < kOps; ++i) {
-      at = at * 1664525 + 1013904223;  // Numerical Recipes' generator: its upper bits are the random ones
-      engine.push([] {}, {sluice::update(v[(at >> 12) & (v.size() - 1)])});
-    }
-  });
+  sluice::Engine engine(options(state));
+  std::vector<sluice::Variable> v(static_cast<std::size_t>(state.range(1)));
+  for (sluice::Variable& x : v) x = engine.variable();
+  std::shuffle(v.begin(), v.end(), std::mt19937(1));
+  const double miss = chase(v.size());
+  std::size_t at = 0;
+  for (auto _ : state) {
+    for (int i = 0; i < kOps; ++i) engine.push([] {}, {sluice::update(v[at++ % v.size()])});
+    engine.wait_all();
+  }
+  state.counters["ns_per_op"] = benchmark::Counter(static_cast<double>(state.iterations()) * kOps * 1e-9,
+                                                   benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_miss"] = miss;
 }
 
 void one_writer_sixteen_readers(benchmark::State& state) {
