@@ -20,6 +20,7 @@
 #include "sluice/engine/detail/chain.h"
 #include "sluice/engine/detail/counters.h"
 #include "sluice/engine/detail/look.h"
+#include "sluice/engine/detail/nodes.h"
 #include "sluice/engine/detail/prefetch.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
@@ -385,7 +386,8 @@ class Core final : public CoreBase {
 
   std::mutex look_mutex_;
   std::atomic<int> lookers_{0};  ///< changed under the mutex
-  Node* kept_ = nullptr;         ///< variables that went while somebody looked, linked by their tails
+  Nodes<P> nodes_;
+  Node* kept_ = nullptr;  ///< variables that went while somebody looked, linked by their tails
 };
 
 }  // namespace sluice::detail

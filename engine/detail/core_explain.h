@@ -62,7 +62,7 @@ class Core<P>::Looking {
     }
     while (gone) {
       Node* const next = reinterpret_cast<Node*>(gone->tail.load(std::memory_order_relaxed));
-      delete gone;
+      core_.nodes_.end(gone, core_.forked_.load(std::memory_order_relaxed));
       gone = next;
     }
   }

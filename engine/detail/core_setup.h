@@ -56,7 +56,7 @@ Core<P>::~Core() {
 template <class P>
 VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
   refuse_forked("variable");
-  auto* node = new Node;
+  Node* const node = nodes_.make();
   node->core = this;
   // A variable keeps its engine's core alive: a handle may outlive the Engine.
   node->keep = shared_from_this();
@@ -79,7 +79,7 @@ template <class P>
 void Core<P>::delete_node(Node* node) noexcept {
   if (poisoned(node->mark.load(std::memory_order_relaxed)) && !forked_.load(std::memory_order_relaxed))
     clear_poison(*node);
-  if (!keep_for_lookers(node)) delete node;
+  if (!keep_for_lookers(node)) nodes_.end(node, forked_.load(std::memory_order_relaxed));
 }
 
 template <class P>
