@@ -1,7 +1,10 @@
-// Where variables lie: side by side, a cache line each. malloc would put them up to three lines apart, and a program
-// with many of them would wait for page tables too.
+// Where variables lie: side by side, a cache line each, and many of them in large pages. malloc would put them up to
+// three lines apart, and a program with many of them would wait for page tables too.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -30,14 +33,26 @@ class Nodes {
  public:
   using Node = VariableNode<P>;
 
+  Nodes() = default;
+  ~Nodes() {
+    for (const Slab& slab : slabs_) ::operator delete(slab.nodes, slab.alignment());
+  }
+  Nodes(const Nodes&) = delete;
+  Nodes& operator=(const Nodes&) = delete;
+
   /// Throws bad_alloc.
   Node* make() {
     static_assert(sizeof(Node) == 64 || !std::is_same_v<typename P::template Plain<int>, int>);
     std::lock_guard lock(mutex_);
-    if (!free_) add_slab();
-    Place* const place = free_;
-    SLUICE_IN_USE(place, sizeof(Node));
-    free_ = place->next;
+    void* place = free_;
+    if (place) {
+      SLUICE_IN_USE(place, sizeof(Node));
+      free_ = free_->next;
+    } else {
+      if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
+      place = slabs_.back().nodes + slabs_.back().used++;
+      SLUICE_IN_USE(place, sizeof(Node));
+    }
     return new (place) Node;
   }
 
@@ -53,21 +68,31 @@ class Nodes {
   }
 
  private:
-  static constexpr std::size_t kSlab = 64;
+  static constexpr std::size_t kHugePage = 2u << 20;
+  static constexpr std::size_t kFew = 64, kMany = kHugePage / 64;  ///< nodes of the first slab, and of the largest
   struct Place {
     Place* next;
   };
-  struct alignas(Node) Slab {
-    std::byte places[kSlab][sizeof(Node)];
+  struct Slab {
+    Node* nodes;
+    std::size_t count;
+    std::size_t used;
+    std::size_t size() const { return count * sizeof(Node); }
+    std::align_val_t alignment() const { return std::align_val_t{count < kMany ? alignof(Node) : kHugePage}; }
   };
+  /// Twice as large as the last, until that is a large page: then it asks the system for one.
   void add_slab() {
-    slabs_.push_back(std::make_unique<Slab>());
-    for (std::size_t i = kSlab; i > 0; --i) free_ = new (slabs_.back()->places[i - 1]) Place{free_};
+    Slab slab{nullptr, slabs_.empty() ? kFew : std::min(kMany, std::size_t{2} * slabs_.back().count), 0};
+    slabs_.reserve(slabs_.size() + 1);
+    slab.nodes = static_cast<Node*>(::operator new(slab.size(), slab.alignment()));
+    if (slab.count == kMany) madvise(slab.nodes, slab.size(), MADV_HUGEPAGE);  // where there is none: as before
+    SLUICE_NOT_IN_USE(slab.nodes, slab.size());
+    slabs_.push_back(slab);
   }
 
   std::mutex mutex_;
   Place* free_ = nullptr;
-  std::vector<std::unique_ptr<Slab>> slabs_;
+  std::vector<Slab> slabs_;
 };
 
 }  // namespace sluice::detail

@@ -2,6 +2,9 @@
 // what tests/soak.sh runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "soak.h"
 #include "support.h"
 
@@ -32,6 +35,38 @@ TEST(Bounds, Case30AnOpInFlightCostsLittle) {
 #ifndef SLUICE_SANITIZED
   EXPECT_TRUE(r.frugal());
 #endif
+}
+
+/// A cache line, and what is left of a large page; those that come after take their places.
+TEST(Bounds, AnIdleVariableTakesACacheLine) {
+#ifdef SLUICE_SANITIZED
+  constexpr std::size_t kVariables = 40'000;  // more than one large page's
+#else
+  constexpr std::size_t kVariables = 250'000;
+#endif
+  Engine engine({.mode_given = true, .threads = 1});
+  std::vector<int> values(kVariables, 0);
+  std::vector<Variable> v(kVariables);
+  const std::size_t start = testing::resident_bytes();
+  const auto fill = [&] { std::ranges::generate(v, [&] { return engine.variable(); }); };
+  for (int round = 0; round < 3; ++round) {
+    fill();
+    const std::size_t grown = testing::resident_bytes() - start;
+    std::printf("%zu variables: %zu KiB\n", kVariables, grown >> 10);
+#ifndef SLUICE_SANITIZED
+    if (round == 0) {
+      EXPECT_LE(grown, 64 * kVariables + (std::size_t{3} << 20));
+    }
+    if (round == 2) {
+      EXPECT_LE(grown, 64 * kVariables + (std::size_t{26} << 20)) << "with the records of two rounds";
+    }
+#endif
+    for (int k = 0; k < 2; ++k)
+      for (std::size_t i = 0; i < kVariables; ++i) engine.push([&values, i] { ++values[i]; }, {update(v[i])});
+    std::ranges::fill(v, Variable());
+  }
+  engine.wait_all();
+  EXPECT_EQ(std::ranges::count(values, 6), static_cast<std::ptrdiff_t>(kVariables));
 }
 
 TEST(Bounds, Case22CountersComeRound) {
