@@ -121,6 +121,29 @@ std::string all_of_it(std::uint64_t seed) {
                                   }});
 }
 
+/// Everything that another thread pushed: what is over already when the waiter comes to its record, too.
+std::string all_of_others(std::uint64_t seed) {
+  struct Shared : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<bool> pushed{false};
+  };
+  auto bed = std::make_unique<Shared>(seed);
+  Shared& b = *bed;
+  b.make({.threads = 2}, 2);
+  const auto pusher = [&b] {
+    b.push_update(b.x[0]);
+    ++b.x[1].updates;
+    b.engine->push([&b] { b.slow(), b.update_value(b.x[1]); }, {update(b.x[1].variable)});
+    b.pushed.store(true, std::memory_order_release);
+  };
+  const auto waiter = [&b] {
+    while (!b.pushed.load(std::memory_order_acquire)) ExplorePolicy::pause();
+    b.engine->wait_all({.help = false});
+    if (b.x[0].number.load(relaxed) < 1 || b.x[1].number.load(relaxed) < 1) b.fail("wait_all ended before an op");
+  };
+  return run_bed(std::move(bed), {pusher, waiter});
+}
+
 /// A wait that can never end must throw; those beside it that can must not.
 std::string deadlocks(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -374,6 +397,7 @@ std::vector<Drawn> wait_programs() {
   return {{"tickets", tickets},
           {"limits", limits},
           {"all of it", all_of_it},
+          {"all of others", all_of_others, "word = slab.ops[i].word.load("},
           {"deadlocks", deadlocks},
           {"late answers", late_answers},
           {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
