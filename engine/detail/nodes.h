@@ -1,4 +1,4 @@
-// Where variables lie: side by side, a cache line each, and many of them in large pages. malloc would put them up to
+// Where variables lie: side by side, a cache line each, and many of them in huge pages. malloc would put them up to
 // three lines apart, and a program with many of them would wait for page tables too.
 #pragma once
 
@@ -80,7 +80,7 @@ class Nodes {
     std::size_t size() const { return count * sizeof(Node); }
     std::align_val_t alignment() const { return std::align_val_t{count < kMany ? alignof(Node) : kHugePage}; }
   };
-  /// Twice as large as the last, until that is a large page: then it asks the system for one.
+  /// Twice as large as the last, until that is a huge page: then it asks the system for one.
   void add_slab() {
     Slab slab{nullptr, slabs_.empty() ? kFew : std::min(kMany, std::size_t{2} * slabs_.back().count), 0};
     slabs_.reserve(slabs_.size() + 1);

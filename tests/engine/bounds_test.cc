@@ -37,10 +37,10 @@ TEST(Bounds, Case30AnOpInFlightCostsLittle) {
 #endif
 }
 
-/// A cache line, and what is left of a large page; those that come after take their places.
+/// A cache line, and what is left of a huge page; those that come after take their places.
 TEST(Bounds, AnIdleVariableTakesACacheLine) {
 #ifdef SLUICE_SANITIZED
-  constexpr std::size_t kVariables = 40'000;  // more than one large page's
+  constexpr std::size_t kVariables = 40'000;  // more than one huge page's
 #else
   constexpr std::size_t kVariables = 250'000;
 #endif
