@@ -116,6 +116,15 @@ bool Explorer::compare(const Trail& trail, std::uint64_t value, std::uint64_t* e
   return succeeds;
 }
 
+void Explorer::tell(Told& told) {
+  if (told.run != memory_.run()) told = {memory_.run(), {}};
+  told.view.join(current_->sight.view);
+}
+
+void Explorer::learn(const Told& told) {
+  if (told.run == memory_.run()) current_->sight.view.join(told.view);
+}
+
 void Explorer::fence() {
   point();
   Memory::step(current_->sight);

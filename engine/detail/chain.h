@@ -92,6 +92,7 @@ class Chain {
   /// The last handle of the variable went: nobody will link a token any more. True: there is none either, and the
   /// variable is the caller's to delete; else it is the last token's (advance).
   static bool leave(VariableNode<P>& variable) {
+    variable.handles.gone();
     Tok* tail = variable.tail.load(std::memory_order_acquire);
     while (!is_idle<P>(tail))
       if (variable.tail.compare_exchange_weak(tail, unnamed_tail<P>(tail), std::memory_order_release,
@@ -129,7 +130,7 @@ class Chain {
     for (int i = 0; i < n; ++i)
       if (is_idle<P>(tokens[i].next)) {
         grant(tokens[i], std::exchange(tokens[i].next, nullptr));
-        tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
+        become_tail(tokens[i]);
       }
     if (missing == 0) return true;
     // From the last connection on the op is not ours. A token that has rights is linked already.
@@ -137,7 +138,7 @@ class Chain {
       if (tokens[i].state.load(std::memory_order_relaxed) != 0) continue;
       Tok* before = std::exchange(tokens[i].next, nullptr);
       --missing;
-      tokens[i].variable->tail.store(&tokens[i], std::memory_order_release);
+      become_tail(tokens[i]);
       connect(before, &tokens[i], ready, pending, retire);
     }
     return false;
@@ -158,10 +159,16 @@ class Chain {
     }
   }
 
-  /// The same for the only token of an op: it becomes the tail at once.
+  static void become_tail(Tok& token) {
+    token.variable->tail.store(&token, std::memory_order_release);
+    token.variable->handles.used();
+  }
+
+  /// As take, for the only token of an op: it becomes the tail at once.
   template <class Counts>
   [[gnu::always_inline]] static Tok* take_one(Tok& token, Counts&& counts) {
-    auto& tail = token.variable->tail;
+    VariableNode<P>& variable = *token.variable;
+    auto& tail = variable.tail;
     Tok* before = tail.load(std::memory_order_acquire);
     for (int spins = 0;;) {
       if (before == locked_tail<P>()) {
@@ -178,6 +185,7 @@ class Chain {
       }
       if (tail.compare_exchange_weak(before, &token, std::memory_order_acq_rel, std::memory_order_acquire)) break;
     }
+    variable.handles.used();
     tell<P>(Step::link, token.op);
     return before;
   }

@@ -164,6 +164,19 @@ struct ExplorePolicy {
     mutable Cell cell_;
   };
 
+  class HandleOrder {
+   public:
+    void used() {
+      if (Explorer::inside()) Explorer::get().tell(known_);
+    }
+    void gone() {
+      if (Explorer::inside()) Explorer::get().learn(known_);
+    }
+
+   private:
+    Told known_;
+  };
+
   class Mutex {
    public:
     void lock() {

@@ -73,6 +73,12 @@ struct Location {
   StoreRecord& last() { return record(newest); }
 };
 
+/// What strands told each other by other means than the policy's.
+struct Told {
+  std::uint32_t run = 0;
+  View view;
+};
+
 /// A strand's part of the memory.
 struct Sight {
   int strand = 0;

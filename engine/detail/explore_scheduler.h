@@ -79,6 +79,10 @@ class Explorer {
   std::uint32_t run_number() const { return memory_.run(); }
   int value(int count) { return count > 1 ? decider_->value(count) : 0; }
   void note(std::uint64_t what) { hash_ += Draw(what ^ stamp())(); }
+  /// The caller releases, and acquires, by something that the explorer does not see. No step: whoever may learn can
+  /// only come after those that told.
+  void tell(Told& told);
+  void learn(const Told& told);
   /// A read or a write of a field that is no atomic.
   void plain(Cell& cell, bool writes, const char* what) {
     if (!(writes ? cell.write(*running_sight) : cell.read(*running_sight))) [[unlikely]]

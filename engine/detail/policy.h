@@ -34,6 +34,12 @@ struct SystemPolicy {
   /// class.
   template <class T>
   using Plain = T;
+  /// That each use of a variable's handle happens before its last handle goes: the count of handles (variable.h) sees
+  /// to it, of which the explorer knows only this.
+  struct HandleOrder {
+    void used() {}
+    void gone() {}
+  };
   using Mutex = std::mutex;
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 

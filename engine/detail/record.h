@@ -111,6 +111,7 @@ struct alignas(64) VariableNode : VariableBase {
   typename P::template Atomic<Mark> mark{Mark::none};    ///< changed by the op that has the variable alone
   std::unique_ptr<VariableRare> rare;                    ///< made once, under the core's error mutex
   std::shared_ptr<CoreBase> keep;                        ///< a handle may outlive its Engine
+  [[no_unique_address]] typename P::HandleOrder handles;
 };
 
 /// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "explore_search.h"
 #include "support.h"
 
 namespace sluice {
@@ -109,6 +110,35 @@ TEST(Explore, WaitsErrorsAndCompletions) {
     ASSERT_EQ(value, 12) << "seed " << seed;
     ASSERT_EQ(threw, "bad: x") << "seed " << seed;
   }
+}
+
+/// Whoever drops the last handle of a variable knows of each push that named it, and leaves it to the op: or else the
+/// op would poison the variable that takes its place.
+TEST(Explore, TheLastHandleKnowsOfEveryPush) {
+  std::string threw;
+  const testing::Search search = testing::every_schedule(
+      2,
+      [&] {
+        Engine engine({.mode = EngineMode::explore, .mode_given = true, .threads = 1});
+        engine.on_unobserved_error([](const ErrorRoot&) {});
+        Variable one = engine.variable(), two = one;
+        const bool ended = Explorer::get().run({
+            [&] {
+              engine.push([] { throw std::runtime_error("x"); }, {update(one)});
+              one = {};
+            },
+            [&] {
+              two = {};
+              const Variable next = engine.variable();
+              engine.push([] {}, {update(next)});
+              threw = testing::failure([&] { engine.wait(next); });
+            },
+        });
+        return ended && threw.empty() && !Explorer::get().race();
+      },
+      kSeeds * 5);
+  EXPECT_EQ(search.bad, 0u) << threw << "; " << search.first_bad;
+  EXPECT_GT(search.distinct, 500u);
 }
 
 TEST(Explore, AWaitThatCanNeverEndThrows) {
