@@ -230,6 +230,26 @@ std::string dropped(std::uint64_t seed) {
                  }});
 }
 
+/// A captured program names a variable for as long as it lives, and no longer.
+std::string captured(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({}, 1);
+  return run_bed(std::move(bed), {[&b] {
+                   Value& v = b.x[0];
+                   {
+                     const Program program = b.engine->capture(
+                         [&] { b.engine->push([&b, &v] { b.update_value(v); }, {update(v.variable)}); });
+                     for (std::uint64_t replays = b.below(3); replays > 0; --replays) {
+                       ++v.updates;
+                       b.engine->replay(program);
+                     }
+                     if (b.chance(50)) b.engine->wait_all();
+                   }
+                   if (b.engine->variable() == v.variable) b.fail("a variable went while it had a handle");
+                 }});
+}
+
 }  // namespace
 
 std::vector<Drawn> chain_programs() {
@@ -242,7 +262,8 @@ std::vector<Drawn> chain_programs() {
           {"reuse", reuse},
           {"many tokens", many_tokens},
           {"threads", threads},
-          {"dropped", dropped, "variable.tail"}};
+          {"dropped", dropped, "variable.tail"},
+          {"captured", captured, "node->refs"}};
 }
 
 }  // namespace sluice::mutants
