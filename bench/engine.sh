@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The engine's speed beside systems that do the same job, in interleaved runs.
 #
-#   bench/engine.sh [--quick] [--rounds N] [--taskflow DIR] [--mxnet DIR] [--no-install] [--build DIR]
+#   bench/engine.sh [--quick] [--rounds N] [--taskflow DIR] [--mxnet DIR] [--before DIR] [--no-install]
+#                   [--build DIR]
 #
 # Installs the peers that Debian has (--no-install: goes on without those that are missing). Taskflow needs the folder
 # that holds `taskflow/taskflow.hpp`; MXNet that of the 1.9.1 wheel from PyPI, which holds libmxnet.so (pip download
-# --no-deps mxnet==1.9.1, unpacked). --rounds: 9, or 3 with --quick, which takes two minutes once all is built.
+# --no-deps mxnet==1.9.1, unpacked). --before: an older checkout of ours, whose library runs the same program; it has a
+# line of its own beside the best peer. --rounds: 9, or 3 with --quick, which takes two minutes once all is built.
 #
 # In each round each pattern is a turn: a ping-pong reading (a cache line to another core and back) and then one run of
 # each side, in an order that changes with the round. Turns whose reading is 200 ns or more are "far" and stand apart.
@@ -13,16 +15,17 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
+source "$root/bench/sides.sh"
 
 wrong() { echo "error: $1" >&2; exit 2; }
 
-quick=() rounds="" taskflow="" mxnet="" install=() failures=0 build=$root/build/bench
+quick=() rounds="" taskflow="" mxnet="" before="" install=() failures=0 build=$root/build/bench
 while [ $# -gt 0 ]; do
   case $1 in
-    --help | -h) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --quick) quick=(--quick); shift ;;
     --no-install) install=(--no-install); shift ;;
-    --rounds | --taskflow | --mxnet | --build)
+    --rounds | --taskflow | --mxnet | --before | --build)
       [ $# -ge 2 ] || wrong "$1 wants a value"
       declare "${1#--}=$2"
       shift 2
@@ -73,6 +76,11 @@ peer() {
 }
 # side NAME COMMAND [THREADS]: one that is run for that number of threads only, or for all.
 side() { sides+=("$1"); command[$1]=$2; only[$1]=${3:-}; }
+
+if [ -n "$before" ]; then
+  build_before "$before" "$build/before" bench_engine_patterns "$log"
+  side before "$build/before/bench_engine_patterns"
+fi
 
 # A team of one thread runs each op inside its push and schedules nothing. libomp's is shown, as a floor, and is never
 # the best peer.
@@ -187,14 +195,16 @@ report() {
             key = id " " side[j]
             if (!(key in count)) continue
             row(pattern[i], t, side[j])
-            if (side[j] == "sluice" || side[j] == "serial") continue
+            if (side[j] == "sluice" || side[j] == "serial" || side[j] == "before") continue
             if (best[id] == "-" || median[key] < median[id " " best[id]]) best[id] = side[j]
           }
         }
-        printf "\npattern threads sluice_ns best_peer best_peer_ns ratio\n"
+        printf "\npattern threads sluice_ns best_peer best_peer_ns ratio%s\n", sides ~ / before/ ? " before_ns before/sluice" : ""
         for (i = 1; i <= patterns; i++) for (t = 1; t <= 2; t++) {
           id = pattern[i] " " t; own = id " sluice"; peer = id " " best[id]
-          if ((own in median) || (peer in median)) print id, figure(own), best[id], figure(peer), ratio(peer, own)
+          if ((own in median) || (peer in median))
+            print id, figure(own), best[id], figure(peer), ratio(peer, own),
+              sides ~ / before/ ? figure(id " before") " " ratio(id " before", own) : ""
         }
       }'
 }

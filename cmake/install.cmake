@@ -1,5 +1,5 @@
-# The installed package: public headers under include/sluice/ in the folders they have here, both libraries, and
-# find_package(sluice [COMPONENTS engine]) for sluice::sluice and sluice::engine.
+# The installed package: public headers under include/sluice/ in the folders they have here, the libraries, and
+# find_package(sluice [COMPONENTS engine]) for sluice::sluice, or sluice::engine and sluice::providers alone.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
@@ -11,9 +11,9 @@ foreach(folder engine resources ndarray operators autograd nn parallel)
 endforeach()
 
 # Two export sets, so that one who wants the engine alone needs no BLAS and no oneDNN.
-set_target_properties(sluice_engine sluice PROPERTIES
+set_target_properties(sluice_engine sluice_providers sluice PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
-install(TARGETS sluice_engine EXPORT sluiceEngineTargets)
+install(TARGETS sluice_engine sluice_providers EXPORT sluiceEngineTargets)
 install(TARGETS sluice EXPORT sluiceTargets)
 install(EXPORT sluiceEngineTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
 install(EXPORT sluiceTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})

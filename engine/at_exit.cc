@@ -9,10 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/detail/policy.h"
@@ -26,6 +28,7 @@ struct Engines {
   std::mutex mutex;
   struct Entry {
     std::weak_ptr<CoreBase> core;
+    std::weak_ptr<Watchdog> watchdog;
     std::shared_ptr<CoreBase> left_by_parent;  ///< in a forked child: never destroyed, there are no threads to join
   };
   std::vector<Entry> all;
@@ -66,15 +69,25 @@ void leave_from_a_body(int status, void*) {
 
 struct ExitWait {
   ~ExitWait() {
-    std::vector<std::shared_ptr<CoreBase>> alive;
+    std::vector<std::pair<std::shared_ptr<CoreBase>, std::shared_ptr<Watchdog>>> alive;
     {
       std::lock_guard lock(engines().mutex);
       for (const auto& engine : engines().all)
-        if (auto core = engine.core.lock()) alive.push_back(std::move(core));
+        if (auto core = engine.core.lock()) alive.emplace_back(std::move(core), engine.watchdog.lock());
     }
-    for (const auto& core : alive) core->settle(std::chrono::seconds(30));
+    const ExitTime time(true);
+    for (const auto& [core, watchdog] : alive) {
+      const auto settle = [&](std::chrono::nanoseconds limit) { return core->settle(limit); };
+      try {
+        watchdog ? wait_and_tell(time.left(), *watchdog, settle) : settle(time.left());
+      } catch (...) {  // of the hook that was told
+      }
+    }
   }
 };
+
+std::atomic<std::int64_t> exit_limit{std::int64_t{30} * 1'000'000'000}, exit_spent{0};  ///< nanoseconds
+std::atomic<bool> exiting{false};
 
 }  // namespace
 
@@ -88,7 +101,33 @@ void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
   static_cast<void>(once);
   std::lock_guard lock(engines().mutex);
   std::erase_if(engines().all, [](const auto& engine) { return engine.core.expired(); });
-  engines().all.push_back({core, nullptr});
+  engines().all.push_back({core, {}, nullptr});
+}
+
+void tell_at_exit(const std::shared_ptr<CoreBase>& core, const std::weak_ptr<Watchdog>& watchdog) {
+  std::lock_guard lock(engines().mutex);
+  for (auto& engine : engines().all)
+    if (!engine.core.owner_before(core) && !core.owner_before(engine.core)) engine.watchdog = watchdog;
+}
+
+void set_exit_limit(std::chrono::nanoseconds limit) { exit_limit.store(limit.count(), std::memory_order_relaxed); }
+
+ExitTime::ExitTime(bool at_exit) {
+  if (at_exit) exiting.store(true, std::memory_order_relaxed);
+}
+
+// Waits are what is counted, not the time since the first: who ends the main thread alone ends no process.
+ExitTime::~ExitTime() {
+  if (!exiting.load(std::memory_order_relaxed)) return;
+  const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start_;
+  exit_spent.fetch_add(spent.count(), std::memory_order_relaxed);
+}
+
+std::chrono::nanoseconds ExitTime::left() const {
+  const std::chrono::nanoseconds now = std::chrono::steady_clock::now() - start_,
+                                 before(exit_spent.load(std::memory_order_relaxed)),
+                                 all(exit_limit.load(std::memory_order_relaxed));
+  return std::max(all - before - now, std::chrono::nanoseconds(0));
 }
 
 void arm_exit_wait() {

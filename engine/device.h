@@ -6,10 +6,12 @@
 
 namespace sluice {
 
-enum class DeviceKind : std::uint8_t { cpu, gpu, sim };
+enum class DeviceKind : std::uint8_t { cpu, gpu, sim, null };
+inline constexpr int kDeviceKinds = 4;
 
-/// A logical device. CPU devices are as many as SLUICE_LOGICAL_CPUS (default 1) and share the cores; `sim` devices
-/// are streams simulated on the host (EngineOptions::simulated_gpus), for tests of the issue/complete protocol.
+/// A logical device. CPU devices are as many as SLUICE_LOGICAL_CPUS (default 1) and share the cores. The others are
+/// there where a provider of their kind was given (EngineOptions::providers): `sim` devices are simulated on the host,
+/// and a `null` device does nothing, at once: it shows what the host pays.
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
   std::uint8_t index = 0;
@@ -26,15 +28,16 @@ constexpr std::uint8_t device_number(int index) {
 constexpr Device cpu(int index = 0) { return {DeviceKind::cpu, detail::device_number(index)}; }
 constexpr Device gpu(int index = 0) { return {DeviceKind::gpu, detail::device_number(index)}; }
 constexpr Device sim(int index = 0) { return {DeviceKind::sim, detail::device_number(index)}; }
+constexpr Device null(int index = 0) { return {DeviceKind::null, detail::device_number(index)}; }
 
 /// "cpu(0)".
 inline std::string to_string(Device d) {
-  constexpr const char* names[] = {"cpu", "gpu", "sim"};
+  constexpr const char* names[kDeviceKinds] = {"cpu", "gpu", "sim", "null"};
   return std::string(names[static_cast<int>(d.kind)]) + "(" + std::to_string(d.index) + ")";
 }
 
-/// Each device has a compute lane and two copy lanes; the I/O lane is one for the engine. On a `sim` device the
-/// compute and copy lanes are streams of their own.
+/// Each device has a compute lane and two copy lanes; the I/O lane is one for the engine. Where the device has streams
+/// each of its lanes is one.
 enum class LaneKind : std::uint8_t { compute, copy_in, copy_out, io };
 
 /// Where an operation runs. Made from a Device it means that device's compute lane.

@@ -15,6 +15,12 @@
 #include "sluice/engine/detail/watchdog.h"
 
 namespace sluice {
+
+ScopeState& current_scope() {
+  detail::thread_state().scope_touched = true;
+  return detail::ThreadObject<ScopeState>::get();
+}
+
 namespace detail {
 
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
@@ -38,16 +44,19 @@ std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_
   return value;
 }
 
-/// SLUICE_WATCHDOG, in seconds; 0 where it is unset or empty.
-std::chrono::nanoseconds watchdog_limit() {
-  const char* text = std::getenv("SLUICE_WATCHDOG");
-  if (!text || !*text) return std::chrono::nanoseconds(0);
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end || !(seconds >= 0.001 && seconds <= 1e8))
-    throw UsageError("SLUICE_WATCHDOG=" + std::string(text) + ": seconds, from 0.001 to 100000000, are wanted");
+/// Seconds from the environment; `fallback` where it is unset or empty. Throws UsageError for anything else.
+std::chrono::nanoseconds environment_seconds(const char* name, double fallback, const char* low) {
+  const char* text = std::getenv(name);
+  double seconds = fallback;
+  if (text && *text) {
+    char* end = nullptr;
+    seconds = std::strtod(text, &end);
+    if (*end || !(seconds >= std::strtod(low, nullptr) && seconds <= 1e8))
+      throw UsageError(std::string(name) + "=" + text + ": seconds, from " + low + " to 100000000, are wanted");
+  }
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
+std::chrono::nanoseconds watchdog_limit() { return environment_seconds("SLUICE_WATCHDOG", 0, "0.001"); }
 
 std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterStart& counters = {}) {
   EngineMode mode = given.mode;
@@ -78,15 +87,24 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   options.threads = static_cast<int>(number("threads", given.threads, "SLUICE_THREADS", cores, 1024));
   options.logical_cpus = static_cast<int>(number("logical_cpus", given.logical_cpus, "SLUICE_LOGICAL_CPUS", 1, 200));
-  if (given.simulated_gpus < 0 || given.simulated_gpus > 64)
-    throw UsageError("EngineOptions: simulated_gpus = " + std::to_string(given.simulated_gpus) + " is not in 0..64");
-  options.simulated_gpus = given.simulated_gpus;
-  options.simulated_delay = given.simulated_delay;
+  options.providers.push_back(make_cpu_provider(options.logical_cpus));
+  for (const ProviderFactory& make : given.providers) {
+    std::shared_ptr<Provider> provider = make ? make() : nullptr;
+    if (!provider) throw UsageError("EngineOptions: an empty provider");
+    for (const auto& other : options.providers)
+      if (other->kind() == provider->kind())
+        throw UsageError("EngineOptions: two providers of " + to_string(Device{provider->kind(), 0}));
+    if (provider->devices() < 0 || provider->devices() > 64)
+      throw UsageError("EngineOptions: " + std::to_string(provider->devices()) + " devices are not in 0..64");
+    options.providers.push_back(std::move(provider));
+  }
+  options.device_limit = given.device_limit;
   options.max_ops = static_cast<std::int64_t>(
       number("max_ops", static_cast<std::int64_t>(given.max_ops), "SLUICE_MAX_OPS", 16384, 1'000'000));
   options.max_bytes = number("max_bytes", static_cast<std::int64_t>(given.max_bytes), "SLUICE_MAX_BYTES",
-                             std::uint64_t{4} << 30, std::uint64_t{1} << 62);
+                             std::uint64_t{4} << 30, std::uint64_t{1} << 60);
   options.log_order = given.log_order;
+  set_exit_limit(environment_seconds("SLUICE_EXIT_SECONDS", 30, "0"));
   options.counters = counters;
   if (mode == EngineMode::explore) return make_exploring_core(options, seed);
   auto core = std::make_shared<Core<SystemPolicy>>(options);
@@ -112,7 +130,18 @@ bool Ticket::wait_for(std::chrono::nanoseconds limit) const {
 }
 bool Ticket::cancel() const { return core_ && core_->ticket_cancel(index_, generation_); }
 
+void* detail::CoreBase::keep(Device device, const std::function<std::shared_ptr<void>()>& make) {
+  std::atomic<void*>& there = kept_[static_cast<std::size_t>(device.kind)][device.index];
+  if (void* kept = there.load(std::memory_order_acquire)) return kept;
+  std::lock_guard lock(keep_mutex_);
+  if (void* kept = there.load(std::memory_order_relaxed)) return kept;
+  kept_alive_.push_back(make());
+  there.store(kept_alive_.back().get(), std::memory_order_release);
+  return kept_alive_.back().get();
+}
 bool Context::cancelled() const { return core_->cancelled(operation_); }
+void Context::await_issued() { core_->await_issued(device_.kind); }
+std::uint64_t Context::settled_errors(Device device) const { return core_->settled_errors(device); }
 ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
 void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
 
@@ -130,12 +159,26 @@ void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
 
 Engine::Engine(const EngineOptions& options) : Engine(detail::make_core(options)) {}
 Engine::Engine(std::shared_ptr<detail::CoreBase> core)
-    : core_(std::move(core)), watchdog_(std::make_unique<detail::Watchdog>(core_)) {}
+    : core_(std::move(core)), watchdog_(std::make_shared<detail::Watchdog>(core_)) {
+  detail::tell_at_exit(core_, watchdog_);
+}
+
+/// Waits for what is in flight; says what that is when it takes more than a second. `drain`: for all of it, else only
+/// for what is ready or running.
+bool Engine::end(std::chrono::nanoseconds limit, bool drain) {
+  return detail::wait_and_tell(limit, *watchdog_, [&](std::chrono::nanoseconds time) {
+    return drain ? core_->stop(StopMode::drain, time) : core_->settle(time);
+  });
+}
 
 Engine::~Engine() {
   if (!core_) return;
   try {
-    if (!stop(StopMode::drain)) stop(StopMode::cancel, std::chrono::seconds(1));
+    const detail::ExitTime time;
+    const std::chrono::nanoseconds all = time.left(), last = all / 30;
+    const bool cancelled = cancelled_.load();
+    if (end(all - last, !cancelled) && !cancelled) return;
+    stop(StopMode::cancel, last);
   } catch (...) {
   }
 }
@@ -152,7 +195,10 @@ Engine& Engine::instance() {
       Engine& e = Engine::instance();
       if (detail::thread_state().operation) return;  // a body called exit(): it cannot wait for itself
       try {
-        e.stop(StopMode::drain);
+        {
+          const detail::ExitTime time(true);
+          if (!e.end(time.left(), true)) e.stop(StopMode::drain, std::chrono::nanoseconds(0));
+        }
         e.watch(std::chrono::nanoseconds(0));  // what its hook names may go from here on
         if (const char* file = std::getenv("SLUICE_TRACE"); file && *file) write_trace(file, e.stop_trace());
       } catch (const ForkedError&) {
@@ -192,8 +238,9 @@ Ticket Engine::push_recover(const Variable& variable, std::source_location where
 }
 Borrow Engine::borrow(Access access, std::source_location where) { return core_->borrow(access, where); }
 bool Engine::stop(StopMode mode, std::chrono::nanoseconds deadline) {
+  if (mode == StopMode::cancel) cancelled_.store(true);
   const bool done = core_->stop(mode, deadline);
-  if (!done) watchdog_->report_open();
+  if (!done) watchdog_->report_open("stop: the deadline came with ", " in flight.");
   return done;
 }
 std::string Engine::explain_variable(const Variable& variable) const { return watchdog_->explain(variable.get()); }
@@ -211,6 +258,11 @@ void Engine::on_unobserved_error(std::function<void(const ErrorRoot&)> hook) { c
 std::size_t Engine::in_flight() const { return core_->in_flight(); }
 int Engine::threads(Device device) const { return core_->threads(device); }
 int Engine::device_count(DeviceKind kind) const { return core_->device_count(kind); }
+std::shared_ptr<Provider> Engine::provider(Device device) const { return core_->provider(device); }
+void* Engine::keep(Device device, const std::function<std::shared_ptr<void>()>& make) {
+  return core_->keep(device, make);
+}
+LaneStats Engine::lane_stats(const Place& place) const { return core_->lane_stats(place); }
 void Engine::start_trace() { core_->start_trace(); }
 std::vector<TraceEvent> Engine::stop_trace() { return core_->stop_trace(); }
 std::vector<LoggedPush> Engine::take_order() { return core_->take_order(); }

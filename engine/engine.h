@@ -9,11 +9,14 @@
 // may be called from any thread, ops included, unless it says otherwise.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <concepts>
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <source_location>
 #include <span>
 #include <string>
@@ -23,6 +26,7 @@
 #include "sluice/engine/errors.h"
 #include "sluice/engine/operation.h"
 #include "sluice/engine/program.h"
+#include "sluice/engine/provider.h"
 #include "sluice/engine/scope.h"
 #include "sluice/engine/trace.h"
 #include "sluice/engine/variable.h"
@@ -42,11 +46,19 @@ struct EngineOptions {
   bool mode_given = false;  ///< true: `mode` and the seed count, whatever the environment says
   int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
   int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
-  int simulated_gpus = 0;                        ///< devices sim(i) with simulated streams [0]
-  std::chrono::microseconds simulated_delay{0};  ///< device time of each simulated kernel
-  std::size_t max_ops = 0;                       ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;                     ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight
-  bool log_order = false;                        ///< keep the order in which pushes took effect (take_order)
+  std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
+  std::chrono::nanoseconds device_limit{0};  ///< a device that answers nothing for so long is given up for lost [never]
+  std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
+  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight, at most 2^60
+  bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
+};
+
+/// What a lane of a device with streams has done since the engine was made.
+struct LaneStats {
+  std::uint64_t issued = 0, finished = 0;  ///< ops; the difference is in flight
+  std::uint64_t points = 0;                ///< recorded: each stands for all that was issued before it
+  std::uint64_t waits = 0;                 ///< for other streams, on the device
+  std::uint64_t covered = 0;               ///< ops that those waits wait for beyond what they must
 };
 
 namespace detail {
@@ -64,7 +76,7 @@ class Ticket {
   /// known a moment before the ticket says it.
   bool done() const;
   /// Blocks until then. Throws the op's error: the root that it failed with or was skipped for (kept for the latest
-  /// 65,536 failed ops at least). Inside an op: throws Error (deadlock) if the wait can never end.
+  /// 65,536 failed ops at least). Inside an op: throws Error (deadlock) if the wait can never end (Engine::wait).
   void wait() const;
   /// As wait(), but returns false when the time is over first.
   bool wait_for(std::chrono::nanoseconds limit) const;
@@ -83,7 +95,8 @@ class Ticket {
 };
 
 /// Holds a variable for the host, as an op would, until released or destroyed (on any thread). Move-only. While the
-/// thread that took it blocks in a wait it counts as held: a wait that only its release could end throws.
+/// thread that took it blocks in a wait it counts as held: a wait that only its release could end throws. One that a
+/// body took counts so in this body alone.
 class Borrow {
  public:
   Borrow() = default;
@@ -100,10 +113,10 @@ class Borrow {
 };
 
 struct LoggedPush {
-  std::uint64_t id;  ///< Ticket::id of the op; 0 for a wait
-  const char* name;
-  std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed or waited; 0 from outside
-  const void* variable = nullptr;  ///< of a wait or a recovery: Variable::get()
+  std::uint64_t id;                ///< Ticket::id of the op; 0 for a wait or a borrow
+  const char* name;                ///< of the op; else "wait", "borrow" or "recover"
+  std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed, waited or borrowed; 0 from outside
+  const void* variable = nullptr;  ///< of a wait, a borrow or a recovery: Variable::get()
 };
 
 enum class StopMode : std::uint8_t { drain, cancel };
@@ -128,12 +141,15 @@ class Engine {
  public:
   /// Throws UsageError for options out of range. Starts no thread before the first push.
   explicit Engine(const EngineOptions& options = {});
-  /// stop(drain), with a deadline of 30 s, then stop(cancel).
+  /// stop(drain), then, a thirtieth of the time before it is over, stop(cancel): SLUICE_EXIT_SECONDS [30] in all. Where
+  /// that takes more than a second it tells watch's hook, or stderr, what it waits for. After a stop(cancel) it waits
+  /// for bodies that still run, and hardly for Completions and Borrows that are open: nothing begins any more.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// The process's engine, made from the environment at first use, drained at exit and never destroyed.
+  /// The process's engine, made from the environment at first use, drained at exit and never destroyed. The end of a
+  /// process waits for all engines together no longer than SLUICE_EXIT_SECONDS, and says after a second what for.
   static Engine& instance();
 
   /// A new variable. `has_value = false`: its value comes with the first write, and until then its poison is torn.
@@ -144,8 +160,9 @@ class Engine {
   /// that touch the same variables allow. A variable named twice gets one joined access. Atomic over its variables.
   /// From outside: blocks at the caps (max_ops, max_bytes) while some op is ready or running. From an op: never blocks.
   /// Throws UsageError (null closure, unknown device or lane, a variable of another engine or none, priority out of
-  /// range), StoppedError after stop, CapError at the hard cap (four times max_ops or max_bytes); then nothing was
-  /// pushed.
+  /// range, more than 32,000 accesses), StoppedError after stop, CapError at the hard cap (four times max_ops or
+  /// max_bytes); then nothing was pushed. Costs in proportion to the number of accesses, and of many that are not named
+  /// in the order in which their variables were made, what sorting them takes.
   template <detail::Body F>
   Ticket push(F&& body, std::initializer_list<Access> accesses, const PushOptions& options = {},
               std::source_location where = std::source_location::current()) {
@@ -157,8 +174,8 @@ class Engine {
 
   /// Calls `pushes` on this thread and records what it pushes here instead of running it. A captured push returns an
   /// empty ticket (done); waits, borrows and recoveries inside throw UsageError, and so does a capture inside another.
-  /// What `pushes` throws passes through. Variables, closures and PushOptions are those of the capture: what is to vary
-  /// from replay to replay is the value of a variable.
+  /// What `pushes` throws passes through; more than 31,999 variables in all are a UsageError. Variables, closures and
+  /// PushOptions are those of the capture: what is to vary from replay to replay is the value of a variable.
   template <std::invocable F>
   Program capture(F&& pushes, const char* name = "program",
                   std::source_location where = std::source_location::current());
@@ -172,7 +189,16 @@ class Engine {
 
   /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a
   /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
-  /// thread; a wait that can never end throws Error (deadlock), at the latest when nothing else can move.
+  /// thread (in serial mode the wait runs what it needs, and nothing else). A wait that can never end, because what it
+  /// waits for stands, directly or through others, behind the op itself or behind a Borrow of its thread, throws Error
+  /// (deadlock) within some 20 ms: one wait of each such circle, while those who wait for its ops meet what comes of
+  /// that. Circles through several engines are not found, only named (explain, watch).
+  ///
+  /// A body's wait on a thread that is not the body's own, nor parallel_for's, is one from outside, also where the body
+  /// waits for that thread, and circles through it are not found. While a thread of oneTBB (a tbb::task_group in the
+  /// body) waits, each lane may have one more thread, so that what it waits for can run. A body that joins a thread of
+  /// another kind which waits for ops of the same lane may stand for ever; so may one whose task oneTBB runs inside
+  /// another body's wait for tasks (tbb::this_task_arena::isolate keeps them apart).
   void wait(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
     wait(x, WaitOptions{}, where);
   }
@@ -217,11 +243,15 @@ class Engine {
   /// then. Default: one line on stderr.
   void on_unobserved_error(std::function<void(const ErrorRoot&)> hook);
 
-  /// Ops in flight: pushed and not completed.
+  /// Ops in flight: pushed and not completed. While ops begin and end there may seem to be a few more.
   std::size_t in_flight() const;
   /// Worker threads of a CPU device's compute lane.
   int threads(Device device = cpu(0)) const;
   int device_count(DeviceKind kind = DeviceKind::cpu) const;
+  /// What stands for this kind of device. Throws UsageError where the engine has no such device.
+  std::shared_ptr<Provider> provider(Device device) const;
+  /// Zeroes for a lane without a stream.
+  LaneStats lane_stats(const Place& place) const;
 
   /// What `x`, or an op, waits for, down to the root cause, in a few sentences: "frame: 2 ops in flight. 'resize'
   /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." At any time;
@@ -239,15 +269,20 @@ class Engine {
   std::string overdue(std::chrono::nanoseconds limit,
                       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
-  /// Records every op pushed from now on, when it completes.
+  /// Records every op pushed from now on, when it completes. A recording that is on goes on.
   void start_trace();
-  /// Ends the recording and returns it, in order of start times. SLUICE_TRACE=file.json does both for the default
-  /// engine and writes the file for Perfetto when the process ends (write_trace, trace.h).
+  /// Ends the recording and returns it, in order of start times; what completes later is in none.
+  /// SLUICE_TRACE=file.json does both for the default engine and writes the file for Perfetto when the process ends
+  /// (write_trace, trace.h).
   std::vector<TraceEvent> stop_trace();
 
-  /// With EngineOptions::log_order: the pushes and waits so far, in the order in which they took effect; empties the
-  /// log.
+  /// With EngineOptions::log_order: the pushes, waits and borrows so far, in the order in which they took effect;
+  /// empties the log.
   std::vector<LoggedPush> take_order();
+
+ public:  // for floors above: what they have with a device
+  /// What `make` gave the first time that it was asked for. It goes with the engine, after the last variable.
+  void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
 
  public:  // for the engine
   explicit Engine(std::shared_ptr<detail::CoreBase> core);
@@ -259,11 +294,24 @@ class Engine {
   ErrorRef error_of(const Variable& variable) const;
   Ticket push_recover(const Variable& variable, std::source_location where);
 
+  bool end(std::chrono::nanoseconds limit, bool drain);
+
   std::shared_ptr<detail::CoreBase> core_;
-  std::unique_ptr<detail::Watchdog> watchdog_;
+  std::shared_ptr<detail::Watchdog> watchdog_;
+  std::atomic<bool> cancelled_{false};  ///< by a stop(cancel)
 };
 
 namespace detail {
+
+/// A thread that runs a body of one engine and is blocked in a wait of another.
+struct Elsewhere {
+  Operation* operation = nullptr;
+  void* lane = nullptr;
+  std::shared_ptr<CoreBase> core;  ///< the other engine's
+  std::uint64_t target = 0;        ///< id there of what it waits for
+  std::uint64_t inside = 0;        ///< the first engine's, as the next: id of the op
+  Elsewhere *next = nullptr, *before = nullptr;
+};
 
 /// The engine behind its face: one implementation for each policy (engine/detail/core.h).
 class CoreBase : public std::enable_shared_from_this<CoreBase> {
@@ -294,23 +342,38 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
                         const std::source_location& where) = 0;
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
-  /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for.
-  virtual void settle(std::chrono::nanoseconds limit) = 0;
+  /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for. False when the time
+  /// was over first.
+  virtual bool settle(std::chrono::nanoseconds limit) = 0;
   /// In a forked child: refuses everything from here on, and touches no lock.
   virtual void forked() noexcept = 0;
   virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
   virtual std::size_t in_flight() const = 0;
   virtual int threads(Device device) const = 0;
   virtual int device_count(DeviceKind kind) const = 0;
+  virtual std::shared_ptr<Provider> provider(Device device) const = 0;
+  virtual LaneStats lane_stats(const Place& place) const = 0;
+  virtual DeviceOp device_op(const Operation* operation) const = 0;
+  virtual void await_issued(DeviceKind kind) = 0;
+  virtual std::uint64_t settled_errors(Device device) const = 0;
+  void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
   virtual void start_trace() = 0;
   virtual std::vector<TraceEvent> stop_trace() = 0;
   virtual std::vector<LoggedPush> take_order() = 0;
+  virtual void stand_elsewhere(Elsewhere& wait) = 0;
+  virtual void go_on(Elsewhere& wait) = 0;
   /// What is in flight (look.h); and, for one who looks often, only the words of the op records.
   virtual Look look() = 0;
   virtual std::vector<std::uint64_t> op_words() = 0;
   /// "no error", "no value yet" or "poisoned (torn) by ...".
   virtual std::string value_state(const VariableBase* variable) = 0;
   virtual std::string outcome(std::uint32_t index, std::uint64_t generation) = 0;
+
+ private:
+  static constexpr std::size_t kMostDevices = 256;
+  std::array<std::array<std::atomic<void*>, kMostDevices>, kDeviceKinds> kept_{};
+  std::mutex keep_mutex_;
+  std::vector<std::shared_ptr<void>> kept_alive_;
 };
 
 }  // namespace detail

@@ -1,14 +1,9 @@
-// Errors as text, and the scope of a thread.
+// Errors as text.
 #include "sluice/engine/errors.h"
 
 #include <cstring>
 
-#include "sluice/engine/detail/thread_object.h"
-#include "sluice/engine/scope.h"
-
 namespace sluice {
-
-ScopeState& current_scope() { return detail::ThreadObject<ScopeState>::get(); }
 
 namespace {
 const char* base_name(const char* path) {

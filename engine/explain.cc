@@ -32,7 +32,9 @@ Story::Story(const Look& look) : look_(look), busy_(look.lanes.size()), roots_(l
   for (std::size_t i = 0; i < look.ops.size(); ++i) ids_[look.ops[i].id] = static_cast<int>(i);
   for (std::uint32_t a = 0; a < look.accesses.size(); ++a) uses_[look.accesses[a].variable].push_back(a);
   for (const LookedWait& w : look.waits) {
-    if (w.inside) {
+    if (w.elsewhere) {
+      waits_elsewhere_[w.inside] = &w;
+    } else if (w.inside) {
       waits_inside_[w.inside] = w.target;
     } else {
       ++waits_outside_[w.target];
@@ -41,7 +43,8 @@ Story::Story(const Look& look) : look_(look), busy_(look.lanes.size()), roots_(l
   // An op that waits in its body leaves its thread's place to a substitute.
   for (std::size_t i = 0; i < look.ops.size(); ++i) {
     const LookedOp& op = look.ops[i];
-    if (op.kind == OpKind::body && op.running && !op.returned && !waits_inside_.contains(op.id))
+    if (op.kind == OpKind::body && op.running && !op.returned && !waits_inside_.contains(op.id) &&
+        !waits_elsewhere_.contains(op.id))
       busy_[op.lane].push_back(static_cast<int>(i));
   }
   for (auto& ops : busy_)
@@ -53,6 +56,11 @@ Story::Story(const Look& look) : look_(look), busy_(look.lanes.size()), roots_(l
 int Story::find(std::uint64_t id) const {
   const auto it = ids_.find(id);
   return it == ids_.end() ? -1 : it->second;
+}
+
+const LookedWait* Story::elsewhere(int op) const {
+  const auto it = waits_elsewhere_.find(look_.ops[static_cast<std::size_t>(op)].id);
+  return it == waits_elsewhere_.end() ? nullptr : it->second;
 }
 
 int Story::waiters(int op) const {
@@ -136,6 +144,8 @@ Story::Cause Story::find_cause(int index) {
                                         : "is running on " + place(op) + " and blocked in its body by",
               target};
   }
+  if (const LookedWait* const w = elsewhere(index); op.running && w)
+    return {"is running and blocked in its body by another engine" + (w->says.empty() ? "" : ", where " + w->says), -1};
   const bool issues = op.on_stream && !op.running;
   const bool ordered = op.kind != OpKind::body || !op.running || (op.on_stream && op.returned);
   if (ordered) {

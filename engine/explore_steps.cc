@@ -190,12 +190,12 @@ void Explorer::lock(const Trail& trail, const std::atomic<bool>* held) {
   Memory::acquire(x, me.sight);
 }
 
-void Explorer::try_lock(const Trail& trail, bool held) {
+void Explorer::try_lock(const Trail& trail, const std::atomic<bool>* held) {
   point();
   Location& x = begin(trail, 0, false, "try_lock");
   decider_->event(current_->sight.strand, place_of(x) + 1, false);
   note(x.last().origin);
-  if (held) return current_->saw(x.number, x.last());
+  if (held->load()) return current_->saw(x.number, x.last());  // as it is now, after others had their steps
   memory_.store(x, x.newest + 1, current_->sight, std::memory_order_relaxed, true);
   Memory::acquire(x, current_->sight);
 }

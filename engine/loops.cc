@@ -10,6 +10,7 @@
 
 #include "sluice/engine/detail/policy.h"
 #include "sluice/engine/detail/slot.h"
+#include "sluice/engine/detail/thread_object.h"
 #include "sluice/engine/detail/tsan.h"
 #include "sluice/engine/scope.h"
 
@@ -27,8 +28,8 @@ class Helper {
   }
   ~Helper() {
     if (!helps_) return;
-    detail::thread_state() = state_;
     current_scope() = std::move(scope_);
+    detail::thread_state() = state_;
   }
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
@@ -43,8 +44,17 @@ struct Loop {
   const std::int64_t n, grain;
   const FunctionRef<void(std::int64_t, std::int64_t)> body;
   const detail::ThreadState& state;  ///< of the op
-  const ScopeState& scope;
+  const ScopeState scope;  ///< a copy: while helpers read it, the caller's own part of the loop may change the thread's
 };
+
+std::int64_t chunk_count(std::int64_t n, std::int64_t grain) { return n / grain + (n % grain != 0); }
+
+/// Of chunk i; the sums would overflow where n or grain is near the largest number.
+void call_chunk(const FunctionRef<void(std::int64_t, std::int64_t)>& body, std::int64_t n, std::int64_t grain,
+                std::int64_t i) {
+  const std::int64_t begin = i * grain;
+  body(begin, n - begin > grain ? begin + grain : n);
+}
 
 void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
   SLUICE_TAKES_OVER(loop);
@@ -53,7 +63,7 @@ void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
     ~Done() { SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n)); }
   } const done{loop};
   const Helper helper(loop->state, loop->scope);
-  for (std::int64_t i = first; i < last; ++i) loop->body(i * loop->grain, std::min(loop->n, (i + 1) * loop->grain));
+  for (std::int64_t i = first; i < last; ++i) call_chunk(loop->body, loop->n, loop->grain, i);
 }
 
 /// Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
@@ -63,7 +73,7 @@ void run_on_arena(Loop& loop) {
     [[maybe_unused]] Loop& loop;
     ~Finish() { SLUICE_TAKES_OVER(const_cast<std::int64_t*>(&loop.n)); }
   } const finish{loop};
-  const std::int64_t chunks = (loop.n + loop.grain - 1) / loop.grain;
+  const std::int64_t chunks = chunk_count(loop.n, loop.grain);
   tbb::this_task_arena::isolate([&] {
     tbb::parallel_for(
         tbb::blocked_range<std::int64_t>(0, chunks, 1),
@@ -96,14 +106,14 @@ int parallel_width() {
 void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int64_t, std::int64_t)> body) {
   if (n <= 0) return;
   grain = std::max<std::int64_t>(grain, 1);
-  const std::int64_t chunks = (n + grain - 1) / grain;
+  const std::int64_t chunks = chunk_count(n, grain);
   detail::ThreadState& state = detail::thread_state();
   if (chunks > 1 && parallel_width() > 1) {
-    Loop loop{n, grain, body, state, current_scope()};
+    Loop loop{n, grain, body, state, detail::ThreadObject<ScopeState>::get()};
     if (!state.joins) return run_on_arena(loop);
     if (run_joined(loop, state)) return;
   }
-  for (std::int64_t i = 0; i < chunks; ++i) body(i * grain, std::min(n, (i + 1) * grain));
+  for (std::int64_t i = 0; i < chunks; ++i) call_chunk(body, n, grain, i);
 }
 
 }  // namespace sluice

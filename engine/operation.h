@@ -41,6 +41,7 @@ struct PushOptions {
   const char* name = nullptr;       ///< lives as long as the engine (a literal); default: the operator's
   std::size_t bytes = 0;            ///< counted against EngineOptions::max_bytes until the op completes
   OnPoison on_poison = OnPoison::skip;
+  bool never_blocks = false;                 ///< at the cap of ops goes on to the hard cap, as a push from an op does
   const OperatorInfo* op = nullptr;          ///< the operator's row
   std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
 };
@@ -96,6 +97,7 @@ struct Operation {
   std::uint32_t flags = 0;
   Device scope_device;
   OpKind kind = OpKind::body;
+  bool troubled = false;                        ///< of a stream op: there is more to its end than that it is over
   std::uint32_t index = 0;                      ///< of its record
   bool wrote_nothing = false, skipped = false;  ///< the running thread's
 };
@@ -118,6 +120,14 @@ class Context {
   bool cancelled() const;
   /// The body throws, but it had written nothing: the poison it leaves is intact, and `recover` can clear it.
   void wrote_nothing() { operation_->wrote_nothing = wrote_nothing_ = true; }
+  /// On a stream lane, for a body that lacks room: blocks until all that was issued to devices of this kind is over,
+  /// and what it used given back. It waits for nothing that is only queued, so that this always ends, but for a device
+  /// that does not answer: then with the engine's stop(cancel).
+  void await_issued();
+  /// For a body on a stream lane: of the errors that Provider::errors counts for a device, how many are dealt with:
+  /// what came of them carries its poison already. Where a kernel of this op finds that there are more, something that
+  /// the op builds upon may have failed.
+  std::uint64_t settled_errors(Device device) const;
   /// With OnPoison::run: the error that this variable carried when the op began; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }
   /// With OnPoison::run, for an `update` access: clears the variable's poison when the body returns normally.
@@ -141,7 +151,8 @@ class Context {
 };
 
 /// The answer of an op that completes later than it returns. Move-only, one-shot: the first answer counts, any thread
-/// may give it, and dropping it without one fails the op as abandoned.
+/// may give it, and dropping it without one fails the op as abandoned. What the body throws is an answer too, and
+/// counts for nothing after another.
 class Completion {
  public:
   Completion() = default;

@@ -32,8 +32,14 @@ struct SystemPolicy::Workers::Arenas {
     return *all;
   }
   std::mutex mutex;
-  std::shared_ptr<Pool> idle;                               ///< a list
-  std::vector<std::unique_ptr<tbb::task_arena>> abandoned;  ///< each may still hold the task that it lost
+  std::shared_ptr<Pool> idle;  ///< a list
+  /// Each may still hold the task that it lost, and with it what that task is to start: named here, because a leak
+  /// checker does not look into oneTBB's memory.
+  struct Abandoned {
+    std::unique_ptr<tbb::task_arena> arena;
+    const Start* lost;
+  };
+  std::vector<Abandoned> abandoned;
   tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 256};
 };
 
@@ -127,7 +133,7 @@ class SystemPolicy::Workers::Watch {
       std::scoped_lock lock(start->pool->mutex, all.mutex);
       auto fresh = Pool::make(start->pool->width);
       all.abandoned.reserve(all.abandoned.size() + 1);
-      all.abandoned.push_back(std::exchange(start->pool->arena, std::move(fresh)));
+      all.abandoned.push_back({std::exchange(start->pool->arena, std::move(fresh)), start.get()});
     }
     detach(start);
     return true;
@@ -140,6 +146,8 @@ class SystemPolicy::Workers::Watch {
   std::shared_ptr<Start> first_;  ///< on their way, or taken since the last look
   bool running_ = false, asleep_ = false;
 };
+
+bool SystemPolicy::may_be_of_a_body() { return tbb::this_task_arena::current_thread_index() > 0; }
 
 void SystemPolicy::forked() {
   if (arenas_made.load(std::memory_order_relaxed)) plain_threads.store(true, std::memory_order_relaxed);

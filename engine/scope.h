@@ -32,7 +32,8 @@ struct ScopeState {
   detail::ProgramBase* recorder = nullptr;  ///< of a capture: the thread's pushes go there (Engine::capture)
 };
 
-/// The calling thread's scope. Inside a body: the scope of the op's push.
+/// The calling thread's scope. Inside a body: the scope of the op's push; what the body sets there ends with it. The
+/// reference is for the calling thread, and inside a body for that body.
 ScopeState& current_scope();
 
 /// Restores the thread's scope when it goes.

@@ -3,73 +3,54 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
-#include <memory>
-#include <mutex>
-#include <thread>
+#include <span>
 
 namespace sluice {
 
 class Stream;
 
-/// A point in a stream: everything issued before it. Empty: reached since ever.
+/// A point in a stream: everything issued before it. Points of a stream are numbered upwards by whoever records them
+/// (the engine: an op's place in its lane). No stream: reached since ever.
 struct StreamEvent {
   Stream* stream = nullptr;
-  std::uint64_t sequence = 0;
+  std::uint64_t point = 0;
 };
 
-/// A device's in-order queue, as the engine uses it. Implementations are thread-safe.
+/// Memory of a device that a kernel touches.
+struct MemoryUse {
+  const void* begin = nullptr;
+  std::size_t bytes = 0;
+  bool writes = false;
+};
+
+/// A device's in-order queue, as the engine uses it (docs/devices.md). All functions may be called from any thread, and
+/// none but await() blocks. What reports a device that no longer answers is the provider (Provider::lost), not these.
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// The point after everything issued so far. Does not block.
-  virtual StreamEvent record() = 0;
-  /// What is issued later waits, on the device, for that point of another stream. Does not block.
-  virtual void wait(const StreamEvent& event) = 0;
-  /// Calls back once everything issued so far is complete, with the first error of a kernel since the last notify, or
-  /// null. The callback runs on a thread of the stream's and must only hand over.
-  virtual void notify(std::function<void(std::exception_ptr)> callback) = 0;
-  /// Blocks until everything issued so far is complete, and returns what notify would tell. Takes no memory.
-  virtual std::exception_ptr synchronize() noexcept = 0;
+  /// Marks the point after everything issued so far. `point` is above all that were recorded before. Where it cannot be
+  /// recorded now, for want of memory, the next one that can stands for it too: false.
+  virtual bool record(std::uint64_t point) noexcept = 0;
+  /// The last recorded point that the device has passed; 0 before the first. What was issued before it is over, and
+  /// what it wrote can be seen by the calling thread.
+  virtual std::uint64_t reached() const noexcept = 0;
+  /// What is issued later waits, on the device, until the other stream has passed the first of its recorded points that
+  /// is not below the event's. False: this kind of device cannot wait for that one, and nothing was issued. May throw.
+  virtual bool wait(const StreamEvent& event) = 0;
+  /// What is issued later is after these points too, which the caller knows to be passed and so does not wait() for.
+  /// For a record of accesses: called only where the provider wants it (Provider::wants_order).
+  virtual void ordered_after(std::span<const StreamEvent> /*passed*/) noexcept {}
+  /// Blocks the calling thread until the device has passed the point, or the time is over, or earlier.
+  virtual void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept = 0;
+  /// Issues a function of the host as a kernel, which runs in its turn on a thread that stands for the device. Only
+  /// simulated devices have such kernels: others throw UsageError. What it throws is a late error of the op that the
+  /// calling thread is in. `uses`: what of the device's memory it touches, for a record of accesses.
+  virtual void launch(std::function<void()> kernel, std::span<const MemoryUse> uses = {});
   /// The backend's handle (a cudaStream_t); null for a simulated stream.
   virtual void* native() const { return nullptr; }
-};
-
-/// A stream simulated on the host: a FIFO that a thread of its own works off, each kernel after a delay. For the
-/// protocol's logic; it proves nothing about a real device.
-class SimulatedStream final : public Stream {
- public:
-  explicit SimulatedStream(std::chrono::microseconds delay) : state_(std::make_shared<State>(delay)) {}
-  ~SimulatedStream() override;
-  /// Issues a kernel: runs later, in order. An exception is this stream's error, told at the next notify.
-  void launch(std::function<void()> kernel);
-  StreamEvent record() override;
-  void wait(const StreamEvent& event) override;
-  void notify(std::function<void(std::exception_ptr)> callback) override;
-  std::exception_ptr synchronize() noexcept override;
-
- private:
-  /// Shared with the stream's thread and with streams that wait for it, because the last callback may destroy the
-  /// stream.
-  struct State {
-    explicit State(std::chrono::microseconds d) : delay(d) {}
-    const std::chrono::microseconds delay;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<std::function<void()>> queue;
-    std::uint64_t issued = 0, completed = 0;
-    std::exception_ptr error;  ///< touched by the stream's thread, and by who has waited for it
-    bool closing = false;
-  };
-  void issue(std::function<void()> command);
-  static void run(State& state);
-
-  std::shared_ptr<State> state_;
-  std::thread thread_;  ///< started with the first command, under the state's mutex
 };
 
 }  // namespace sluice

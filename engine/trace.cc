@@ -3,38 +3,100 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <concepts>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <numeric>
-#include <set>
 #include <stdexcept>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace sluice {
 namespace {
 
-void append_escaped(std::string& out, const char* text) {
-  for (; text && *text; ++text) {
-    const auto c = static_cast<unsigned char>(*text);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", c);
-      out += code;
-    } else {
-      out += static_cast<char>(c);
-    }
+/// Takes the text of a trace, and passes it on in large pieces.
+class Out {
+ public:
+  using Sink = void (*)(void* to, std::string_view text);
+  Out(void* to, Sink sink) : to_(to), sink_(sink) { buffer_.reserve(kPiece + 4096); }
+  Out(const Out&) = delete;
+  Out& operator=(const Out&) = delete;
+  Out& operator<<(std::string_view text) {
+    buffer_ += text;
+    if (buffer_.size() >= kPiece) flush();
+    return *this;
   }
+  template <std::integral T>
+  Out& operator<<(T number) {
+    char text[24];
+    return *this << std::string_view(text, std::to_chars(text, std::end(text), number).ptr);
+  }
+  /// Nanoseconds as microseconds.
+  Out& micros(std::int64_t ns) {
+    const auto size = static_cast<std::uint64_t>(ns < 0 ? -ns : ns);
+    const auto digit = [](std::uint64_t n) { return static_cast<char>('0' + n % 10); };
+    const char rest[] = {'.', digit(size / 100), digit(size / 10), digit(size)};
+    if (ns < 0) *this << "-";
+    return *this << size / 1000 << std::string_view(rest, sizeof rest);
+  }
+  /// As the inside of a JSON string.
+  Out& escaped(const char* text);
+  /// The next element of the list.
+  Out& element() { return *this << (std::exchange(first_, false) ? "" : ",\n"); }
+  bool any() const { return !first_; }
+  void flush() {
+    sink_(to_, buffer_);
+    buffer_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kPiece = std::size_t{1} << 16;
+  void* const to_;
+  const Sink sink_;
+  std::string buffer_;
+  bool first_ = true;
+};
+
+/// How many bytes the UTF-8 character at `s` has, which a zero ends; 0 where there is none.
+std::size_t utf8_length(const unsigned char* s) {
+  const auto follow = [s](std::size_t count, unsigned low = 0x80, unsigned high = 0xbf) {
+    if (s[1] < low || s[1] > high) return std::size_t{0};
+    for (std::size_t i = 2; i <= count; ++i)
+      if (s[i] < 0x80 || s[i] > 0xbf) return std::size_t{0};
+    return count + 1;
+  };
+  if (s[0] < 0x80) return 1;
+  if (s[0] < 0xc2) return 0;  // in the middle of one, or longer than need be
+  if (s[0] < 0xe0) return follow(1);
+  if (s[0] < 0xf0) return follow(2, s[0] == 0xe0 ? 0xa0 : 0x80, s[0] == 0xed ? 0x9f : 0xbf);  // no surrogates
+  if (s[0] < 0xf5) return follow(3, s[0] == 0xf0 ? 0x90 : 0x80, s[0] == 0xf4 ? 0x8f : 0xbf);
+  return 0;
 }
 
-std::string micros(std::int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", static_cast<double>(ns) / 1000.0);
-  return text;
+Out& Out::escaped(const char* text) {
+  if (!text) return *this;
+  while (*text) {
+    const auto* const at = reinterpret_cast<const unsigned char*>(text);
+    const std::size_t length = utf8_length(at);
+    if (length == 0) {
+      *this << "\\ufffd";
+    } else if (*at == '"' || *at == '\\') {
+      *this << "\\" << std::string_view(text, 1);
+    } else if (*at < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", unsigned{*at});
+      *this << code;
+    } else {
+      *this << std::string_view(text, length);
+    }
+    text += std::max<std::size_t>(length, 1);
+  }
+  return *this;
 }
 
 constexpr const char* kLaneNames[] = {"compute", "copy in", "copy out", "io"};
@@ -50,10 +112,12 @@ std::string lane_name(const TraceEvent& e) {
 std::vector<std::size_t> by_start(std::span<const TraceEvent> events) {
   std::vector<std::size_t> order(events.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const TraceEvent &x = events[a], &y = events[b];
+  const auto before = [](const TraceEvent& x, const TraceEvent& y) {
     return std::tie(x.start, x.end, x.pushed) < std::tie(y.start, y.end, y.pushed);
-  });
+  };
+  if (std::is_sorted(events.begin(), events.end(), before)) return order;  // as stop_trace gives them
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return before(events[a], events[b]); });
   return order;
 }
 
@@ -62,107 +126,121 @@ class Rows {
  public:
   Rows(std::span<const TraceEvent> events, const std::vector<std::size_t>& order) : of_(events.size()) {
     using Key = std::tuple<int, int, int, std::uint32_t>;
-    const auto key = [](const TraceEvent& e) {
-      return Key{static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), e.thread};
-    };
     struct Part {
+      int number;                      ///< in the order in which they were found
       std::vector<std::int64_t> ends;  ///< of what is open
-      std::vector<std::size_t> events;
+      std::string name;
     };
     std::map<Key, std::vector<Part>> rows;
+    int found = 0;
     for (const std::size_t i : order) {
-      auto& parts = rows[key(events[i])];
+      const TraceEvent& e = events[i];
+      auto& parts = rows[Key{static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), e.thread}];
       std::size_t k = 0;
       for (;; ++k) {
-        if (k == parts.size()) parts.emplace_back();
+        if (k == parts.size())
+          parts.push_back(
+              {found++,
+               {},
+               lane_name(e) + ", thread " + std::to_string(e.thread) + (k ? " (" + std::to_string(k + 1) + ")" : "")});
         auto& ends = parts[k].ends;
-        while (!ends.empty() && ends.back() <= events[i].start) ends.pop_back();
-        if (ends.empty() || events[i].end <= ends.back()) break;
+        while (!ends.empty() && ends.back() <= e.start) ends.pop_back();
+        if (ends.empty() || e.end <= ends.back()) break;
       }
-      parts[k].ends.push_back(events[i].end);
-      parts[k].events.push_back(i);
+      parts[k].ends.push_back(e.end);
+      of_[i] = parts[k].number;
     }
-    for (const auto& [unused, parts] : rows)
-      for (std::size_t k = 0; k < parts.size(); ++k) {
-        const TraceEvent& e = events[parts[k].events.front()];
-        names_.push_back(lane_name(e) + ", thread " + std::to_string(e.thread) +
-                         (k ? " (" + std::to_string(k + 1) + ")" : ""));
-        for (const std::size_t i : parts[k].events) of_[i] = static_cast<int>(names_.size());
+    row_.resize(static_cast<std::size_t>(found));
+    for (auto& [unused, parts] : rows)
+      for (Part& part : parts) {
+        names_.push_back(std::move(part.name));
+        row_[static_cast<std::size_t>(part.number)] = static_cast<int>(names_.size());
       }
   }
   /// Names of rows 1, 2, ...
   const std::vector<std::string>& names() const { return names_; }
-  std::string operator[](std::size_t event) const { return std::to_string(of_[event]); }
+  int operator[](std::size_t event) const { return row_[static_cast<std::size_t>(of_[event])]; }
 
  private:
   std::vector<std::string> names_;
-  std::vector<int> of_;
+  std::vector<int> of_, row_;
 };
 
-/// A number over time, as its changes.
+/// A number over time: how many have begun and not ended.
 class Counter {
  public:
   void add(std::int64_t from, std::int64_t to) {
-    ++changes_[from];
-    --changes_[std::max(from, to)];
+    begins_.push_back(from);
+    ends_.push_back(std::max(from, to));
   }
-  void write(std::string& out, const std::string& name, std::int64_t zero) const {
+  /// Its changes.
+  void write(Out& out, const std::string& name, std::int64_t zero) {
+    std::sort(begins_.begin(), begins_.end());
+    std::sort(ends_.begin(), ends_.end());
     std::int64_t value = 0;
-    for (const auto& [time, change] : changes_) {
-      if (change == 0) continue;
-      value += change;
-      out += "{\"ph\": \"C\", \"name\": \"" + name + "\", \"pid\": 1, \"ts\": " + micros(time - zero) +
-             ", \"args\": {\"ops\": " + std::to_string(value) + "}},\n";
+    // No more end than have begun, so whatever is next to happen is in `ends_`, or before it in `begins_`.
+    for (std::size_t b = 0, e = 0; e < ends_.size();) {
+      const std::int64_t time = b < begins_.size() ? std::min(begins_[b], ends_[e]) : ends_[e], before = value;
+      for (; b < begins_.size() && begins_[b] == time; ++b) ++value;
+      for (; e < ends_.size() && ends_[e] == time; ++e) --value;
+      if (value == before) continue;
+      out.element() << "{\"ph\": \"C\", \"name\": \"" << name << "\", \"pid\": 1, \"ts\": ";
+      out.micros(time - zero) << ", \"args\": {\"ops\": " << value << "}}";
     }
   }
 
  private:
-  std::map<std::int64_t, std::int64_t> changes_;
+  std::vector<std::int64_t> begins_, ends_;
 };
 
-void append_slice(std::string& out, const TraceEvent& e, const std::string& row, std::int64_t zero) {
-  out += "{\"ph\": \"X\", \"name\": \"";
-  append_escaped(out, e.name);
-  out += "\", \"pid\": 1, \"tid\": " + row + ", \"ts\": " + micros(e.start - zero) +
-         ", \"dur\": " + micros(e.end - e.start) + ", \"args\": {\"op\": " + std::to_string(e.id) +
-         ", \"pushed at\": \"";
-  append_escaped(out, e.file);
-  out += ":" + std::to_string(e.line) + "\", \"waited us\": " + micros(e.ready - e.pushed) +
-         ", \"queued us\": " + micros(e.start - e.ready);
-  out += e.failed ? ", \"failed\": true}},\n" : "}},\n";
+void write_slice(Out& out, const TraceEvent& e, int row, std::int64_t zero) {
+  out.element() << "{\"ph\": \"X\", \"name\": \"";
+  out.escaped(e.name) << "\", \"pid\": 1, \"tid\": " << row << ", \"ts\": ";
+  out.micros(e.start - zero) << ", \"dur\": ";
+  out.micros(e.end - e.start) << ", \"args\": {\"op\": " << e.id << ", \"pushed at\": \"";
+  out.escaped(e.file) << ":" << e.line << "\", \"waited us\": ";
+  out.micros(e.ready - e.pushed) << ", \"queued us\": ";
+  out.micros(e.start - e.ready) << (e.failed ? ", \"failed\": true}}" : "}}");
 }
 
-void append_arrow(std::string& out, std::span<const TraceEvent> events, const TraceDependency& d, const Rows& rows,
-                  std::size_t number, std::int64_t zero) {
+void write_arrow(Out& out, std::span<const TraceEvent> events, const TraceDependency& d, const Rows& rows,
+                 std::size_t number, std::int64_t zero) {
   const TraceEvent &before = events[d.before], &after = events[d.after];
   const TraceAccess& access = after.accesses[d.access];
-  std::string common = "\", \"cat\": \"dependency\", \"name\": \"";
-  append_escaped(common, (access.name.empty() ? "variable " + std::to_string(access.variable) : access.name).c_str());
-  common += "\", \"id\": " + std::to_string(number) + ", \"pid\": 1, \"tid\": ";
+  const auto end = [&](const char* phase, int row) -> Out& {
+    out.element() << "{\"ph\": " << phase << ", \"cat\": \"dependency\", \"name\": \"";
+    if (access.name.empty()) {
+      out << "variable " << access.variable;
+    } else {
+      out.escaped(access.name.c_str());
+    }
+    return out << "\", \"id\": " << number << ", \"pid\": 1, \"tid\": " << row << ", \"ts\": ";
+  };
   // Both ends must lie within their slices, and the tail not behind the head: a stream's op may begin before the one
   // that it waits for on the device has ended.
   const std::int64_t tail = std::max(before.start, std::min(before.end - 1, after.start));
-  out += "{\"ph\": \"s" + common + rows[d.before] + ", \"ts\": " + micros(tail - zero) + "},\n";
-  out += "{\"ph\": \"f\", \"bp\": \"e" + common + rows[d.after] + ", \"ts\": " + micros(after.start - zero) + "},\n";
+  end("\"s\"", rows[d.before]).micros(tail - zero) << "}";
+  end("\"f\", \"bp\": \"e\"", rows[d.after]).micros(after.start - zero) << "}";
 }
 
-}  // namespace
+/// Who used a variable last.
+struct Uses {
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::size_t writer = kNone;
+  std::vector<std::size_t> readers;  ///< since
+};
 
-std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events) {
-  constexpr std::size_t none = static_cast<std::size_t>(-1);
-  struct Uses {
-    std::size_t writer = none;
-    std::vector<std::size_t> readers;  ///< since
-  };
-  std::map<std::uint32_t, Uses> variables;
-  std::vector<TraceDependency> all;
-  std::set<std::size_t> told;  ///< of the op in hand
-  for (const std::size_t i : by_start(events)) {
-    told.clear();
+/// Calls f with each dependency, in order of `after`.
+template <class F>
+void each_dependency(std::span<const TraceEvent> events, const std::vector<std::size_t>& order, F&& f) {
+  constexpr std::size_t none = Uses::kNone;
+  std::unordered_map<std::uint32_t, Uses> variables;
+  std::vector<std::size_t> told(events.size(), none);  ///< of which event it was told last that it follows this one
+  for (const std::size_t i : order)
     for (std::size_t k = 0; k < events[i].accesses.size(); ++k) {
       Uses& uses = variables[events[i].accesses[k].variable];
       const auto follows = [&](std::size_t before) {
-        if (before != none && told.insert(before).second) all.push_back({before, i, k});
+        if (before != none && std::exchange(told[before], i) != i) f(TraceDependency{before, i, k});
       };
       if (events[i].accesses[k].mode == AccessMode::read) {
         follows(uses.writer);
@@ -174,40 +252,85 @@ std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events) {
       uses.writer = i;
       uses.readers.clear();
     }
+}
+
+void write_counters(Out& out, std::span<const TraceEvent> events, std::int64_t zero) {
+  {
+    Counter in_flight;
+    for (const TraceEvent& e : events) in_flight.add(e.pushed, e.done);
+    in_flight.write(out, "ops in flight", zero);
   }
+  std::map<std::tuple<int, int, int>, std::pair<std::string, Counter>> ready;
+  for (const TraceEvent& e : events) {
+    const bool io = e.lane == LaneKind::io;  // one for all devices
+    auto& [name, counter] =
+        ready[{io ? -1 : static_cast<int>(e.device.kind), io ? 0 : e.device.index, static_cast<int>(e.lane)}];
+    if (name.empty()) name = "ready: " + lane_name(e);
+    counter.add(e.ready, e.start);
+  }
+  for (auto& [unused, lane] : ready) lane.second.write(out, lane.first, zero);
+}
+
+/// All of it, event by event: what is kept for each is a few numbers.
+void write_events(Out& out, std::span<const TraceEvent> events) {
+  std::int64_t zero = events.empty() ? 0 : events.front().start;
+  for (const TraceEvent& e : events) zero = std::min(zero, e.pushed);
+  out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  {
+    const std::vector<std::size_t> order = by_start(events);
+    const Rows rows(events, order);
+    for (std::size_t row = 0; row < rows.names().size(); ++row)
+      out.element() << "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": " << row + 1
+                    << ", \"args\": {\"name\": \"" << rows.names()[row] << "\"}}";
+    for (const std::size_t i : order) write_slice(out, events[i], rows[i], zero);
+    std::size_t arrows = 0;
+    each_dependency(events, order,
+                    [&](const TraceDependency& d) { write_arrow(out, events, d, rows, ++arrows, zero); });
+  }
+  write_counters(out, events, zero);
+  out << (out.any() ? "\n]}\n" : "]}\n");
+  out.flush();
+}
+
+}  // namespace
+
+std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events) {
+  std::vector<TraceDependency> all;
+  each_dependency(events, by_start(events), [&](const TraceDependency& d) { all.push_back(d); });
   return all;
 }
 
 std::string to_perfetto(std::span<const TraceEvent> events) {
-  std::int64_t zero = events.empty() ? 0 : events.front().start;
-  for (const TraceEvent& e : events) zero = std::min(zero, e.pushed);
-  const std::vector<std::size_t> order = by_start(events);
-  const Rows rows(events, order);
-  std::string out = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  for (std::size_t row = 0; row < rows.names().size(); ++row)
-    out += "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": " + std::to_string(row + 1) +
-           ", \"args\": {\"name\": \"" + rows.names()[row] + "\"}},\n";
-  for (const std::size_t i : order) append_slice(out, events[i], rows[i], zero);
-  std::size_t arrows = 0;
-  for (const TraceDependency& d : dependencies(events)) append_arrow(out, events, d, rows, ++arrows, zero);
-  Counter in_flight;
-  std::map<std::string, Counter> ready;
-  for (const TraceEvent& e : events) {
-    in_flight.add(e.pushed, e.done);
-    ready["ready: " + lane_name(e)].add(e.ready, e.start);
-  }
-  in_flight.write(out, "ops in flight", zero);
-  for (const auto& [name, counter] : ready) counter.write(out, name, zero);
-  if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
-  return out += "]}\n";
+  std::string text;
+  Out out(&text, [](void* to, std::string_view piece) { *static_cast<std::string*>(to) += piece; });
+  write_events(out, events);
+  return text;
 }
 
 void write_trace(const std::string& path, std::span<const TraceEvent> events) {
-  const std::string text = to_perfetto(events);
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file && std::fclose(file) == 0 && written) return;
-  throw std::runtime_error(path + ": cannot write the trace: " + std::strerror(errno));
+  struct File {
+    explicit File(const std::string& path) : file(std::fopen(path.c_str(), "w")) { note(file); }
+    ~File() { close(); }
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    void write(std::string_view text) {
+      if (file && error == 0) note(std::fwrite(text.data(), 1, text.size(), file) == text.size());
+    }
+    void close() {
+      if (std::FILE* const open = std::exchange(file, nullptr)) note(std::fclose(open) == 0);
+    }
+    void note(bool good) {
+      if (!good && error == 0) error = errno ? errno : EIO;
+    }
+    std::FILE* file;
+    int error = 0;
+  } file(path);
+  if (file.error == 0) {
+    Out out(&file, [](void* to, std::string_view piece) { static_cast<File*>(to)->write(piece); });
+    write_events(out, events);
+    file.close();
+  }
+  if (file.error != 0) throw std::runtime_error(path + ": cannot write the trace: " + std::strerror(file.error));
 }
 
 }  // namespace sluice

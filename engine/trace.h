@@ -24,7 +24,7 @@ struct TraceEvent {
   Device device;
   LaneKind lane;
   std::uint32_t thread;  ///< number of the engine's thread that ran the body
-  std::uint64_t id;      ///< Ticket::id
+  std::uint64_t id;      ///< Ticket::id; of a captured op that of its replay
   std::uint64_t tag;     ///< ScopeState::tag of the push
   const char* file;      ///< push site
   std::uint32_t line;
@@ -45,10 +45,12 @@ struct TraceDependency {
 std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events);
 
 /// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread, an
-/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane.
+/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane. What is not UTF-8 in a
+/// name shows as U+FFFD.
 std::string to_perfetto(std::span<const TraceEvent> events);
 
-/// to_perfetto into a file. Throws std::runtime_error with the path and the reason.
+/// to_perfetto into a file, piece by piece: takes some 50 bytes of memory for each event. Throws std::runtime_error
+/// with the path and the reason.
 void write_trace(const std::string& path, std::span<const TraceEvent> events);
 
 }  // namespace sluice

@@ -19,18 +19,18 @@ std::int64_t ticks(std::chrono::steady_clock::time_point now) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
 }
 
-std::string seconds(std::chrono::nanoseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
 /// What of a record's word changes when its op moves.
 std::uint64_t state_of(std::uint64_t word) {
   return (word & kLive) ? (word >> kGenerationShift << kGenerationShift) | (word & (kLive | kRunning)) : 0;
 }
 
 }  // namespace
+
+std::string seconds_text(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(time).count());
+  return text;
+}
 
 Watchdog::Watchdog(std::shared_ptr<CoreBase> core)
     : core_(std::move(core)), process_(::getpid()), watch_(std::make_unique<Watch>()) {}
@@ -46,10 +46,37 @@ Watchdog::~Watchdog() {
 
 bool Watchdog::forked() const { return process_ != ::getpid(); }
 
+/// What this wait of an op of `home` in another engine is for, from engine to engine. A way that comes back to the op
+/// is a circle.
+std::string Watchdog::follow(const LookedWait& wait, CoreBase* home) {
+  static constexpr int kEngines = 8;
+  std::string text;
+  std::shared_ptr<CoreBase> core = wait.elsewhere;
+  std::uint64_t id = wait.target;
+  for (int hops = 0; hops < kEngines; ++hops) {
+    const Look there = core->look();
+    Story story(there);
+    const int op = story.find(id);
+    if (op < 0) return text + (hops ? "" : "what it waits for is just over");
+    const int root = story.root(op);
+    const bool back = core.get() == home && there.ops[static_cast<std::size_t>(root)].id == wait.inside;
+    text += story.of_op(op);
+    if (back) return text + ": a circle through several engines, which can never end";
+    const LookedWait* const next = story.elsewhere(root);
+    if (!next) return text;
+    text += ", where ";
+    id = next->target;
+    core = std::shared_ptr<CoreBase>(next->elsewhere);
+  }
+  return text + "more engines follow";
+}
+
 /// A picture, with the times that the watchdog knows.
 Look Watchdog::look(std::int64_t now) {
   Look seen = core_->look();
   if (forked()) return seen;
+  for (LookedWait& wait : seen.waits)
+    if (wait.elsewhere) wait.says = follow(wait, core_.get());
   std::lock_guard lock(seen_mutex_);
   for (LookedOp& op : seen.ops) {
     const std::size_t index = op.id & 0xffffffffu;
@@ -116,8 +143,8 @@ std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::stead
   }
   if (found.empty()) return "";
   found = story.in_order(found);
-  std::string report =
-      std::to_string(found.size()) + (found.size() == 1 ? " op has" : " ops have") + " not moved for " + seconds(limit);
+  std::string report = std::to_string(found.size()) + (found.size() == 1 ? " op has" : " ops have") +
+                       " not moved for " + seconds_text(limit);
   if (seen.in_flight >= seen.max_ops) report += ", and the cap of " + std::to_string(seen.max_ops) + " ops is reached";
   report += ".";
   for (std::size_t i = 0; i < std::min(found.size(), kReported); ++i) report += "\n  " + story.tell(found[i]);
@@ -125,7 +152,7 @@ std::string Watchdog::overdue(std::chrono::nanoseconds limit, std::chrono::stead
   return report;
 }
 
-void Watchdog::report_open() {
+void Watchdog::report_open(const std::string& before, const std::string& after) {
   if (forked()) return;
   const Look seen = look(ticks(std::chrono::steady_clock::now()));
   Story story(seen);
@@ -134,8 +161,7 @@ void Watchdog::report_open() {
     if (seen.ops[static_cast<std::size_t>(i)].kind != OpKind::wait) open.push_back(i);
   if (open.empty()) return;
   open = story.in_order(open);
-  std::string report = "stop: the deadline came with " + std::to_string(open.size()) +
-                       (open.size() == 1 ? " op" : " ops") + " in flight.";
+  std::string report = before + std::to_string(open.size()) + (open.size() == 1 ? " op" : " ops") + after;
   for (std::size_t i = 0; i < std::min(open.size(), kReported); ++i) report += "\n  " + story.tell(open[i]);
   if (open.size() > kReported) report += "\n  And " + std::to_string(open.size() - kReported) + " more.";
   tell(report);

@@ -11,7 +11,7 @@ namespace {
 // The tensor's own bytes become the array's memory.
 NDArray adopt(HostTensor tensor) {
   auto owner = std::make_shared<HostTensor>(std::move(tensor));
-  return from_memory(owner->bytes.data(), owner, owner->shape, owner->dtype, current_scope().device);
+  return detail::adopt_memory(owner->bytes.data(), owner, owner->shape, owner->dtype, current_scope().device);
 }
 
 }  // namespace

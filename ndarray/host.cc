@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/push.h"
@@ -14,6 +15,14 @@ Ref<Version> version_of(Array& array) {
   std::lock_guard lock(array.mutex());
   return array.version();
 }
+
+/// The host reads, and no push of the thread's scope: nothing cancels it, and it stands in no sequence.
+struct Reading : ScopeGuard {
+  Reading() {
+    current_scope().cancel = nullptr;
+    current_scope().sequence = {};
+  }
+};
 
 template <class T>
 T load(const std::byte* from) {
@@ -37,12 +46,22 @@ void NDArray::check_type(DType type, const char* who, Where where) const {
 }
 
 void NDArray::copy_out(std::byte* into, Where where) const {
-  checked("to_vector", where);
+  // Elements on a device are brought to the host first, as this array's value is now; no tape hears of it.
+  if (checked("to_vector", where).device().kind != DeviceKind::cpu) {
+    NDArray here;
+    {
+      const Reading scope;
+      here = detach().to(cpu(0), where);
+    }
+    return here.copy_out(into, where);
+  }
   // Borrowed, not only waited for: a later push must not write while the elements are copied.
   const auto [version, holds] = detail::borrow_array(*this, false, where);
   if (count() == 0) return;
-  const std::byte* data = version->buffer().data() + offset_ * static_cast<std::int64_t>(size_of(dtype()));
-  strided_copy({const_cast<std::byte*>(data), dtype(), shape_, strides_}, {into, dtype(), shape_, row_major(shape_)});
+  std::byte* const data = version->buffer().data() + offset_ * static_cast<std::int64_t>(size_of(dtype()));
+  const TensorView window{data, dtype(), shape_, strides_};
+  if (version->buffer().pinned()) touch_pinned(version->buffer(), window, false);
+  strided_copy(window, {into, dtype(), shape_, row_major(shape_)});
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
@@ -103,10 +122,18 @@ NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dt
     throw ArrayError("from", where,
                      std::to_string(bytes.size() / size_of(dtype)) + " elements for the shape " + to_string(shape));
   }
+  return detail::host_array(bytes, shape, dtype, device).to(device, where);
+}
+
+/// With the elements, in host memory that the device reaches.
+NDArray detail::host_array(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device) {
   Engine& engine = default_engine();
-  Ref<Buffer> buffer(new Buffer(device, needed));
+  const bool staged = device.kind != DeviceKind::cpu;
+  Ref<Buffer> buffer =
+      staged ? new_pinned_buffer(engine, device, bytes.size()) : Ref<Buffer>(new Buffer(device, bytes.size()));
   std::byte* data = buffer->data();
-  if (needed != 0) std::memcpy(data, bytes.data(), needed);
+  if (staged) touch_pinned(*buffer, {data, dtype, shape, row_major(shape)}, true);
+  if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
   return NDArray(Ref<Array>(new Array(engine, dtype, shape, new Version(std::move(buffer), engine.variable("array")))));
 }
 
@@ -114,6 +141,10 @@ namespace detail {
 
 std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where) {
   Array& array = x.checked("borrow", where);
+  if (array.device().kind != DeviceKind::cpu) {
+    throw ArrayError("borrow", where,
+                     "the array is on " + to_string(array.device()) + ", out of the host's reach; use to(cpu(0))");
+  }
   if (update) {
     // A push that changes nothing: it moves a held value away, as any write would.
     const NDArray whole(x.array());

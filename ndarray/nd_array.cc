@@ -274,7 +274,15 @@ NDArray empty(const Dims& shape, DType dtype, Device device) {
   }
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
-  Ref<Version> version(new Version(Ref<Buffer>(new Buffer(device, bytes)), engine.variable("array", false)));
+  Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", false)));
+  return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
+}
+
+NDArray detail::empty_pinned(const Dims& shape, DType dtype, Device device) {
+  if (device.kind == DeviceKind::cpu) return empty(shape, dtype, device);
+  Engine& engine = default_engine();
+  const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  Ref<Version> version(new Version(new_pinned_buffer(engine, device, bytes), engine.variable("array", false)));
   return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
 }
 
@@ -295,8 +303,9 @@ Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_sha
     return shape;
   };
   const std::size_t bytes = static_cast<std::size_t>(rows * row_shape.count()) * size_of(dtype);
-  Ref<Buffer> buffer(new Buffer(device, bytes));
-  Ref<PartGroup> group(new PartGroup);
+  Ref<Buffer> buffer = new_buffer(engine, device, bytes);
+  if (buffer->pool()) buffer->data();  // ops of several streams may come first: it is for any of them
+  Ref<ShareGroup> group(new ShareGroup);
   std::vector<Variable> variables;
   Partitioned result;
   std::int64_t offset = 0;
@@ -313,11 +322,22 @@ Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_sha
   return result;
 }
 
-NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device) {
+NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device,
+                    std::source_location where) {
+  for (std::int64_t n : shape) {
+    if (n < 0) throw ArrayError("from_memory", where, "a negative size in " + to_string(shape));
+  }
+  const Device host = device.kind == DeviceKind::cpu ? device : cpu(0);
+  return NDArray(import_array(default_engine(), data, std::move(owner), shape, dtype, host, where)).to(device, where);
+}
+
+NDArray detail::adopt_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device) {
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
-  Ref<Buffer> buffer(new Buffer(device, bytes, data, std::move(owner)));
-  return NDArray(Ref<Array>(new Array(engine, dtype, shape, new Version(std::move(buffer), engine.variable("array")))));
+  const Device host = device.kind == DeviceKind::cpu ? device : cpu(0);
+  Ref<Buffer> buffer(new Buffer(host, bytes, data, std::move(owner)));
+  return NDArray(Ref<Array>(new Array(engine, dtype, shape, new Version(std::move(buffer), engine.variable("array")))))
+      .to(device);
 }
 
 }  // namespace sluice

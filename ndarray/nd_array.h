@@ -118,7 +118,8 @@ class NDArray {
   NDArray contiguous(Where where = Where::current()) const;
   /// A new array with these elements.
   NDArray copy(Where where = Where::current()) const;
-  /// On another device (this one: the same handle). Runs on that device's copy-in lane.
+  /// On another device (this one: the same handle). Runs on that device's copy-in lane; to the host, on this one's
+  /// copy-out lane. Between devices of different kinds it goes through cpu(0).
   NDArray to(Device device, Where where = Where::current()) const;
   /// In another dtype, as static_cast would (this one: the same handle).
   NDArray to(DType dtype, Where where = Where::current()) const;
@@ -148,7 +149,9 @@ class NDArray {
   /// The elements' bytes in row-major order, of any dtype.
   std::vector<std::byte> to_bytes(Where where = Where::current()) const;
   /// The memory itself, held like an op would hold it until the HostBorrow goes: `borrow<const float>()` to read,
-  /// `borrow<float>()` to read and write. The view must be contiguous and T its dtype's type.
+  /// `borrow<float>()` to read and write. The view must be contiguous, T its dtype's type, and the array in host
+  /// memory: what is on a device comes to the host with to(cpu(0)), and as item, to_vector, to_bytes and printing bring
+  /// it.
   template <class T>
   HostBorrow<T> borrow(Where where = Where::current()) const;
 
@@ -198,7 +201,8 @@ class NDArray {
 };
 
 /// The engine's variable of the array's present value: engine.wait(x), engine.error(x), engine.recover(x), and read(x)
-/// in a push. To write arrays in an op of one's own, see push_arrays (ndarray/push.h).
+/// in a push. To write arrays in an op of one's own, see push_arrays (ndarray/push.h). The whole of a partition, and an
+/// import that overlaps several earlier ones, have several variables: this is the first.
 Variable variable_of(const NDArray& x);
 
 /// Host memory of an array, held until this goes. Move-only.
@@ -234,11 +238,24 @@ struct Partitioned {
 Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_shape, DType dtype, Device device,
                         std::source_location where = std::source_location::current());
 
-/// An array with these elements, row-major; they are copied at the call, so it has its value at once.
+/// An array with these elements, row-major; they are copied at the call, so that it has its value at once; on a device
+/// with memory of its own it gets them from there by a transfer.
 NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device,
                    std::source_location where = std::source_location::current());
-/// An array over memory that `owner` keeps alive and that nobody else writes meanwhile. No copy.
-NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device);
+/// An array over host memory that `owner` keeps alive and that nobody but arrays of this engine writes meanwhile. On a
+/// device with memory of its own: a copy by a transfer, and what follows is of no concern. Else no copy, and writes
+/// always go to this memory: a value that a snapshot or the tape holds is copied away first.
+///
+/// Imports may overlap in any way, with other dtypes, from several threads: operations on them take effect in push
+/// order, as if they were views of one array. While arrays show overlapping memory they share their poison too, which a
+/// write heals that overwrites all that they show. Gradients follow arrays, not memory: recorded operators may write to
+/// an import only while no other array shows its memory, and once they did nobody may write through another.
+///
+/// When the array and the last operation on it are gone, the owner's deleter runs on the I/O lane (at once where the
+/// engine was stopped). Throws ArrayError; where operations are in flight on an import of this memory that is gone,
+/// what Engine::push throws.
+NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device,
+                    std::source_location where = std::source_location::current());
 template <class T>
 NDArray from(std::span<const T> elements, const Dims& shape,
              std::source_location where = std::source_location::current()) {
@@ -290,6 +307,12 @@ std::vector<T> NDArray::to_vector(Where where) const {
 }
 
 namespace detail {
+/// An array over memory that belongs to `owner` alone. No copy.
+NDArray adopt_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device);
+/// An array to write, in memory of cpu(0) that streams of the device copy from and to.
+NDArray empty_pinned(const Dims& shape, DType dtype, Device device);
+/// An array with these elements, there.
+NDArray host_array(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device);
 /// Takes the holds for borrow(); with `update`, moves a held value away first.
 std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where);
 }  // namespace detail

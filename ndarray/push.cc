@@ -2,80 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 
+#include "sluice/ndarray/array_call.h"
+#include "sluice/ndarray/array_locks.h"
+#include "sluice/ndarray/overlaps.h"
 #include "sluice/ndarray/short_list.h"
-#include "sluice/ndarray/strided_copy.h"
-#include "sluice/ndarray/windows.h"
-#include "sluice/resources/object_pool.h"
 
 namespace sluice {
 namespace {
-
-/// An operand as resolved: the value it stands for, and the window on it. The body fills in the memory.
-struct Resolved {
-  Ref<Version> version;
-  TensorView view;
-  std::int64_t offset = 0;
-  bool pack = false;     ///< hand the body a contiguous copy
-  bool preload = false;  ///< an output that the body also reads: a packed copy begins with its elements
-};
-
-/// A value to copy before the body runs: this stretch of `from`, to the same place.
-struct Preserve {
-  Ref<Version> from, to;
-  std::size_t begin = 0, bytes = 0;
-};
-
-/// What the op owns until it completes.
-struct ArrayCall : Pooled<ArrayCall> {
-  ArrayPush::Body body = nullptr;
-  std::shared_ptr<const void> closure;
-  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
-  std::size_t inputs = 0;
-  std::vector<Preserve> preserves;
-
-  void run(Context& context);
-};
-
-void ArrayCall::run(Context& context) {
-  constexpr std::size_t kInline = 6;
-  std::array<TensorView, kInline> few;
-  std::vector<TensorView> many(operands.size() > kInline ? operands.size() : 0);
-  const std::span<TensorView> views =
-      many.empty() ? std::span(few).first(operands.size()) : std::span<TensorView>(many);
-  std::vector<Scratch> packed;
-  try {
-    for (const Preserve& p : preserves) {
-      std::memcpy(p.to->buffer().data() + p.begin, p.from->buffer().data() + p.begin, p.bytes);
-    }
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      const Resolved& operand = operands[i];
-      TensorView view = operand.view;
-      view.data = operand.version->buffer().data() + operand.offset * static_cast<std::int64_t>(size_of(view.dtype));
-      if (operand.pack) {
-        packed.emplace_back(context.device(), static_cast<std::size_t>(view.count()) * size_of(view.dtype));
-        const TensorView dense{packed.back().as<std::byte>(), view.dtype, view.shape, row_major(view.shape)};
-        if (i < inputs || operand.preload) strided_copy(view, dense);
-        view = dense;
-      }
-      views[i] = view;
-    }
-  } catch (...) {
-    context.wrote_nothing();  // out of memory, before the body
-    throw;
-  }
-  ArrayContext body_context(views.first(inputs), views.subspan(inputs), closure.get(), &context);
-  body(body_context);
-  for (std::size_t i = inputs; i < operands.size(); ++i) {
-    const Resolved& operand = operands[i];
-    if (!operand.pack) continue;
-    TensorView target = operand.view;
-    target.data = operand.version->buffer().data() + operand.offset * static_cast<std::int64_t>(size_of(target.dtype));
-    strided_copy(views[i], target);
-  }
-}
 
 struct CallClosure {
   std::unique_ptr<ArrayCall> call;
@@ -85,50 +22,10 @@ struct CallClosure {
 /// The masks of a push speak of its first 32 arrays.
 bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && (mask >> i & 1U) != 0; }
 
-/// The locks of the arrays of a push, in address order.
-class Locks {
- public:
-  void add(Array& array) {
-    std::recursive_mutex* mutex = &array.mutex();
-    if (count_ == few_.size()) {
-      many_.assign(few_.begin(), few_.end());
-    }
-    if (count_ < few_.size()) {
-      few_[count_] = mutex;
-    } else {
-      many_.push_back(mutex);
-    }
-    ++count_;
-  }
-  void settle() {
-    std::span<std::recursive_mutex*> all = list();
-    std::sort(all.begin(), all.end(), std::less<>());
-    count_ = static_cast<std::size_t>(std::unique(all.begin(), all.end()) - all.begin());
-    if (count_ <= few_.size() && !many_.empty()) {
-      std::copy_n(many_.begin(), count_, few_.begin());
-      many_.clear();
-    }
-  }
-  void lock() {
-    for (std::recursive_mutex* m : list()) m->lock();
-  }
-  void unlock() {
-    for (std::recursive_mutex* m : list()) m->unlock();
-  }
-
- private:
-  std::span<std::recursive_mutex*> list() {
-    return many_.empty() ? std::span(few_).first(count_) : std::span(many_).first(count_);
-  }
-  std::array<std::recursive_mutex*, 8> few_{};
-  std::vector<std::recursive_mutex*> many_;
-  std::size_t count_ = 0;
-};
-
 /// One attempt at a push: what was resolved, and what to set when it commits.
 class Attempt {
  public:
-  explicit Attempt(const ArrayPush& push) : push_(push) {}
+  Attempt(const ArrayPush& push, const char* name) : push_(push), name_(name) {}
 
   void resolve(ArrayPushResult& result);
   /// True if what was resolved still holds.
@@ -146,21 +43,38 @@ class Attempt {
     Array* array;
     Ref<Version> from, version;
   };
-  struct Away {  ///< a held value of a partitioned buffer, copied out
+  struct Away {  ///< a held value of memory that others lie in, copied out
     Ref<Array> array;
-    Ref<Version> version;
+    Ref<Version> from, version;
+  };
+  struct Written {  ///< where an output lies; no two overlap
+    Stretch where;
+    std::size_t output;
   };
 
   void resolve_output(std::size_t index);
-  void copy_away(Array& array);
+  void move_output(Array& array, bool overwrites, Resolved& operand);
+  void copy_away();
+  void pack_inputs();
   void use(const Version& version, AccessMode mode) {
     version.each_variable([&](const Variable& v) { accesses_.emplace_back({v.get(), mode}); });
   }
+  void use_foreign(const Import& memory, AccessMode mode);
 
   const ArrayPush& push_;
+  const char* const name_;
   ShortList<Access, 8> accesses_;
-  std::vector<Move> moves_;
-  std::vector<Away> aways_;
+  ShortList<Written, 2> written_;
+  bool stay_ = false;  ///< there is an output whose array stays
+  /// What most pushes have none of.
+  struct Rare {
+    std::vector<Move> moves;
+    std::map<const Array*, std::size_t> moved;  ///< where in `moves`
+    std::vector<Away> aways;                    ///< by `array`
+    std::vector<bool> covered;  ///< of each import that is overwritten: its variables that stand for no other memory
+  };
+  Rare& rare() { return *(rare_ ? rare_ : rare_ = std::make_unique<Rare>()); }
+  std::unique_ptr<Rare> rare_;
 };
 
 void Attempt::resolve(ArrayPushResult& result) {
@@ -168,6 +82,8 @@ void Attempt::resolve(ArrayPushResult& result) {
   call->body = push_.body;
   call->closure = push_.closure;
   call->inputs = push_.inputs.size();
+  call->issues = push_.issues;
+  call->tries = push_.tries;
   if (push_.want_histories) {
     result.input_histories.resize(push_.inputs.size());
     result.output_histories.resize(push_.outputs.size());
@@ -184,6 +100,8 @@ void Attempt::resolve(ArrayPushResult& result) {
     if (bit(push_.save_inputs, i)) result.saved_inputs[i] = x.on(array.snapshot());
   }
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
+  if (stay_) copy_away();
+  if (written_.size() > 0) pack_inputs();
   if (push_.want_histories) {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
       const Array& array = *push_.outputs[i].array();
@@ -195,50 +113,115 @@ void Attempt::resolve(ArrayPushResult& result) {
 void Attempt::resolve_output(std::size_t index) {
   const NDArray& y = push_.outputs[index];
   Array& array = *y.array();
-  const bool reads = bit(push_.updates, index);
-  const bool whole = y.count() == array.shape().count();
+  const bool reads = push_.updates_all || bit(push_.updates, index);
+  const bool overwrites = !reads && y.count() == array.shape().count();
   Resolved& operand =
       call->operands.emplace_back({array.version(), {nullptr, y.dtype(), y.shape(), y.strides()}, y.offset()});
   operand.pack = push_.dense_outputs && !y.is_contiguous();
   operand.preload = reads;
-  if (array.group()) {
-    copy_away(array);
+  if (array.stays()) {
+    stay_ = true;
   } else if (array.held()) {
-    Engine& engine = array.engine();
-    const std::size_t bytes = array.version()->buffer().bytes();
-    Ref<Version> fresh(new Version(Ref<Buffer>(new Buffer(array.device(), bytes)), engine.variable("array", false)));
-    if (reads || !whole) {
-      call->preserves.push_back({operand.version, fresh, 0, bytes});
-      use(*operand.version, AccessMode::read);
-    }
-    use(*fresh, AccessMode::write);
-    moves_.push_back({&array, array.version(), fresh});
-    operand.version = std::move(fresh);
-    return;  // no input lies in the new buffer
+    return move_output(array, overwrites, operand);
   }
-  use(*operand.version, whole && !reads ? AccessMode::write : AccessMode::update);
-  const auto [low, high] = extent(y.shape(), y.strides(), y.offset());
-  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
-    const NDArray& x = *push_.inputs[i];
-    if (&call->operands[i].version->buffer() != &operand.version->buffer()) continue;
-    if (push_.elementwise && same_window(x, y)) continue;
-    const auto [first, end] = extent(x.shape(), x.strides(), x.offset());
-    if (first < high && low < end) call->operands[i].pack = true;
+  const Buffer& buffer = operand.version->buffer();
+  const AccessMode mode = overwrites ? AccessMode::write : AccessMode::update;
+  if (const Import* memory = buffer.import()) {
+    use_foreign(*memory, mode);
+  } else {
+    use(*operand.version, mode);
+  }
+  // The array and this push alone name the version of most outputs: no input lies there.
+  if (!array.stays() && operand.version->refs() == 2) return;
+  if (!push_.inputs.empty() && y.count() != 0) written_.emplace_back({stretch_of(y, buffer), index});
+}
+
+void Attempt::move_output(Array& array, bool overwrites, Resolved& operand) {
+  operand.moved = true;
+  const auto [at, first] = rare().moved.try_emplace(&array, rare().moves.size());
+  if (!first) {  // another part of it is an output too
+    operand.version = rare().moves[at->second].version;
+    return;
+  }
+  Engine& engine = array.engine();
+  const std::size_t bytes = array.version()->buffer().bytes();
+  Ref<Version> fresh(new Version(array.version()->buffer().another(bytes), engine.variable("array", false)));
+  if (!overwrites) {
+    call->preserves.push_back({operand.version, fresh, 0, bytes});
+    use(*operand.version, AccessMode::read);
+  }
+  use(*fresh, AccessMode::write);
+  rare().moves.push_back({&array, array.version(), fresh});
+  operand.version = std::move(fresh);  // in which no input lies
+}
+
+/// A variable that stands for other memory too is not overwritten by a write of all of this.
+void Attempt::use_foreign(const Import& memory, AccessMode mode) {
+  if (memory.shared(!push_.history)) {
+    throw ArrayError(name_, push_.where,
+                     push_.history ? "a recorded write to memory that another import shows"
+                                   : "writes to memory of an import that recorded operators wrote");
+  }
+  memory.each_variable([&](const Variable& v, bool covered) {
+    if (mode == AccessMode::write) rare().covered.push_back(covered);
+    accesses_.emplace_back({v.get(), covered ? mode : AccessMode::update});
+  });
+}
+
+void Attempt::copy_away() {
+  std::vector<Ref<Array>> held = holders(push_.outputs);
+  if (held.empty()) return;
+  std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return std::less<>()(a.get(), b.get()); });
+  std::map<const Version*, Ref<Version>> copies;  // one for all that show the same
+  for (Ref<Array>& holder : held) {
+    const Ref<Version> from = holder->version();
+    Ref<Version>& fresh = copies[from.get()];
+    if (!fresh) {
+      const std::size_t item = size_of(holder->dtype());
+      // As large as the whole, so that handles keep their offsets.
+      fresh = Ref<Version>(
+          new Version(from->buffer().another(from->buffer().bytes()), holder->engine().variable("array", false)));
+      call->preserves.push_back({from, fresh, static_cast<std::size_t>(holder->base_offset()) * item,
+                                 static_cast<std::size_t>(holder->shape().count()) * item});
+      use(*from, AccessMode::read);
+      use(*fresh, AccessMode::write);
+    }
+    rare().aways.push_back({std::move(holder), from, fresh});
   }
 }
 
-void Attempt::copy_away(Array& array) {
-  for (Ref<Array>& holder : array.holders()) {
-    if (std::any_of(aways_.begin(), aways_.end(), [&](const Away& a) { return a.array == holder; })) continue;
-    const std::size_t item = size_of(array.dtype());
-    // As large as the whole, so that handles keep their offsets.
-    Ref<Version> fresh(new Version(Ref<Buffer>(new Buffer(array.device(), array.version()->buffer().bytes())),
-                                   array.engine().variable("array", false)));
-    call->preserves.push_back({holder->version(), fresh, static_cast<std::size_t>(holder->base_offset()) * item,
-                               static_cast<std::size_t>(holder->shape().count()) * item});
-    use(*holder->version(), AccessMode::read);
-    use(*fresh, AccessMode::write);
-    aways_.push_back({std::move(holder), std::move(fresh)});
+/// As if all inputs were read before any output is written: those that overlap one are copied first, unless the
+/// operator is elementwise and the windows coincide.
+void Attempt::pack_inputs() {
+  if (written_.size() > 1) {
+    std::sort(written_.begin(), written_.end(), [](const Written& a, const Written& b) { return a.where < b.where; });
+  }
+  const std::span<const Written> written(written_.begin(), written_.size());
+  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
+    const Buffer& buffer = call->operands[i].version->buffer();
+    const void* const space = buffer.import() ? nullptr : &buffer;
+    auto at = written.begin();
+    if (written.size() > 1) {
+      at = std::partition_point(at, written.end(),
+                                [space](const Written& w) { return std::less<>()(w.where.space, space); });
+    }
+    if (at == written.end() || at->where.space != space) continue;
+    const NDArray& x = *push_.inputs[i];
+    if (push_.elementwise && x.same_array(push_.outputs[at->output]) && same_window(x, push_.outputs[at->output])) {
+      continue;  // what most updates in place are
+    }
+    const Stretch read = stretch_of(x, buffer);
+    if (written.size() > 1) {
+      at = std::partition_point(at, written.end(), [&read](const Written& w) {
+        return w.where.space == read.space && w.where.end <= read.begin;
+      });
+    }
+    for (; at != written.end() && at->where.overlaps(read); ++at) {
+      const NDArray& y = push_.outputs[at->output];
+      if (push_.elementwise && read.begin == at->where.begin && x.dtype() == y.dtype() && same_elements(x, y)) continue;
+      call->operands[i].pack = true;
+      break;
+    }
   }
 }
 
@@ -246,23 +229,41 @@ bool Attempt::current() const {
   for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
     if (!(push_.inputs[i]->array()->version() == call->operands[i].version)) return false;
   }
-  for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
-    Array& array = *push_.outputs[i].array();
-    const auto move = std::find_if(moves_.begin(), moves_.end(), [&](const Move& m) { return m.array == &array; });
-    if (move != moves_.end()) {
-      if (!(array.version() == move->from)) return false;  // what it keeps of the old elements would be stale
-      continue;
-    }
-    if (!(array.version() == call->operands[call->inputs + i].version)) return false;
-    if (array.group()) {
-      for (const Ref<Array>& holder : array.holders()) {
-        if (std::none_of(aways_.begin(), aways_.end(), [&](const Away& a) { return a.array == holder; })) return false;
-      }
-    } else if (array.held()) {
-      return false;
+  if (rare_) {
+    for (const Move& move : rare_->moves) {
+      if (!(move.array->version() == move.from)) return false;  // what it keeps of the old elements would be stale
     }
   }
-  return true;
+  std::size_t covered = 0;
+  for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
+    const NDArray& y = push_.outputs[i];
+    const Array& array = *y.array();
+    const Resolved& operand = call->operands[call->inputs + i];
+    if (operand.moved) continue;
+    if (!(array.version() == operand.version)) return false;
+    if (!array.stays()) {
+      if (array.held()) return false;
+      continue;
+    }
+    const Import* const memory = operand.version->buffer().import();
+    if (!memory) continue;
+    if (memory->shared(!push_.history)) return false;
+    if (bit(push_.updates, i) || y.count() != array.shape().count()) continue;
+    bool same = true;
+    memory->each_variable([&](const Variable&, bool now) { same = rare_->covered[covered++] == now && same; });
+    if (!same) return false;
+  }
+  if (!stay_) return true;
+  const std::vector<Ref<Array>> held = holders(push_.outputs);
+  if (held.empty()) return true;
+  const std::span<const Away> aways = rare_ ? std::span<const Away>(rare_->aways) : std::span<const Away>();
+  const auto known = [aways](const Ref<Array>& holder) {
+    const auto at = std::partition_point(aways.begin(), aways.end(), [&holder](const Away& away) {
+      return std::less<>()(away.array.get(), holder.get());
+    });
+    return at != aways.end() && at->array == holder;
+  };
+  return std::all_of(held.begin(), held.end(), known);
 }
 
 void Attempt::keep_outputs(ArrayPushResult& result) {
@@ -278,11 +279,14 @@ void Attempt::keep_outputs(ArrayPushResult& result) {
 }
 
 void Attempt::apply(ArrayPushResult& result) noexcept {
-  for (Move& move : moves_) move.array->set_version(std::move(move.version));
-  for (Away& away : aways_) away.array->set_version(std::move(away.version));
+  if (rare_) {
+    for (Move& move : rare_->moves) move.array->set_version(std::move(move.version));
+    for (Away& away : rare_->aways) away.array->set_version(std::move(away.version));
+  }
   if (!push_.history) return;
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
     Array& array = *push_.outputs[i].array();
+    if (array.imported()) array.version()->buffer().import()->set_recorded(true);
     array.history = push_.history;
     array.history_output = push_.history_output + static_cast<std::int32_t>(i);
     array.leaf = false;
@@ -293,13 +297,29 @@ void Attempt::apply(ArrayPushResult& result) noexcept {
   }
 }
 
-void check(const ArrayPush& push, const char* name) {
+/// An array that the operation may find out of its reach: its device's memory is its own, and the host's belongs to the
+/// host, unless it is pinned.
+void check_reach(const ArrayPush& push, const char* name, Array& array, Device device) {
+  if (array.device() == device || push.issues) return;
+  if (array.device().kind == DeviceKind::cpu) {
+    std::lock_guard lock(array.mutex());
+    if (array.version()->buffer().pinned()) return;
+  }
+  throw ArrayError(
+      name, push.where,
+      "an array on " + to_string(array.device()) + " in an operation on " + to_string(device) + "; use to(device)");
+}
+
+void check(const ArrayPush& push, const char* name, Device device) {
   const Array* first = nullptr;
   const auto same_engine = [&](const NDArray& x) {
-    const Array& array = x.checked(name, push.where);
+    Array& array = x.checked(name, push.where);
     if (!first) first = &array;
     if (&array.engine() != &first->engine()) {
       throw ArrayError(name, push.where, "arrays of different engines");
+    }
+    if (array.device().kind != DeviceKind::cpu || device.kind != DeviceKind::cpu) {
+      check_reach(push, name, array, device);
     }
   };
   for (const NDArray* x : push.inputs) same_engine(*x);
@@ -309,29 +329,21 @@ void check(const ArrayPush& push, const char* name) {
     if (overlaps_itself(y)) {
       throw ArrayError(name, push.where, "an output of shape " + to_string(y.shape()) + " that overlaps itself");
     }
-    for (std::size_t j = 0; j < i; ++j) {
-      const NDArray& z = push.outputs[j];
-      if (!z.same_array(y) && !(z.array()->group() && z.array()->group() == y.array()->group())) continue;
-      const auto [low, high] = extent(y.shape(), y.strides(), y.offset());
-      const auto [first_z, end_z] = extent(z.shape(), z.strides(), z.offset());
-      if (first_z < high && low < end_z) throw ArrayError(name, push.where, "outputs that overlap each other");
-    }
   }
-  if (!first) throw ArrayError(name, push.where, "no arrays");
+  if (push.outputs.size() > 1 && any_overlap(push.outputs)) {
+    throw ArrayError(name, push.where, "outputs that overlap each other");
+  }
 }
 
 /// Resolves and pushes. `options` has its place.
-ArrayPushResult push_checked(const ArrayPush& push, const PushOptions& options) {
-  Locks locks;
-  for (const NDArray* x : push.inputs) locks.add(*x->array());
-  for (const NDArray& y : push.outputs) locks.add(*y.array());
-  locks.settle();
+ArrayPushResult push_checked(const ArrayPush& push, const char* name, const PushOptions& options) {
+  ArrayLocks locks(push);
 
   // Resolved and committed under the locks; the caps, at which a push may have to wait, come between them. When a value
   // was moved meanwhile, by another thread, all is resolved again.
   for (;;) {
     ArrayPushResult result;
-    Attempt attempt(push);
+    Attempt attempt(push, name);
     {
       std::lock_guard lock(locks);
       attempt.resolve(result);
@@ -361,18 +373,17 @@ ArrayPushResult push_checked(const ArrayPush& push, const PushOptions& options) 
 
 /// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both
 /// values are whole when the write itself is skipped (SEMANTICS.md, 14).
-void copy_held_values(const ArrayPush& push, const PushOptions& options) {
+void copy_held(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
     Array& array = *y.array();
     {
       std::lock_guard lock(array.mutex());
-      const bool overwrites = !bit(push.updates, i) && y.count() == array.shape().count();
-      if (array.group() ? array.holders().empty() : overwrites || !array.held()) continue;
+      const bool overwrites = !push.updates_all && !bit(push.updates, i) && y.count() == array.shape().count();
+      if (array.stays() ? holders(std::span(&y, 1)).empty() : overwrites || !array.held()) continue;
     }
     const NDArray whole(y.array());
     ArrayPush copy;
-    copy.body = [](ArrayContext&) {};
     copy.outputs = std::span(&whole, 1);
     copy.updates = 1;
     copy.where = push.where;
@@ -381,22 +392,37 @@ void copy_held_values(const ArrayPush& push, const PushOptions& options) {
     copy_options.priority = options.priority;
     copy_options.name = "copy on write";
     copy_options.bytes = whole.bytes();
-    push_checked(copy, copy_options);
+    push_checked(copy, copy_options.name, copy_options);
   }
 }
 
 }  // namespace
 
+void copy_held_values(std::span<const NDArray> outputs, std::source_location where) {
+  for (const NDArray& y : outputs) {
+    ArrayPush push;
+    push.outputs = std::span(&y, 1);
+    push.updates = 1;
+    push.where = where;
+    PushOptions options;
+    options.on = y.checked("copy on write", where).device();
+    copy_held(push, options);
+  }
+}
+
 ArrayPushResult push_arrays(const ArrayPush& push) {
   const char* name = push.options.name ? push.options.name : push.options.op ? push.options.op->name : "push";
-  check(push, name);
+  if (push.inputs.empty() && push.outputs.empty()) throw ArrayError(name, push.where, "no arrays");
+  PushOptions options = push.options;
+  if (!options.on.given) {
+    const NDArray& any = push.outputs.empty() ? *push.inputs[0] : push.outputs[0];
+    options.on = any.checked(name, push.where).device();
+  }
+  check(push, name, options.on.device);
   // A replay would need its versions pinned (SEMANTICS.md, 21); until arrays do that, better none than a wrong one.
   if (current_scope().recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
-  const Array& any = push.outputs.empty() ? *push.inputs[0]->array() : *push.outputs[0].array();
-  PushOptions options = push.options;
-  if (!options.on.given) options.on = any.device();
-  copy_held_values(push, options);
-  return push_checked(push, options);
+  copy_held(push, options);
+  return push_checked(push, name, options);
 }
 
 }  // namespace sluice

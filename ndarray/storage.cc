@@ -1,24 +1,84 @@
 #include "sluice/ndarray/storage.h"
 
-#include <algorithm>
-
 #include "sluice/resources/memory_pool.h"
 
 namespace sluice {
 
+Buffer::Buffer(Device device, std::unique_ptr<Import> import)
+    : device_(device),
+      bytes_(static_cast<std::size_t>(import->end() - import->begin())),
+      data_(import->begin()),
+      import_(std::move(import)) {}
+
+Buffer::Buffer(DevicePool& pool, bool pinned, std::size_t bytes)
+    : device_(pinned ? cpu(0) : pool.device()), bytes_(bytes), owner_(pool.shared_from_this()), pool_(&pool) {}
+
 Buffer::~Buffer() {
   std::byte* data = data_.load(std::memory_order_acquire);
-  if (data && !owner_) memory_pool(device_).deallocate(data, bytes_);
+  if (!data) return;
+  if (pool_) {
+    pool_->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_,
+                      users_.load(std::memory_order_relaxed));
+  } else if (!owner_ && !import_) {
+    memory_pool(device_).deallocate(data, bytes_);
+  }
 }
 
-std::byte* Buffer::data() {
-  if (std::byte* data = data_.load(std::memory_order_acquire)) return data;
-  MemoryPool& pool = memory_pool(device_);
-  auto* fresh = static_cast<std::byte*>(pool.allocate(bytes_));
+std::byte* Buffer::allocate(Context* context) {
+  if ((owner_ && !pool_) || import_) return nullptr;  // brought, and empty
+  std::byte* fresh = nullptr;
+  DevicePool::Users before = 0;
+  const DevicePool::Kind kind = pinned() ? DevicePool::pinned_memory : DevicePool::device_memory;
+  if (pool_) {
+    fresh = static_cast<std::byte*>(allocate_block(*pool_, kind, bytes_, context, before));
+    before_.fetch_or(before, std::memory_order_relaxed);
+  } else {
+    fresh = static_cast<std::byte*>(memory_pool(device_).allocate(bytes_));
+  }
   std::byte* expected = nullptr;
   if (data_.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
-  pool.deallocate(fresh, bytes_);
+  if (pool_) {
+    pool_->deallocate(kind, fresh, bytes_, before);
+  } else {
+    memory_pool(device_).deallocate(fresh, bytes_);
+  }
   return expected;
+}
+
+std::byte* Buffer::data_for(Context& context) {
+  std::byte* const there = data_.load(std::memory_order_acquire);
+  std::byte* const data = there ? there : allocate(&context);
+  if (pool_) {
+    const DevicePool::Users bit = pool_->bit_of(context.stream());
+    if (bit != 0 && (users_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) {
+      pool_->order(before_.load(std::memory_order_relaxed), context.stream());
+    }
+  }
+  return data;
+}
+
+Ref<Buffer> Buffer::another(std::size_t bytes) const {
+  return Ref<Buffer>(pool_ && !pinned() ? new Buffer(*pool_, false, bytes) : new Buffer(device_, bytes));
+}
+
+void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,
+                     DevicePool::Users& before) {
+  Stream* const stream = context ? context->stream() : nullptr;
+  if (void* block = pool.allocate(kind, bytes, stream, before)) return block;
+  // What is issued comes to its end whatever else happens; what is only queued may wait for this very op.
+  if (context && stream) context->await_issued();
+  pool.trim();
+  if (void* block = pool.allocate(kind, bytes, stream, before)) return block;
+  pool.fail(kind, bytes);
+}
+
+Ref<Buffer> new_buffer(Engine& engine, Device device, std::size_t bytes) {
+  return Ref<Buffer>(device.kind == DeviceKind::cpu ? new Buffer(device, bytes)
+                                                    : new Buffer(device_pool(engine, device), false, bytes));
+}
+
+Ref<Buffer> new_pinned_buffer(Engine& engine, Device device, std::size_t bytes) {
+  return Ref<Buffer>(new Buffer(device_pool(engine, device), true, bytes));
 }
 
 Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version)
@@ -27,20 +87,23 @@ Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> versio
       dtype_(dtype),
       shape_(shape),
       version_(std::move(version)) {
-  version_->arrays.fetch_add(1, std::memory_order_relaxed);
+  version_->shown();
 }
 
 Array::~Array() {
-  if (listed_) {
-    std::lock_guard lock(group_->list);
-    std::erase(group_->snapshots, this);
-  }
-  version_->arrays.fetch_sub(1, std::memory_order_acq_rel);
+  if (listed_) ShareGroup::strike_snapshot(group(), this);
+  if (stays_ && version_->buffer().import()) version_->buffer().import()->set_recorded(false);
+  version_->hidden();
 }
 
 void Array::set_version(Ref<Version> version) {
-  version->arrays.fetch_add(1, std::memory_order_relaxed);
-  version_->arrays.fetch_sub(1, std::memory_order_acq_rel);
+  if (version == version_) return;
+  if (listed_) {
+    ShareGroup::strike_snapshot(group(), this);
+    listed_ = false;
+  }
+  version->shown();
+  version_->hidden();
   version_ = std::move(version);
 }
 
@@ -49,34 +112,24 @@ Ref<Array> Array::snapshot() {
   copy->history = history;
   copy->history_output = history_output;
   copy->leaf = leaf;
-  if (group_) {
-    copy->group_ = group_;
-    copy->base_offset_ = base_offset_;
-    std::lock_guard lock(group_->list);
-    group_->snapshots.push_back(copy.get());
+  copy->base_offset_ = base_offset_;
+  if (stays_ || listed_) {
+    copy->mutex_.join(group());
+    group()->list_snapshot(copy.get());
     copy->listed_ = true;
   }
   return copy;
 }
 
-std::vector<Ref<Array>> Array::holders() const {
-  std::vector<Ref<Array>> found;
-  const std::int64_t begin = base_offset_, end = begin + shape_.count();
-  std::lock_guard lock(group_->list);
-  for (Array* other : group_->snapshots) {
-    if (!other->try_add_ref()) continue;  // its last owner waits for this lock to strike it off
-    Ref<Array> holder = Ref<Array>::adopt(other);
-    const std::int64_t first = other->base_offset_;
-    if (&other->version_->buffer() == &version_->buffer() && first < end && begin < first + other->shape_.count()) {
-      found.push_back(std::move(holder));
-    }
-  }
-  return found;
+Stretch Array::stretch() const {
+  const auto item = static_cast<std::intptr_t>(size_of(dtype_));
+  return Stretch::of(version_->buffer(), base_offset_ * item, (base_offset_ + shape_.count()) * item);
 }
 
-void Array::join(Ref<PartGroup> group, std::int64_t base_offset) {
-  group_ = std::move(group);
+void Array::join(Ref<ShareGroup> group, std::int64_t base_offset) {
+  mutex_.join(std::move(group));
   base_offset_ = base_offset;
+  stays_ = true;
 }
 
 }  // namespace sluice

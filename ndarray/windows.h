@@ -21,6 +21,13 @@ inline std::pair<std::int64_t, std::int64_t> extent(const Dims& shape, const Dim
   return {low, high + 1};
 }
 
+/// The bytes that a window on a buffer lies in.
+inline Stretch stretch_of(const NDArray& x, const Buffer& buffer) {
+  const auto [low, high] = extent(x.shape(), x.strides(), x.offset());
+  const auto item = static_cast<std::intptr_t>(size_of(x.dtype()));
+  return Stretch::of(buffer, low * item, high * item);
+}
+
 /// True if two indices of the window may name one element. Exact for windows made by slicing and permuting.
 inline bool overlaps_itself(const NDArray& x) {
   if (x.count() <= 1 || x.is_contiguous()) return false;
@@ -41,8 +48,10 @@ inline bool overlaps_itself(const NDArray& x) {
   return false;
 }
 
-inline bool same_window(const NDArray& a, const NDArray& b) {
-  return a.offset() == b.offset() && a.shape() == b.shape() && a.strides() == b.strides();
+/// True if two windows that begin at one place touch the same elements at the same indices.
+inline bool same_elements(const NDArray& a, const NDArray& b) {
+  return a.shape() == b.shape() && a.strides() == b.strides();
 }
+inline bool same_window(const NDArray& a, const NDArray& b) { return a.offset() == b.offset() && same_elements(a, b); }
 
 }  // namespace sluice

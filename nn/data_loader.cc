@@ -18,7 +18,7 @@ constexpr std::uint64_t kTransformStream = 0x7472616e73;
 
 NDArray adopt(HostTensor tensor) {
   auto owner = std::make_shared<HostTensor>(std::move(tensor));
-  return from_memory(owner->bytes.data(), owner, owner->shape, owner->dtype, cpu(0));
+  return detail::adopt_memory(owner->bytes.data(), owner, owner->shape, owner->dtype, cpu(0));
 }
 
 /// Shape with axis 0 replaced by `rows`.
@@ -29,9 +29,6 @@ Dims with_rows(std::int64_t rows, const Dims& sample) {
 }
 
 Dims without_rows(const Dims& shape) { return Dims(std::span(shape.begin() + 1, shape.end())); }
-
-/// The I/O lane writes to host memory; other devices get a copy.
-Device host_of(Device device) { return device.kind == DeviceKind::cpu ? device : cpu(0); }
 
 /// Copies rows of the data as they are.
 void gather(const TensorView& data, std::span<const std::int64_t> rows, const TensorView& out) {
@@ -156,7 +153,7 @@ void DataLoader::check(std::source_location where) {
   labels_.checked("DataLoader", where);
   require(data_.rank() >= 1 && labels_.rank() >= 1 && data_.shape()[0] == labels_.shape()[0],
           to_string(data_.shape()) + " and labels " + to_string(labels_.shape()) + ": axis 0 differs");
-  require(data_.device().kind != DeviceKind::gpu && labels_.device().kind != DeviceKind::gpu,
+  require(data_.device().kind == DeviceKind::cpu && labels_.device().kind == DeviceKind::cpu,
           "the data is on " + sluice::to_string(data_.device()) + ", the labels on " +
               sluice::to_string(labels_.device()) + ": both must be in host memory");
   require(o.batch >= 1, "batch " + std::to_string(o.batch) + ": must be at least 1");
@@ -229,9 +226,10 @@ void DataLoader::Iterator::fill() {
   const DataLoaderOptions& options = *epoch_->options;
   while (next_ < epoch_->batches && ahead_.size() <= static_cast<std::size_t>(options.prefetch)) {
     const std::int64_t batch = next_, rows = static_cast<std::int64_t>(epoch_->rows(batch).size());
-    NDArray x = empty(with_rows(rows, epoch_->sample_shape()), options.dtype, host_of(options.device));
-    NDArray y = empty(with_rows(rows, without_rows(epoch_->labels.shape())), epoch_->labels.dtype(),
-                      host_of(options.label_device));
+    // The I/O lane writes to host memory, of which other devices get copies.
+    NDArray x = detail::empty_pinned(with_rows(rows, epoch_->sample_shape()), options.dtype, options.device);
+    NDArray y = detail::empty_pinned(with_rows(rows, without_rows(epoch_->labels.shape())), epoch_->labels.dtype(),
+                                     options.label_device);
     push_op([epoch = epoch_, batch](ArrayContext& context) { epoch->make(context, batch); },
             {epoch_->data, epoch_->labels}, {x, y}, {.on = io(), .name = "load batch", .bytes = x.bytes() + y.bytes()},
             epoch_->where);

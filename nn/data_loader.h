@@ -49,7 +49,7 @@ struct Batch {
 ///   for (auto [x, y] : loader) { ... }
 ///
 /// Each begin() is an epoch, numbered from 0; with `shuffle` each has an order of its own. Batches are pushed, not
-/// waited for: what a transform throws is met where x is waited for. The data must not be on a GPU. For one thread.
+/// waited for: what a transform throws is met where x is waited for. The data must be in host memory. For one thread.
 class DataLoader {
   struct Epoch;
 

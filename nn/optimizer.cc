@@ -1,7 +1,7 @@
 #include "sluice/nn/optimizer.h"
 
 #include <algorithm>
-#include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "sluice/autograd/gradients.h"
@@ -14,25 +14,66 @@ namespace {
 
 /// What one step operation keeps: its inputs are gradients (and perhaps the gate), its outputs `width` arrays for each
 /// parameter.
-template <class Rule>
 struct StepBody {
-  std::shared_ptr<const Rule> rule;
   std::vector<KernelFunction> kernels;  ///< of each parameter
-  std::size_t width;
+  Attributes attributes;
+  std::size_t width = 1;
+  bool gated = false;
 
   static void run(ArrayContext& context) {
     const auto& self = context.attributes<StepBody>();
+    if (self.gated && *context.input(static_cast<int>(self.kernels.size())).as<std::uint8_t>() != 1) {
+      context.engine_context().wrote_nothing();
+      throw std::runtime_error("its gate was shut");
+    }
     for (std::size_t i = 0; i < self.kernels.size(); ++i) {
       const std::span<const TensorView> values(&context.output(static_cast<int>(i * self.width)), self.width);
-      (*self.rule)(self.kernels[i], context.input(static_cast<int>(i)), values, context.engine_context());
+      const std::span<const TensorView> gradient(&context.input(static_cast<int>(i)), 1);
+      ArrayContext part = context.part(gradient, values, self.attributes.pointer().get());
+      self.kernels[i](part);
     }
   }
 };
 
-/// A counter in host memory, which an operation on any device counts up when it is issued.
-NDArray new_counter() {
-  const std::int64_t zero = 0;
-  return from_bytes(std::as_bytes(std::span(&zero, 1)), {}, DType::i64, cpu(0));
+const Kernel* chosen_kernel(const Operator& row, const NDArray& value) {
+  return row.kernel(value.device().kind, value.dtype(), KernelRankLimit::current());
+}
+
+/// The gate on a device: opens it if, when all that the step builds upon is over, the devices have found no error that
+/// the host did not know of as this was issued (what is known has poisoned the gate's inputs). One kernel looks, once,
+/// for all devices.
+struct Latch {
+  bool alone = false;  ///< the errors of the gate's own device count, no others
+
+  static void run(ArrayContext& context) {
+    Provider& provider = context.provider();
+    const Device here = context.device();
+    std::vector<std::uint64_t> settled;
+    for (int i = 0; i < provider.devices(); ++i) {
+      const Device device{here.kind, static_cast<std::uint8_t>(i)};
+      const bool counts = device == here || !context.attributes<Latch>().alone;
+      settled.push_back(counts ? context.engine_context().settled_errors(device) : kAny);
+    }
+    auto* const gate = context.output().as<std::uint8_t>();
+    const MemoryUse use{gate, 1, true};
+    context.stream().launch(
+        [&provider, gate, known = std::move(settled)] {
+          for (std::size_t i = 0; i < known.size(); ++i) {
+            if (known[i] != kAny && provider.errors(static_cast<int>(i)) != known[i]) {
+              throw std::runtime_error("a device had found an error before the step");
+            }
+          }
+          *gate = 1;
+        },
+        {&use, 1});
+  }
+  static constexpr std::uint64_t kAny = ~std::uint64_t{0};
+};
+
+/// Counts steps, on the parameter's device.
+NDArray new_counter(Device device, const std::source_location& where) {
+  const DeviceScope scope(device);
+  return zeros({}, DType::i64, where);
 }
 
 }  // namespace
@@ -58,7 +99,7 @@ Optimizer::Optimizer(const Operator& row, const ParameterList& parameters, std::
         throw ArrayError(row.name, where, "parameters '" + parameters_[j].name + "' and '" + name + "' are one array");
       }
     }
-    const Kernel* kernel = row.kernel(value.device().kind, value.dtype());
+    const Kernel* kernel = chosen_kernel(row, value);
     if (!kernel) {
       throw ArrayError(row.name, where,
                        "parameter '" + name + "': no kernel for " + std::string(name_of(value.dtype())) + " on " +
@@ -67,31 +108,35 @@ Optimizer::Optimizer(const Operator& row, const ParameterList& parameters, std::
     kernels_.push_back(kernel->run);
     std::vector<NDArray>& states = states_.emplace_back();
     for (const StateSpec& spec : state_specs_) {
-      states.push_back(spec.counter ? new_counter() : zeros_like({value, where}));
+      states.push_back(spec.counter ? new_counter(value.device(), where) : zeros_like({value, where}));
     }
   }
 
-  // A push says in a word of 32 bits which of its outputs it also reads: so many parameters fit one operation.
-  const std::size_t most = gate ? 32 / (1 + state_specs_.size()) : 1;
-  std::map<std::pair<DeviceKind, int>, std::size_t> open;  // the device's last group
+  // On the CPU a few operations run at once. On a device one is issued as a whole or not at all.
+  const std::size_t few = gate ? 32 / (1 + state_specs_.size()) : 1;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Device device = parameters_[i].value.device();
-    auto [it, fresh] = open.try_emplace({device.kind, device.index}, groups_.size());
-    if (!fresh && groups_[it->second].size() == most) {
-      it->second = groups_.size();
-      fresh = true;
+    const NDArray& value = parameters_[i].value;
+    const Device device = value.device();
+    const bool issues = chosen_kernel(row, value)->issues;
+    const std::size_t most = gate && device.kind != DeviceKind::cpu ? parameters_.size() : few;
+    auto open = std::find_if(groups_.rbegin(), groups_.rend(),
+                             [&](const Group& g) { return g.device == device && g.issues == issues; });
+    if (open == groups_.rend() || open->members.size() == most) {
+      groups_.push_back({device, issues, {}});
+      open = groups_.rbegin();
     }
-    if (fresh) groups_.emplace_back();
-    groups_[it->second].push_back(i);
+    open->members.push_back(i);
   }
 }
 
 void Optimizer::step(std::source_location where) {
   NoGrad no_grad;
-  std::vector<std::vector<std::size_t>> members;  // of each group: parameters with a gradient
-  for (const std::vector<std::size_t>& group : groups_) {
-    std::vector<std::size_t>& with_gradient = members.emplace_back();
-    for (std::size_t i : group) {
+  std::vector<Group> groups;  // with the parameters that have a gradient
+  std::vector<std::size_t> all_members;
+  Device late = cpu(0);  // a device that finds errors late
+  for (const Group& group : groups_) {
+    Group with_gradient{group.device, group.issues, {}};
+    for (std::size_t i : group.members) {
       const auto& [name, value] = parameters_[i];
       const NDArray gradient = value.grad();
       if (!gradient) continue;
@@ -101,46 +146,71 @@ void Optimizer::step(std::source_location where) {
                              sluice::to_string(value.shape()) + ", its gradient " +
                              std::string(name_of(gradient.dtype())) + " " + sluice::to_string(gradient.shape()));
       }
-      with_gradient.push_back(i);
+      with_gradient.members.push_back(i);
+      all_members.push_back(i);
     }
-    if (with_gradient.empty()) members.pop_back();
+    if (with_gradient.members.empty()) continue;
+    if (late.kind == DeviceKind::cpu) late = group.device;
+    groups.push_back(std::move(with_gradient));
   }
-  // One operation that reads all gradients is a gate by itself: it runs or is skipped as a whole.
-  const NDArray gate = gate_ && members.size() > 1 ? push_gate(where) : NDArray();
-  if (gate) current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
-  const auto rule = std::make_shared<const Rule>(this->rule());
-  for (const std::vector<std::size_t>& group : members) push_step(group, gate, rule, where);
+  // What fails before the gate shows there: so the copies that writing to held weights needs come first.
+  for (const Group& group : groups) {
+    for (std::size_t i : group.members) {
+      copy_held_values({&parameters_[i].value, 1}, where);
+      copy_held_values(states_[i], where);
+    }
+  }
+  const Attributes attributes = this->attributes();
+  if (gate_) {
+    // One operation of the host that reads all gradients is a gate by itself: it runs or is skipped as a whole.
+    const bool own_gate = groups.size() > 1 || late.kind != DeviceKind::cpu;
+    const NDArray gate = own_gate ? push_gate(all_members, late, where) : NDArray();
+    if (gate) current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
+    for (const Group& group : groups) push_step(group, gate, attributes, where);
+  } else {
+    for (const Group& group : groups) {
+      const bool own_gate = group.device.kind != DeviceKind::cpu;
+      push_step(group, own_gate ? push_gate(group.members, group.device, where) : NDArray(), attributes, where);
+    }
+  }
   zero_grad();
 }
 
-/// An array of one byte that is written if all gradients and parameters are good; else it is poisoned, and so are those
-/// who read it.
-NDArray Optimizer::push_gate(std::source_location where) const {
+/// An array of one byte that is 1 if all gradients, parameters and states are good; else it is poisoned, and so are
+/// those who read it. On a device that finds errors late they may be reading it by then: they read 0.
+NDArray Optimizer::push_gate(std::span<const std::size_t> members, Device device, std::source_location where) const {
   std::vector<NDArray> gradients;
   std::vector<const NDArray*> inputs;
-  gradients.reserve(parameters_.size());
-  for (const NamedArray& parameter : parameters_) {
-    if (NDArray gradient = parameter.value.grad()) inputs.push_back(&gradients.emplace_back(std::move(gradient)));
-    inputs.push_back(&parameter.value);
+  gradients.reserve(members.size());
+  for (std::size_t i : members) {
+    inputs.push_back(&gradients.emplace_back(parameters_[i].value.grad()));
+    inputs.push_back(&parameters_[i].value);
+    for (const NDArray& state : states_[i]) inputs.push_back(&state);
   }
-  const NDArray gate = empty({1}, DType::u8, cpu(0));
+  const bool late = device.kind != DeviceKind::cpu;
+  const std::byte shut{0};
+  const NDArray gate = detail::host_array({&shut, 1}, {1}, DType::u8, device);
   ArrayPush push;
-  push.body = [](ArrayContext& context) { *context.output().as<std::uint8_t>() = 1; };
+  push.body = late ? Latch::run : [](ArrayContext& context) { *context.output().as<std::uint8_t>() = 1; };
+  if (late) push.closure = std::make_shared<Latch>(Latch{!gate_});
   push.inputs = inputs;
   push.outputs = std::span(&gate, 1);
+  push.issues = late;
   push.options.name = "gate";
+  push.options.on = device;
   push.where = where;
   push_arrays(push);
   return gate;
 }
 
-void Optimizer::push_step(std::span<const std::size_t> members, const NDArray& gate,
-                          const std::shared_ptr<const Rule>& rule, std::source_location where) {
-  auto body = std::make_shared<StepBody<Rule>>();
-  body->rule = rule;
+void Optimizer::push_step(const Group& group, const NDArray& gate, const Attributes& attributes,
+                          std::source_location where) {
+  auto body = std::make_shared<StepBody>();
+  body->attributes = attributes;
   body->width = 1 + state_specs_.size();
+  body->gated = static_cast<bool>(gate);
   std::vector<NDArray> gradients, outputs;
-  for (std::size_t i : members) {
+  for (std::size_t i : group.members) {
     const NDArray& value = parameters_[i].value;
     body->kernels.push_back(kernels_[i]);
     gradients.push_back(value.grad());
@@ -152,14 +222,17 @@ void Optimizer::push_step(std::span<const std::size_t> members, const NDArray& g
   if (gate) inputs.push_back(&gate);
 
   ArrayPush push;
-  push.body = StepBody<Rule>::run;
+  push.body = StepBody::run;
   push.closure = std::move(body);
   push.inputs = inputs;
   push.outputs = outputs;
-  push.updates = static_cast<std::uint32_t>((std::uint64_t{1} << outputs.size()) - 1);
+  push.updates_all = true;
   push.elementwise = true;
   push.dense_inputs = push.dense_outputs = true;
+  push.issues = group.issues;
+  push.tries = 3;  // behind the gate the other devices' kernels are on their way
   push.options.name = row_.name;
+  push.options.on = group.device;
   push.where = where;
   push_arrays(push);
 }
@@ -191,34 +264,21 @@ Sgd::Sgd(const ParameterList& parameters, const SgdOptions& options, std::source
                 options.lr, options.gate, where),
       options_(options) {}
 
-Optimizer::Rule Sgd::rule() const {
-  return [attributes = SgdAttributes{lr(), options_.momentum, options_.weight_decay}](
-             KernelFunction kernel, const TensorView& gradient, std::span<const TensorView> values, Context& context) {
-    ArrayContext arguments(std::span(&gradient, 1), values, &attributes, &context);
-    kernel(arguments);
-  };
-}
+Attributes Sgd::attributes() const { return SgdAttributes{lr(), options_.momentum, options_.weight_decay}; }
 
 Adam::Adam(const ParameterList& parameters, const AdamOptions& options, std::source_location where)
     : Optimizer(Registry::instance().get("adam_step"), parameters,
                 {{"exp_avg", false}, {"exp_avg_sq", false}, {"step", true}}, options.lr, options.gate, where),
       options_(options) {}
 
-Optimizer::Rule Adam::rule() const {
-  const AdamStep pushed{.lr = lr(),
-                        .beta1 = options_.beta1,
-                        .beta2 = options_.beta2,
-                        .eps = options_.eps,
-                        .weight_decay = options_.weight_decay,
-                        .decoupled = options_.decoupled,
-                        .step = 0};
-  return [pushed](KernelFunction kernel, const TensorView& gradient, std::span<const TensorView> values,
-                  Context& context) {
-    AdamStep attributes = pushed;
-    attributes.step = *values.back().as<std::int64_t>() += 1;
-    ArrayContext arguments(std::span(&gradient, 1), values.first(3), &attributes, &context);
-    kernel(arguments);
-  };
+Attributes Adam::attributes() const {
+  return AdamStep{.lr = lr(),
+                  .beta1 = options_.beta1,
+                  .beta2 = options_.beta2,
+                  .eps = options_.eps,
+                  .weight_decay = options_.weight_decay,
+                  .decoupled = options_.decoupled,
+                  .step = 0};  // the kernel counts
 }
 
 }  // namespace sluice

@@ -1,9 +1,7 @@
 // Optimisers: they change parameters by their gradients.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,14 +23,17 @@ class ParameterList {
   std::vector<NamedArray> arrays_;
 };
 
-/// Base of optimisers. Parameters of one device step in one operation, or a few where they are many. One gate stands
-/// over all gradients, whatever devices they are on: if an operation that made one of them failed, then no parameter
-/// and no state changes, and each carries the error until recover():
+/// Base of optimisers. Parameters of one device step in one operation, or on the CPU in a few where they are many. One
+/// gate stands over all gradients, whatever devices they are on: if an operation that made one of them failed, then no
+/// parameter and no state changes, and each carries the error until recover(). Where devices find errors late, the gate
+/// is a word that a kernel writes after all gradients, and that all kernels of the step read:
 ///
 ///   try { loss.backward(); sgd.step(); loss.item<float>(); } catch (const Error&) { sgd.recover(); continue; }
 ///
-/// Without the gate each parameter steps by itself, as soon as its own gradient is there.
-/// All functions push and return. For one thread at a time.
+/// Without the gate each parameter steps by itself, as soon as its own gradient is there. On a device that finds errors
+/// late, any error that it has just found counts, whatever it comes of: to be safe the step is refused. Without the
+/// gate one that another device found late, and that came over by a transfer, may meet a step under way: it leaves it
+/// torn. All functions push and return. For one thread at a time.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -58,32 +59,35 @@ class Optimizer {
   void set_lr(double lr) { lr_ = lr; }
 
  protected:
-  /// Steps one parameter, inside of the operation, with what was fixed when it was pushed: runs the row's kernel on the
-  /// gradient and on `values`, the parameter and then its states.
-  using Rule = std::function<void(KernelFunction kernel, const TensorView& gradient, std::span<const TensorView> values,
-                                  Context& context)>;
   struct StateSpec {
     const char* name;  ///< "momentum"
-    bool counter;      ///< true: an i64 scalar in host memory; false: of the parameter's shape, dtype and device
+    bool counter;      ///< true: an i64 scalar that begins at 0; false: of the parameter's shape and dtype
   };
 
   /// `row` has the kernels. Throws ArrayError where a parameter is empty, is listed twice, wants no gradient, or
   /// has a dtype or device without a kernel.
   Optimizer(const Operator& row, const ParameterList& parameters, std::vector<StateSpec> state, double lr, bool gate,
             std::source_location where);
-  virtual Rule rule() const = 0;
+  /// What the row's kernel is given with the step that is pushed now. It finds the gradient as its input; its outputs
+  /// are the parameter and then its states, on the parameter's device. All that a step changes is changed by kernels:
+  /// nothing is read or written when an operation is issued.
+  virtual Attributes attributes() const = 0;
 
  private:
-  NDArray push_gate(std::source_location where) const;
-  void push_step(std::span<const std::size_t> members, const NDArray& gate, const std::shared_ptr<const Rule>& rule,
-                 std::source_location where);
+  struct Group {
+    Device device;
+    bool issues = false;               ///< its kernels do
+    std::vector<std::size_t> members;  ///< parameters that step in one operation
+  };
+  NDArray push_gate(std::span<const std::size_t> members, Device device, std::source_location where) const;
+  void push_step(const Group& group, const NDArray& gate, const Attributes& attributes, std::source_location where);
 
   const Operator& row_;
   std::vector<NamedArray> parameters_;
   std::vector<StateSpec> state_specs_;
-  std::vector<KernelFunction> kernels_;           ///< of each parameter
-  std::vector<std::vector<NDArray>> states_;      ///< of each parameter
-  std::vector<std::vector<std::size_t>> groups_;  ///< parameters that step in one operation
+  std::vector<KernelFunction> kernels_;       ///< of each parameter
+  std::vector<std::vector<NDArray>> states_;  ///< of each parameter
+  std::vector<Group> groups_;
   double lr_;
   bool gate_;
 };
@@ -102,7 +106,7 @@ class Sgd : public Optimizer {
       std::source_location where = std::source_location::current());
 
  private:
-  Rule rule() const override;
+  Attributes attributes() const override;
   SgdOptions options_;
 };
 
@@ -123,7 +127,7 @@ class Adam : public Optimizer {
        std::source_location where = std::source_location::current());
 
  private:
-  Rule rule() const override;
+  Attributes attributes() const override;
   AdamOptions options_;
 };
 

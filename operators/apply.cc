@@ -76,6 +76,7 @@ std::uint32_t kept_values(const Operator& op, std::span<const NDArray* const> in
 
 }  // namespace
 
+int KernelRankLimit::current() { return rank_limit; }
 KernelRankLimit::KernelRankLimit(int max_rank) : saved_(rank_limit) { rank_limit = max_rank; }
 KernelRankLimit::~KernelRankLimit() { rank_limit = saved_; }
 
@@ -95,9 +96,11 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
                         : !options.into.empty() ? options.into[0].checked(op.name, options.where).device()
                                                 : current_scope().device;
   const DType key = op.key < 0 ? wanted[0].dtype : specs[static_cast<std::size_t>(op.key)].dtype;
-  const Kernel* kernel = op.kernel(device.kind, key, rank_limit);
+  const Device runs_on = options.lane.given ? options.lane.device : device;
+  const Kernel* kernel = op.kernel(runs_on.kind, key, rank_limit);
   if (!kernel) {
-    throw ArrayError(op.name, options.where, "no kernel for " + std::string(name_of(key)) + " on " + to_string(device));
+    throw ArrayError(op.name, options.where,
+                     "no kernel for " + std::string(name_of(key)) + " on " + to_string(runs_on));
   }
 
   std::vector<NDArray> outputs;
@@ -108,7 +111,11 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
     outputs.assign(options.into.begin(), options.into.end());
   } else {
     outputs.reserve(wanted.size());
-    for (const Spec& spec : wanted) outputs.push_back(empty(spec.shape, spec.dtype, device));
+    for (const Spec& spec : wanted) {
+      outputs.push_back(options.pinned.kind == DeviceKind::cpu
+                            ? empty(spec.shape, spec.dtype, device)
+                            : detail::empty_pinned(spec.shape, spec.dtype, options.pinned));
+    }
   }
 
   ArrayPush push;
@@ -119,8 +126,9 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
   push.elementwise = op.elementwise;
   push.dense_inputs = kernel->dense_inputs;
   push.dense_outputs = kernel->dense_outputs;
+  push.issues = kernel->issues;
   push.where = options.where;
-  push.options.on = options.on;
+  push.options.on = options.lane.given ? options.lane : options.on;
   push.options.priority = options.priority;
   push.options.op = &op;
   push.options.attributes = attributes.pointer();
@@ -153,7 +161,7 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
         }
         record = record || y.array()->history;
       }
-      if (record && outputs[0].array()->group()) {
+      if (record && outputs[0].array()->stays() && !outputs[0].array()->imported()) {
         throw ArrayError(op.name, options.where, "a recorded write to a partitioned array");
       }
       if (record && (outputs.size() > 1 || options.updates != 0)) {

@@ -20,5 +20,6 @@ void add_reference_elementwise(Registry& registry);
 void add_reference_kernels(Registry& registry);
 void add_cpu_elementwise(Registry& registry);
 void add_cpu_kernels(Registry& registry);
+void add_device_transfers(Registry& registry);
 }  // namespace builtin
 }  // namespace sluice

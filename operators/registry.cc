@@ -63,6 +63,11 @@ Dims Signature::broadcast() const {
 // ---- kernels
 
 const Kernel* Operator::kernel(DeviceKind device, DType dtype, int max_rank) const {
+  if (const Kernel* own = listed_kernel(device, dtype, max_rank)) return own;
+  return device == DeviceKind::sim || device == DeviceKind::null ? listed_kernel(DeviceKind::cpu, dtype, 0) : nullptr;
+}
+
+const Kernel* Operator::listed_kernel(DeviceKind device, DType dtype, int max_rank) const {
   const auto& slot = kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
   for (const List* entry = slot.load(std::memory_order_acquire); entry;
        entry = entry->next.load(std::memory_order_acquire)) {
@@ -103,6 +108,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_reference_kernels(*this);
   builtin::add_cpu_elementwise(*this);
   builtin::add_cpu_kernels(*this);
+  builtin::add_device_transfers(*this);
 }
 
 Registry& Registry::instance() {

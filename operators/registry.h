@@ -129,6 +129,7 @@ struct Kernel {
   KernelFunction run = nullptr;
   bool dense_inputs = false;   ///< wants contiguous inputs: others are packed for it
   bool dense_outputs = false;  ///< the same for outputs, which are unpacked afterwards
+  bool issues = false;         ///< on a device with streams: puts work on the stream. Else it is itself the kernel.
 };
 
 namespace needs {
@@ -155,17 +156,20 @@ struct Operator : OperatorInfo {
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
 
-  /// The kernel with the highest rank, at most `max_rank`; null if there is none. Thread-safe.
+  /// The kernel with the highest rank, at most `max_rank`; null if there is none. A device that is simulated on the
+  /// host (sim, null) has the CPU's kernels of rank 0 beside its own. Thread-safe.
   const Kernel* kernel(DeviceKind device, DType dtype, int max_rank = 1 << 30) const;
   /// Adds a kernel; it is found by calls from now on. Thread-safe.
   void add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const;
 
  private:
+  const Kernel* listed_kernel(DeviceKind device, DType dtype, int max_rank) const;
+
   struct List {
     Kernel kernel;
     mutable std::atomic<const List*> next;  ///< by falling rank; entries are never removed
   };
-  mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, 3> kernels_{};
+  mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, kDeviceKinds> kernels_{};
 };
 
 /// All rows by name. The library's own are there from the first use; a program adds its own at any time.
@@ -202,6 +206,7 @@ const Operator& add_operator(const char* name, F&& fill) {
 /// Kernels of rank at most this are chosen by the calling thread's pushes: for tests that compare backends.
 class KernelRankLimit {
  public:
+  static int current();
   explicit KernelRankLimit(int max_rank);
   ~KernelRankLimit();
   KernelRankLimit(const KernelRankLimit&) = delete;
@@ -220,6 +225,10 @@ struct ApplyOptions {
   std::uint32_t updates = 0;
   /// Where outputs live when there are no inputs; default: the scope's device.
   Place on = {};
+  /// Where it runs, if not there (transfers): that device has the kernel.
+  Place lane = {};
+  /// New outputs on the host are for streams of this device to copy from and to, if it has any.
+  Device pinned = {};
 };
 
 /// The one path of every operator: checks, shapes, recording, versions, push. Returns the outputs (new arrays, or

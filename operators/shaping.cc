@@ -142,6 +142,15 @@ NDArray take_rows(const Operand& x, const Operand& rows) {
   return apply(row, {&x.array, &rows.array}, {}, {.where = x.where});
 }
 
+namespace {
+
+bool in_pinned_memory(const NDArray& x) {
+  std::lock_guard lock(x.array()->mutex());
+  return x.is_contiguous() && x.array()->version()->buffer().pinned();
+}
+
+}  // namespace
+
 NDArray NDArray::copy(Where where) const {
   static const Operator& row = Registry::instance().get("copy");
   return apply(row, {this}, {}, {.where = where});
@@ -156,10 +165,28 @@ NDArray NDArray::to(Device device, Where where) const {
   const Device from = checked("to", where).device();
   if (from == device) return *this;
   static const Operator& row = Registry::instance().get("transfer");
+  const bool from_host = from.kind == DeviceKind::cpu, to_host = device.kind == DeviceKind::cpu;
+  // Kinds of devices that know nothing of each other meet in host memory.
+  if (!from_host && !to_host && from.kind != device.kind) return to(cpu(0), where).to(device, where);
   // Between CPU devices a copy is a few microseconds of the receiver's own core: waking a copy lane would take longer.
-  const bool on_host = device.kind == DeviceKind::cpu && from.kind == DeviceKind::cpu;
-  const Place place(device, on_host ? LaneKind::compute : LaneKind::copy_in);
-  return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = place});
+  if (from_host && to_host) {
+    return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = device});
+  }
+  // A device copies one stretch of memory, on the host of pinned memory: what is not so is packed where it is.
+  static const Operator& copy_row = Registry::instance().get("copy");
+  NDArray packed = *this;
+  if (from_host && !in_pinned_memory(*this)) {
+    packed = apply(copy_row, {this}, {}, {.where = where, .pinned = device});
+  } else if (!is_contiguous()) {
+    packed = copy(where);
+  }
+  if (!to_host) {
+    const Place lane(device, LaneKind::copy_in);
+    return apply(row, {&packed}, TransferAttributes{from, device}, {.where = where, .on = device, .lane = lane});
+  }
+  NDArray arrived = apply(row, {&packed}, TransferAttributes{from, cpu(0)},
+                          {.where = where, .on = cpu(0), .lane = {from, LaneKind::copy_out}, .pinned = from});
+  return arrived.to(device, where);  // as a rule it is there
 }
 
 NDArray NDArray::to(DType dtype, Where where) const {

@@ -1,4 +1,5 @@
 // The all-reduce inside one process: each rank's result is one op that reads all shards and adds them in rank order.
+// Shards in memory that the rank's device cannot reach are transferred to it first.
 #include "sluice/parallel/collectives.h"
 
 #include <string>
@@ -12,7 +13,7 @@ namespace sluice::parallel {
 namespace {
 
 struct Ranks {
-  std::vector<Device> devices;  ///< of the parts
+  std::vector<Device> devices;  ///< of the inputs
   friend bool operator==(const Ranks&, const Ranks&) = default;
 };
 
@@ -75,20 +76,27 @@ std::vector<NDArray> all_reduce(const Communicator& group, std::span<const NDArr
   if (static_cast<int>(parts.size()) != group.size())
     throw ArrayError("all_reduce", where,
                      std::to_string(parts.size()) + " parts for " + std::to_string(group.size()) + " ranks");
-  std::vector<const NDArray*> inputs;
   for (std::size_t r = 0; r < parts.size(); ++r) {
     const Device device = parts[r].checked("all_reduce", where).device();
     if (!(device == group.devices()[r]))
       throw ArrayError("all_reduce", where,
                        "the part of rank " + std::to_string(r) + " is on " + to_string(device) + ", not on " +
                            to_string(group.devices()[r]));
-    inputs.push_back(&parts[r]);
   }
   SequenceScope in_order(group.order_variable());
   std::vector<NDArray> sums;
   for (const Device& device : group.devices()) {
     DeviceScope scope(device);
-    sums.push_back(apply_all(all_reduce_row(), inputs, Ranks{group.devices()}, {.where = where, .on = device}).front());
+    std::vector<NDArray> shards;
+    std::vector<const NDArray*> inputs;
+    Ranks ranks;
+    shards.reserve(parts.size());
+    for (const NDArray& part : parts) {
+      const bool in_reach = device.kind == DeviceKind::cpu && part.device().kind == DeviceKind::cpu;
+      inputs.push_back(&shards.emplace_back(in_reach ? part : part.to(device, where)));
+      ranks.devices.push_back(shards.back().device());
+    }
+    sums.push_back(apply_all(all_reduce_row(), inputs, std::move(ranks), {.where = where, .on = device}).front());
   }
   return sums;
 }

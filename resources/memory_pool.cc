@@ -107,16 +107,8 @@ void MemoryPool::set_limit(std::size_t limit) {
 MemoryPool& memory_pool(Device device) {
   // Never destroyed: buffers may be given back while the process ends.
   static auto* const cpu_pools = new std::array<MemoryPool, 256>();
-  static auto* const sim_pools = new std::array<MemoryPool, 256>();
-  switch (device.kind) {
-    case DeviceKind::cpu:
-      return (*cpu_pools)[device.index];
-    case DeviceKind::sim:
-      return (*sim_pools)[device.index];
-    case DeviceKind::gpu:
-      break;
-  }
-  throw UsageError("no memory pool for " + to_string(device));
+  if (device.kind != DeviceKind::cpu) throw UsageError(to_string(device) + " has its pool with an engine");
+  return (*cpu_pools)[device.index];
 }
 
 }  // namespace sluice

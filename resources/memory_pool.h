@@ -19,7 +19,7 @@ struct PoolStats {
   std::uint64_t hits = 0;         ///< of which served from the cache
 };
 
-/// A caching allocator over host memory (cpu and sim devices). Size classes are powers of two with quarter steps, so a
+/// A caching allocator over host memory. Size classes are powers of two with quarter steps, so a
 /// block wastes at most a fifth. Thread-safe. Never waits for an operation.
 class MemoryPool {
  public:
@@ -47,10 +47,12 @@ class MemoryPool {
   /// The size of the block that serves `bytes`.
   static std::size_t class_size(std::size_t bytes);
 
- private:
+ public:  // for pools of other memory
   static constexpr int kClasses = 4 * 42;
-  static int class_of(std::size_t bytes);
+  static int class_of(std::size_t bytes);  ///< kClasses or more: no pool has such blocks
   static std::size_t size_of_class(int index);
+
+ private:
   std::size_t trim_locked() noexcept;
   void* system_allocate(std::size_t size) noexcept;
 
@@ -60,7 +62,8 @@ class MemoryPool {
   std::size_t limit_;
 };
 
-/// The pool of a device: one each, made at first use and never destroyed. Throws UsageError for a gpu.
+/// The pool of a CPU device, of the process: one each, made at first use and never destroyed. Throws UsageError for
+/// other devices, whose pools are their engine's (device_pool.h).
 MemoryPool& memory_pool(Device device);
 
 }  // namespace sluice

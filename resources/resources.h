@@ -1,6 +1,7 @@
 // What operations borrow: device memory, scratch space, random streams.
 #pragma once
 
+#include "sluice/resources/device_pool.h"  // DevicePool
 #include "sluice/resources/host_device.h"  // SLUICE_HD
 #include "sluice/resources/memory_pool.h"  // MemoryPool
 #include "sluice/resources/object_pool.h"  // ObjectPool

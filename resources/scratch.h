@@ -15,6 +15,8 @@ class Scratch {
   Scratch() = default;
   Scratch(Device device, std::size_t bytes)
       : pool_(&memory_pool(device)), bytes_(bytes), data_(pool_->allocate(bytes)) {}
+  /// Memory that an op gives back itself, when its device is over with it.
+  Scratch(void* data, std::size_t bytes) : bytes_(bytes), data_(data) {}
   Scratch(Scratch&& other) noexcept
       : pool_(other.pool_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
   Scratch& operator=(Scratch&& other) noexcept {
@@ -24,7 +26,7 @@ class Scratch {
     return *this;
   }
   ~Scratch() {
-    if (data_) pool_->deallocate(data_, bytes_);
+    if (data_ && pool_) pool_->deallocate(data_, bytes_);
   }
   void* data() const { return data_; }
   template <class T>

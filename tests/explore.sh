@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # The schedule explorer's long run: builds it (Release) and runs sampled schedules of random programs, then every
 # schedule with a few deviations (preemptions, stale reads) of a small program (tests/engine/explore_main.cc says more).
 #
@@ -9,13 +9,13 @@
 #                                (where a pusher waits, one less; 3 takes more than an hour there: --wait-budget B)
 #   --replay SEED | --replay every:DECISIONS | --replay wait:DECISIONS
 #                                runs one schedule again and prints every step
-#   --build DIR                  where to build [build/explore]
 #
 # Ends with `schedules N mismatches M hangs H`, N counted by the hash of what each run did; the exit status says whether
 # M and H are 0.
-set -eu
-source=$(cd "$(dirname "$0")/.." && pwd)
-build=$source/build/explore schedules=1000000 seed=1 budget=3 wait_budget= replay=
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+source "$root/cmake/steps.sh"
+build=$root/build/release schedules=1000000 seed=1 budget=3 wait_budget= replay=
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) schedules=100000 budget=2 ;;
@@ -24,17 +24,12 @@ while [ $# -gt 0 ]; do
     --budget) budget=$2 && shift ;;
     --wait-budget) wait_budget=$2 && shift ;;
     --replay) replay=$2 && shift ;;
-    --build) build=$2 && shift ;;
-    *) sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [[ $1 = --help || $1 = -h ]] && exit 0 || exit 2 ;;
   esac
   shift
 done
 
-launcher=
-command -v ccache > /dev/null && launcher=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
-cmake -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DSLUICE_EXAMPLES=OFF $launcher > /dev/null
-cmake --build "$build" --target explore_main -j "$(nproc)" > "$build/explore_build.log" 2>&1 ||
-  { cat "$build/explore_build.log" && exit 2; }
+build_preset release explore explore_main -DSLUICE_TESTS=ON
 main=$build/tests/explore_main
 if [ -n "$replay" ]; then
   exec "$main" replay "$replay"

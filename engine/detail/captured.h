@@ -2,6 +2,8 @@
 // tokens nor variables, only a count for each operation that has several predecessors.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -13,6 +15,9 @@ namespace sluice::detail {
 
 template <class P>
 struct CapturedInfo;
+
+/// The sum, or the most there can be.
+inline std::size_t add_bytes(std::size_t a, std::size_t b) { return a + std::min(b, ~a); }
 
 /// One cache line: all that running it takes, where nothing unusual is afoot, but for the closure.
 template <class P>
@@ -92,6 +97,7 @@ struct ProgramState final : ProgramBase {
   Plain<ErrorRef> first_error;  ///< in the order of the pushes; under the core's error mutex, as the next
   Plain<std::size_t> first_failed = 0;
   Plain<std::int64_t> pushed_at = 0;
+  Plain<std::uint32_t> traced = 0;
   alignas(64) typename P::template Atomic<std::int32_t> leaves_left{0};
 };
 

@@ -226,7 +226,10 @@ class Chain {
     const std::uint32_t complete = exclusive ? kWriteComplete : kReadComplete;
     const std::uint32_t issued = exclusive ? kWriteIssued : kReadIssued;
     if (!on_stream) {
-      if (!(gained & complete)) return;
+      if (!(gained & complete)) {
+        ready.host_waits = true;
+        return;
+      }
       if (op->single() || op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(op);
       return;
     }

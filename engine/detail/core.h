@@ -1,10 +1,12 @@
 // Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
 // core_push.h, core_lanes.h (queues, who starts drainers), core_drain.h (drainers, serial mode), core_run.h (bodies,
-// finishing), core_async.h (ops that complete later), core_wait.h (waits, tickets), core_stop.h (wait_all, stop),
-// core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in flight, for those
-// who ask).
+// finishing), core_async.h (Completions), core_stream.h and core_watch.h (ops on devices with streams: their issue, and
+// how their end is learned), core_wait.h (waits, tickets), core_circles.h (waits that can never end), core_stop.h
+// (wait_all, stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in
+// flight, for those who ask).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -19,6 +21,7 @@
 #include "sluice/engine/detail/captured.h"
 #include "sluice/engine/detail/chain.h"
 #include "sluice/engine/detail/counters.h"
+#include "sluice/engine/detail/device_queue.h"
 #include "sluice/engine/detail/look.h"
 #include "sluice/engine/detail/nodes.h"
 #include "sluice/engine/detail/prefetch.h"
@@ -32,8 +35,8 @@ struct CoreOptions {
   bool serial = false;
   int threads = 1;
   int logical_cpus = 1;
-  int simulated_gpus = 0;
-  std::chrono::microseconds simulated_delay{0};
+  std::vector<std::shared_ptr<Provider>> providers;  ///< the first is the CPU devices'
+  std::chrono::nanoseconds device_limit{0};
   std::int64_t max_ops = 16384;
   std::size_t max_bytes = std::size_t{4} << 30;
   bool log_order = false;
@@ -80,15 +83,22 @@ class Core final : public CoreBase {
   Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
                 const std::source_location& where) override;
   bool stop(StopMode mode, std::chrono::nanoseconds deadline) override;
-  void settle(std::chrono::nanoseconds limit) override;
+  bool settle(std::chrono::nanoseconds limit) override;
   void forked() noexcept override;
   void on_unobserved(std::function<void(const ErrorRoot&)> hook) override;
   std::size_t in_flight() const override;
   int threads(Device device) const override;
   int device_count(DeviceKind kind) const override;
-  void start_trace() override { tracing_.store(true); }
+  std::shared_ptr<Provider> provider(Device device) const override;
+  LaneStats lane_stats(const Place& place) const override;
+  DeviceOp device_op(const Operation* operation) const override;
+  void await_issued(DeviceKind kind) override;
+  std::uint64_t settled_errors(Device device) const override;
+  void start_trace() override;
   std::vector<TraceEvent> stop_trace() override;
   std::vector<LoggedPush> take_order() override;
+  void stand_elsewhere(Elsewhere& wait) override;
+  void go_on(Elsewhere& wait) override;
   Look look() override;
   std::vector<std::uint64_t> op_words() override;
   std::string value_state(const VariableBase* variable) override;
@@ -97,11 +107,14 @@ class Core final : public CoreBase {
  private:
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
   static constexpr std::int64_t kFarBehind = 512;   ///< ops in flight, of which a worker may look some ahead
+  static constexpr std::uint64_t kLookAhead = 8;    ///< ops of a stream lane, whose lines a watcher asks for
   static constexpr std::size_t kAhead = 16;         ///< as many
   static constexpr std::size_t kClosureLine = 160;  ///< of a record: where the closure begins
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
+  static constexpr std::uint32_t kCrowd = 64;       ///< threads that have whole slabs of records
   static constexpr std::int32_t kFailedStarts = 3;  ///< of a lane in a row, after which who waits runs its ops
   static constexpr int kStarvedTicks = 10;          ///< of a wait, without a thread for what it waits for
+  static constexpr std::int64_t kLongestInterval = 10'000'000'000;  ///< ns, between two looks for circles
   struct Slab {
     Op ops[kSlabOps];
     RareParts<P> rare[kSlabOps];
@@ -178,7 +191,7 @@ class Core final : public CoreBase {
   void take_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   bool grab_credits(Slot<P>& slot, std::int64_t floor);
-  void take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
+  std::size_t take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where);
   void return_credits(Slot<P>& slot, std::int64_t count, bool idle);
   void wake_cap_waiters();
   template <class Full, class Little>
@@ -186,6 +199,15 @@ class Core final : public CoreBase {
   std::int64_t good_stretch() const { return std::max<std::int64_t>(options_.max_ops / 8, 1); }
   void prepare_stream_uses(Op* op);
   void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
+  struct Joined {
+    Node* variable;
+    std::uint32_t number;    ///< the variable's
+    std::uint16_t position;  ///< of its first mention
+    AccessMode mode;
+  };
+  static void fill(Token<P>& t, Op* op, Node* variable, AccessMode mode, std::size_t position);
+  void set_many_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence);
+  static std::vector<Joined> join(std::span<const Access> accesses, VariableBase* sequence);
   static bool locked_before(const Node* a, const Node* b);
   Op* internal_op(OpKind kind, const Access& access, const std::source_location& where);
   std::uint64_t open_word(Op* op, std::uint64_t state);
@@ -231,16 +253,24 @@ class Core final : public CoreBase {
     drain_serial([] { return false; });
   }
   bool run_one_serial();
+  void execute_serial(Run* op, Slot<P>& slot);
+  void collect_queued();
+  Run* take_needed(std::uint64_t target);
+  template <class Told>
+  void run_needed(std::uint64_t target, Told&& told, bool others);
   bool anything_queued() const;
+  bool awaits_completions();
 
   // core_run.h
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
-  bool run_here(Op* op, Lane<P>& here);
+  bool call_body(Op* op, Lane<P>& here);
   std::exception_ptr run_anywhere(Op* op, Lane<P>& lane);
   void execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready);
   std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
                           Lane<P>& lane, bool async);
+  static void restore_scope(ThreadState& state, const Lane<P>& here);
+  static void reset_scope(ThreadState& state, const Lane<P>& here);
   void destroy_closure(Op* op) noexcept;
   void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
   void finish(Op* op, ReadyList<P>& ready, bool clean = false);
@@ -252,10 +282,45 @@ class Core final : public CoreBase {
   void retire(Op* op, Node* unnamed);
   void delete_node(Node* node) noexcept;
   void record_trace(Op* op, bool failed);
+  void keep_event(Slot<P>& slot, std::uint32_t trace, TraceEvent&& event);
 
-  // core_async.h
+  // core_stream.h
+  static VariableRare<P>& rare_of(Node& node);
+  bool point(DeviceQueue<P>& queue, bool own = false);
+  void point_all();
+  bool wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use);
+  template <class Accesses>
+  bool wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses);
+  bool make_room(DeviceQueue<P>& queue);
+  std::uint64_t lock_place(DeviceQueue<P>& queue);
+  void place(Op* op, DeviceQueue<P>& queue, ReadyList<P>& ready);
   void issue(Op* op, ReadyList<P>& ready);
-  void device_done(Op* op, std::exception_ptr error);
+  bool issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready);
+  void place_captured(Captured* op, DeviceQueue<P>& queue);
+
+  // core_watch.h
+  void wake_watch(const DeviceQueue<P>& queue);
+  void start_watch(Watch<P>& watch);
+  void tend_watches();
+  static bool pending(const Watch<P>& watch);
+  static void run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> watch);
+  void watch(Watch<P>& watch);
+  void confirm_all(Watch<P>& watch);
+  bool confirm_own(DeviceQueue<P>& queue);
+  void read_errors(Watch<P>& watch);
+  static void settle_errors(Watch<P>& watch);
+  void suspect(Watch<P>& watch, int device);
+  void lose(Watch<P>& watch, int device, const std::string& why);
+  void confirm(Watch<P>& watch, DeviceQueue<P>& queue);
+  std::exception_ptr late_error(Watch<P>& watch, DeviceQueue<P>& queue, Run* run, std::uint64_t at,
+                                bool& wrote_nothing);
+  void device_done(Op* op, std::exception_ptr error, bool wrote_nothing, Slot<P>& slot, ReadyList<P>& ready);
+  void finish_issued(Op* op, Slot<P>& slot, ReadyList<P>& ready);
+  void release_held(DeviceQueue<P>& queue);
+  bool devices_move() const;
+
+  // core_setup.h
+  static int share_of_threads(const CoreOptions& options, int device);
 
   // core_capture.h, core_replay.h
   OpenPush record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
@@ -267,24 +332,39 @@ class Core final : public CoreBase {
   bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);
   ErrorRef reason_to_skip(Captured* op);
   void settle_captured(Captured* op, const ErrorRef& error);
-  void captured_device_done(Captured* op, std::exception_ptr error);
+  void captured_device_done(Captured* op, std::exception_ptr error, ReadyList<P>& ready);
   void finish_captured(Captured* op, ReadyList<P>& ready);
   bool has_alone(Operation* operation, const Node* node) const;
 
   // core_wait.h, core_stop.h
   enum class Blocked : std::uint8_t { done, timed_out };
   class Announced;
+  class Room;
   /// The op as those who look know it: a captured one has no record, but its replay.
   static std::uint64_t id_seen(const Operation* operation) {
     if (operation->kind != OpKind::captured) return id_of(operation);
     return id_of(static_cast<const Op*>(static_cast<const Info*>(operation)->program->running));
   }
+  /// The record that goes with it.
+  static Op* seen_op(Operation* operation) {
+    if (operation->kind != OpKind::captured) return static_cast<Op*>(operation);
+    return static_cast<Info*>(operation)->program->running;
+  }
   template <class Over>
   static bool soon(Over&& over);
-  Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds = false);
+  /// The place of an op in a stream lane, whose end a thread waits for.
+  struct OnDevice {
+    DeviceQueue<P>* queue = nullptr;
+    std::uint64_t at = 0;
+  };
+  OnDevice on_device(std::uint64_t target, const Node* node);
+  Blocked block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds = false,
+                const Node* node = nullptr);
   bool in_op() const { return thread_state().core == this; }
-  bool anything_moves(bool for_deadlock, bool queues = true);
-  std::uint64_t progress();
+  bool any_thread_moves(bool queues, std::int64_t& held);
+  bool anything_moves();
+  bool all_stand();
+  std::uint64_t progress() const;
   bool wait_live(std::chrono::nanoseconds limit, Lane<P>* helped = nullptr);
   void wait_a_little(std::int64_t end);
   bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
@@ -298,6 +378,18 @@ class Core final : public CoreBase {
   }
   static std::uint64_t id_of(const Op* op) {
     return (generation_of(op->word.load(std::memory_order_relaxed)) & 0xffffffffu) << 32 | op->index;
+  }
+
+  // core_circles.h
+  class Standing;
+  class Blockade;
+  void look_for_circles();
+  RareParts<P>* answers_later(Operation* operation) const;
+  bool grant(Op* op, Wait& waiter);
+  void let_go(RareParts<P>& parts);
+  /// Of a wait that may never end, in ns: between its first looks.
+  std::int64_t tick() const {
+    return std::chrono::nanoseconds(options_.serial ? std::chrono::milliseconds(1) : P::kTick).count();
   }
 
   // core_explain.h
@@ -315,6 +407,8 @@ class Core final : public CoreBase {
   ErrorRef add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message);
   ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) noexcept;
   void make_lost_root();
+  void look_over_roots();
+  RootEntry& entry_of(const ErrorRef& root) noexcept;
   ErrorRef error_at(const Node& node) const;
   ErrorRef start_error(Op* op);
   ErrorRef decide_error(Op* op);
@@ -336,12 +430,21 @@ class Core final : public CoreBase {
   const CoreOptions options_;
   const std::uint64_t uid_;  ///< tells engines apart in a thread's cache of slots
   std::vector<std::unique_ptr<Lane<P>>> lanes_;
+  struct Devices {
+    std::size_t first_lane = 0;  ///< three for each device
+    std::size_t count = 0;
+  };
+  std::array<Devices, kDeviceKinds> devices_;
+  std::vector<std::shared_ptr<Watch<P>>> watches_;  ///< of providers with streams
 
   std::atomic<std::uint32_t> next_variable_{0};
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
+  std::uint32_t traces_ = 0;  ///< started so far; under the next
   mutable typename P::Mutex slots_mutex_;
   std::vector<std::unique_ptr<Slot<P>>> slots_;  ///< the first is the spare
+  std::size_t idle_slots_ = 0;                   ///< of them, not taken
+  std::vector<Op*> spare_blocks_;                ///< of records
   std::recursive_mutex spare_mutex_;
   Slot<P>* spare_ = nullptr;  ///< AnySlot's
 
@@ -355,19 +458,26 @@ class Core final : public CoreBase {
   alignas(64) Atomic<bool> stopped_{false};
   Atomic<bool> cancel_all_{false};
   Atomic<std::int32_t> outsiders_{0};
-  std::atomic<bool> forked_{false};  ///< this is a child's copy: its locks may be held by threads that are not here
-  Atomic<bool> tracing_{false};
-  Atomic<std::int64_t> open_{0};       ///< unanswered Completions and unfinished device work
-  Atomic<std::int64_t> on_device_{0};  ///< of those, device work
+  std::atomic<bool> forked_{false};   ///< this is a child's copy: its locks may be held by threads that are not here
+  Atomic<std::uint32_t> tracing_{0};  ///< number of the trace that is on; 0: none
+  Atomic<std::int64_t> open_{0};      ///< unanswered Completions
 
   typename P::Mutex ticket_mutex_;
   std::multimap<std::uint64_t, std::shared_ptr<Wait>> ticket_waiters_;  ///< by id
 
-  typename P::Mutex blocked_mutex_;
-  Wait* blocked_waits_ = nullptr;     ///< a list: of threads whose slots say `blocked`
-  typename P::Mutex deadlock_mutex_;  ///< one gives up at a time, and the others look again
+  std::mutex elsewhere_mutex_;
+  Elsewhere* elsewhere_ = nullptr;  ///< a list
 
+  typename P::Mutex blocked_mutex_;
+  Wait* blocked_waits_ = nullptr;  ///< a list, the last to begin first: of threads whose slots say `blocked`
+  std::int64_t look_interval_ = 0, look_not_before_ = 0;
+  std::uint64_t looks_ = 0;            ///< of all_stand
+  Atomic<std::int64_t> next_look_{0};  ///< for circles; changed under the mutex
+
+  // Serial mode: what is ready, taken out of the queues, by lane and priority. Its mutex is held around all ops.
   typename P::Mutex serial_mutex_;
+  std::vector<std::array<typename ReadyList<P>::template List<Run>, kPriorities>> collected_;
+  Atomic<std::int64_t> collected_count_{0};
 
   typename P::Mutex log_mutex_;
   std::vector<LoggedPush> log_;
@@ -395,6 +505,7 @@ class Core final : public CoreBase {
 #include "sluice/engine/detail/core_async.h"
 #include "sluice/engine/detail/core_caps.h"
 #include "sluice/engine/detail/core_capture.h"
+#include "sluice/engine/detail/core_circles.h"
 #include "sluice/engine/detail/core_drain.h"
 #include "sluice/engine/detail/core_errors.h"
 #include "sluice/engine/detail/core_explain.h"
@@ -404,4 +515,6 @@ class Core final : public CoreBase {
 #include "sluice/engine/detail/core_replay.h"
 #include "sluice/engine/detail/core_run.h"
 #include "sluice/engine/detail/core_stop.h"
+#include "sluice/engine/detail/core_stream.h"
 #include "sluice/engine/detail/core_wait.h"
+#include "sluice/engine/detail/core_watch.h"

@@ -53,16 +53,17 @@ bool Core<P>::park_at_cap(Full&& full, Little&& little) {
     cap_parked_.push_back(parked);
   }
   cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  tend_watches();
   if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
   const std::uint64_t before = progress();
-  const bool room = !full(), moves = anything_moves(false);
+  const bool room = !full(), moves = anything_moves();
   if (moves && little()) parked->parker.wait(std::chrono::milliseconds(5));
   cap_waiters_.fetch_sub(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(cap_mutex_);
     std::erase(cap_parked_, parked);
   }
-  return room || moves || !full() || anything_moves(false) || progress() != before;
+  return room || moves || !full() || anything_moves() || progress() != before;
 }
 
 /// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
@@ -77,8 +78,9 @@ template <class P>
 
 template <class P>
 void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
-  // A push has no lock here and may throw, and every engine that has many errors comes by.
-  if (too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
+  const bool blocks = !in_op() && !options.never_blocks;
+  // Such a push has no lock here and may throw, and every engine that has many errors comes by.
+  if (!options.never_blocks && too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
   const std::int64_t hard_floor = -3 * options_.max_ops;
   // Announced before it is taken: who sees that there is nothing left must see that this push moves.
   const auto grab = [&](std::int64_t floor) {
@@ -89,7 +91,7 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     return got;
   };
   while (slot.credits <= 0) {
-    if (grab(in_op() ? hard_floor : 0)) break;
+    if (grab(blocks ? 0 : hard_floor)) break;
     if (slot.returned_credits) {
       flush(slot);
       continue;
@@ -99,7 +101,7 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
       throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(4 * options_.max_ops) +
                      " ops in flight, the hard cap (max_ops " + std::to_string(options_.max_ops) + ")");
     };
-    if (in_op()) refuse();
+    if (!blocks) refuse();
     if (options_.serial) drain_serial();
     const auto credits_below = [&](std::int64_t count) { return credits_.load(std::memory_order_seq_cst) < count; };
     if (park_at_cap([&] { return credits_below(1); }, [&] { return credits_below(good_stretch()); })) continue;
@@ -108,18 +110,20 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
   }
 }
 
+/// Returns how many it took: of an op above the hard cap no more than that, so that no sum overflows.
 template <class P>
-void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
+  const std::size_t bytes = std::min(options.bytes, 4 * options_.max_bytes);
   std::size_t have = bytes_.load(std::memory_order_relaxed);
   for (;;) {
     // An op above the cap runs alone.
-    const bool fits = have == 0 || have + options.bytes <= options_.max_bytes;
+    const bool fits = have == 0 || have + bytes <= options_.max_bytes;
     if (!fits && !in_op()) {
       end_link(slot);  // it does not move while it waits
       if (options_.serial) drain_serial();
       const auto full = [&] {
         have = bytes_.load(std::memory_order_seq_cst);
-        return have != 0 && have + options.bytes > options_.max_bytes;
+        return have != 0 && have + bytes > options_.max_bytes;
       };
       if (park_at_cap(full, full)) continue;
       have = bytes_.load(std::memory_order_relaxed);
@@ -130,8 +134,8 @@ void Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::s
                      " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
     }
     begin_link(slot);  // as for a credit
-    if (bytes_.compare_exchange_weak(have, have + options.bytes, std::memory_order_release, std::memory_order_relaxed))
-      return;
+    if (bytes_.compare_exchange_weak(have, have + bytes, std::memory_order_release, std::memory_order_relaxed))
+      return bytes;
   }
 }
 

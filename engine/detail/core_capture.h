@@ -33,22 +33,12 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
   Info& info = program.infos.emplace_back();
   try {
     info.program = &program;
-    const auto before = [](const CapturedAccess<P>& a, const Node* node) { return locked_before(a.variable, node); };
-    const auto add = [&](const Access& a, std::size_t position) {
-      auto* node = static_cast<Node*>(a.variable);
-      auto at = std::lower_bound(info.accesses.begin(), info.accesses.end(), node, before);
-      if (at != info.accesses.end() && at->variable == node) {
-        if (at->mode != a.mode) at->mode = AccessMode::update;
-        return;
-      }
-      info.positions.insert(info.positions.begin() + (at - info.accesses.begin()),
-                            static_cast<std::uint16_t>(position));
-      info.accesses.insert(at, {node, a.mode, false});
-      node->refs.fetch_add(1, std::memory_order_relaxed);
-      program.variables.push_back(Variable(node));
-    };
-    for (std::size_t i = 0; i < accesses.size(); ++i) add(accesses[i], i);
-    if (scope.sequence) add({scope.sequence.get(), AccessMode::order}, accesses.size());
+    for (const Joined& a : join(accesses, scope.sequence.get())) {
+      info.positions.push_back(a.position);
+      info.accesses.push_back({a.variable, a.mode, false});
+      a.variable->refs.fetch_add(1, std::memory_order_relaxed);
+      program.variables.push_back(Variable(a.variable));
+    }
     info.kind = OpKind::captured;
     info.name = options.name ? options.name : options.op ? options.op->name : "op";
     info.info = options.op;
@@ -69,7 +59,7 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
       new (info.storage) void*(closure);
       info.path |= kHeapClosure;
     }
-    program.bytes += options.bytes;
+    program.bytes = add_bytes(program.bytes, options.bytes);
     return {&info, closure};
   } catch (...) {
     program.infos.pop_back();
@@ -114,6 +104,8 @@ void Core<P>::end_capture(ProgramBase& base) {
     op.lane = info.lane;
     op.path = info.path | (info.table->async ? kAsync : 0);
     if (op.is(kAsync) || op.is(kOnStream)) info.rare = std::make_unique<RareParts<P>>();
+    if (op.is(kOnStream))
+      for (const CapturedAccess<P>& a : info.accesses) rare_of(*a.variable);
   }
   const bool sequence = n > 0 && is_sequence(program);
   for (std::uint32_t i = 0; i < n; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/engine/detail/core.h"
+#include "sluice/engine/detail/core_circles.h"
 
 namespace sluice::detail {
 
@@ -183,11 +184,13 @@ void Core<P>::drain(Lane<P>& lane, int width) {
   {
     Slot<P>& slot = my_slot();
     Drainer d(*this, lane, slot);
+    if (lane.queue) lane.queue->provider.enter(lane.queue->device);
     bool again = true;
     while (again) {
       {
         const Doing<P> doing(slot, Activity::running);
         work(d);
+        if (lane.queue) point(*lane.queue, true);
       }
       flush(slot);
       lane.active.fetch_sub(1, std::memory_order_seq_cst);
@@ -216,6 +219,7 @@ void Core<P>::work(Drainer& d) {
     if (op && std::exchange(d.fresh, false) && lane.width > 1 && has_work(lane)) wake(lane);
     if (!op) {
       flush(d.slot);
+      if (lane.queue) point(*lane.queue, true);
       // Where there may be more drainers than one, nobody wakes another while this one looks.
       const bool announced = lane.width > 1;
       if (announced) lane.spinning.fetch_add(1, std::memory_order_seq_cst);
@@ -275,24 +279,101 @@ void Core<P>::drain_serial(Enough&& enough) {
 
 template <class P>
 bool Core<P>::anything_queued() const {
+  if (options_.serial && collected_count_.load(std::memory_order_acquire) > 0) return true;
   for (auto& lane : lanes_)
     if (has_work(*lane)) return true;
   return false;
+}
+
+/// Takes all that is ready out of the queues. What it finds there stands behind what was taken before.
+template <class P>
+void Core<P>::collect_queued() {
+  for (auto& lane : lanes_) {
+    auto& lists = collected_[lane->index];
+    const auto keep = [&](std::size_t priority, Run* op) {
+      lists[priority].push(op);
+      collected_count_.fetch_add(1, std::memory_order_release);
+    };
+    Run* op = nullptr;
+    for (std::size_t priority = 0; priority < kPriorities; ++priority)
+      if (lane->priorities.load(std::memory_order_acquire) & (1u << priority))
+        while (lane->queues[priority].try_dequeue(op)) keep(priority, op);
+    while ((op = take_overflow(*lane)) != nullptr) keep(static_cast<std::size_t>(op->priority()), op);
+  }
 }
 
 template <class P>
 bool Core<P>::run_one_serial() {
   Slot<P>& slot = my_slot();
   const Doing<P> doing(slot, Activity::running);  // before the queue says that it is empty
+  collect_queued();
   Run* op = nullptr;
-  for (auto& lane : lanes_) {
-    for (std::size_t priority = kPriorities; priority-- > 0 && !op;)
-      if (lane->priorities.load(std::memory_order_acquire) & (1u << priority)) lane->queues[priority].try_dequeue(op);
-    if (!op) op = take_overflow(*lane);
-    if (op) break;
+  for (auto& lists : collected_)
+    for (std::size_t priority = kPriorities; priority-- > 0 && !op;) op = lists[priority].pop();
+  if (!op) return false;
+  collected_count_.fetch_sub(1, std::memory_order_relaxed);
+  execute_serial(op, slot);
+  return true;
+}
+
+template <class P>
+void Core<P>::execute_serial(Run* op, Slot<P>& slot) {
+  DeviceQueue<P>* const queue = lanes_[op->lane]->queue.get();
+  if (queue) queue->provider.enter(queue->device);
+  execute(op, slot, nullptr);
+  if (queue) point(*queue, true);
+}
+
+/// The first op, in the order in which they would be run, that must be over before `target` can be; null if none of
+/// those is ready.
+template <class P>
+auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
+  std::lock_guard lock(blocked_mutex_);
+  Standing standing(*this);
+  for (auto& lists : collected_)
+    for (std::size_t priority = kPriorities; priority-- > 0;) {
+      auto& list = lists[priority];
+      Run* before = nullptr;
+      for (Run* op = list.head; op; before = op, op = op->next) {
+        // Nobody else has it, so what stands behind it stays. A captured one ends its replay.
+        Captured* const captured = op->is(kCaptured) ? static_cast<Captured*>(op) : nullptr;
+        standing.follow(captured ? static_cast<Op*>(captured->program->running) : static_cast<Op*>(op));
+        if (standing.find(target) < 0) continue;
+        list.remove(before, op);
+        return op;
+      }
+    }
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  return nullptr;  // it will look again
+}
+
+/// For a wait inside an op: runs what it waits for, and what that needs, on the stack of the op, until it is told. Any
+/// other op could itself wait for this one. `others`: nothing else helps, and so perhaps an op that is to answer a
+/// Completion.
+template <class P>
+template <class Told>
+void Core<P>::run_needed(std::uint64_t target, Told&& told, bool others) {
+  Slot<P>& slot = my_slot();
+  while (!told()) {
+    const Doing<P> doing(slot, Activity::running);
+    collect_queued();
+    if (Run* op = take_needed(target)) {
+      collected_count_.fetch_sub(1, std::memory_order_relaxed);
+      execute_serial(op, slot);
+    } else if (!std::exchange(others, false) || !awaits_completions() || !run_one_serial()) {
+      return;
+    }
   }
-  if (op) execute(op, slot, nullptr);
-  return op != nullptr;
+}
+
+/// Whether some Completion of an op is not answered: no Borrow.
+template <class P>
+bool Core<P>::awaits_completions() {
+  std::int64_t open = open_.load(std::memory_order_acquire);
+  std::lock_guard lock(slots_mutex_);
+  for (auto& slot : slots_) open -= slot->borrows.load(std::memory_order_acquire);
+  return open > 0;
 }
 
 }  // namespace sluice::detail

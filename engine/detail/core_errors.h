@@ -37,12 +37,31 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->line = op ? op->where.line() : 0;
   root->message = message;
   root->cause = std::move(cause);
-  if (roots_.size() >= many_roots_) {
-    prune_roots();
-    too_many_roots_.store(true, std::memory_order_relaxed);
-  }
+  look_over_roots();
   roots_[root->sequence] = RootEntry{root, 0, false, false};
   return root;
+}
+
+/// Before one more is remembered; error_mutex_ is held.
+template <class P>
+void Core<P>::look_over_roots() {
+  if (roots_.size() < many_roots_) return;
+  prune_roots();
+  too_many_roots_.store(true, std::memory_order_relaxed);
+}
+
+/// What is known of a root that an op ended with; error_mutex_ is held. It is remembered anew where it is another
+/// engine's, or was forgotten meanwhile: somebody has caught it, so it needs no observer here. Where there is no memory
+/// for it the root that was made for that stands in.
+template <class P>
+auto Core<P>::entry_of(const ErrorRef& root) noexcept -> RootEntry& {
+  if (const auto it = roots_.find(root->sequence); it != roots_.end()) return it->second;
+  try {
+    look_over_roots();
+    return roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first->second;
+  } catch (const std::bad_alloc&) {
+    return roots_.find(lost_root_->sequence)->second;
+  }
 }
 
 /// The same; where there is no memory for it, the root that was made for that with the engine.
@@ -65,7 +84,7 @@ void Core<P>::make_lost_root() {
 /// The variable's error; error_mutex_ is held. Poisoned without one: there was no memory to keep it.
 template <class P>
 ErrorRef Core<P>::error_at(const Node& node) const {
-  if (node.rare && node.rare->error) return node.rare->error;
+  if (const auto* rare = node.rare.load(std::memory_order_acquire); rare && rare->error) return rare->error;
   return poisoned(node.mark.load(std::memory_order_relaxed)) ? lost_root_ : nullptr;
 }
 
@@ -74,8 +93,9 @@ template <class P>
 ErrorRef Core<P>::start_error(Op* op) {
   const Token<P>* first = nullptr;
   for (const Token<P>& t : tokens(op)) {
-    // Rights to be issued do not tell of marks.
-    if (!op->is(kOnStream) && !(t.state.load(std::memory_order_relaxed) & kMarked)) continue;
+    // Of an op that is being issued the rights to complete may be missing, and the mark may be one that an issued write
+    // heals: it is asked again when it is over.
+    if (!(t.state.load(std::memory_order_relaxed) & kMarked)) continue;
     if (t.mode != AccessMode::read && t.mode != AccessMode::update) continue;
     if (!poisoned(t.variable->mark.load(std::memory_order_relaxed))) continue;
     if (!first || t.position < first->position) first = &t;
@@ -92,9 +112,10 @@ ErrorRef Core<P>::decide_error(Op* op) {
   if (op->kind == OpKind::replay) return parts.program->first_error;
   if (op->is(kNoBody)) return nullptr;
   if (op->skipped) return parts.start_error;
+  // Issued to a device before an input's error was known: what it made of it is worth nothing, nor is what it reports.
+  if (op->is(kOnStream) && !op->is(kSeesPoison))
+    if (ErrorRef earlier = start_error(op)) return earlier;
   if (parts.failed()) return root_of(op, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind);
-  // Issued to a device before an input's error was known: what it made of it is worth nothing.
-  if (op->is(kOnStream) && !op->is(kSeesPoison)) return start_error(op);
   return nullptr;
 }
 
@@ -156,14 +177,14 @@ template <class P>
 void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
   std::lock_guard lock(error_mutex_);
   forget_poison(node);
-  auto entry = roots_.find(lost_root_->sequence);
   try {
-    if (!node.rare) node.rare = std::make_unique<VariableRare>();
-    entry = roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first;
+    rare_of(node);
   } catch (const std::bad_alloc&) {  // the mark below is what counts
   }
-  if (node.rare) node.rare->error = entry->second.root;
-  ++entry->second.live_variables;
+  auto* const rare = node.rare.load(std::memory_order_relaxed);
+  RootEntry& entry = entry_of(rare ? root : lost_root_);
+  if (rare) rare->error = entry.root;
+  ++entry.live_variables;
   node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_relaxed);
 }
 
@@ -172,7 +193,7 @@ template <class P>
 void Core<P>::forget_poison(Node& node) {
   if (const ErrorRef error = error_at(node))
     if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
-  if (node.rare) node.rare->error.reset();
+  if (auto* rare = node.rare.load(std::memory_order_relaxed)) rare->error.reset();
 }
 
 template <class P>
@@ -208,7 +229,7 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
     rare(op).failure_id = id;
   }
   if (wrote || op->skipped || op->kind == OpKind::replay) return;
-  if (auto it = roots_.find(root->sequence); it != roots_.end()) it->second.wrote_nothing = true;
+  entry_of(root).wrote_nothing = true;
 }
 
 template <class P>

@@ -114,7 +114,8 @@ Look Core<P>::look() {
         o.kind = op.kind;
         o.lane = op.kind == OpKind::body ? std::uint16_t{op.lane} : std::uint16_t{0};
         o.running = (op.kind == OpKind::body || op.kind == OpKind::replay) && pinned.begun();
-        o.returned = parts.returned.load(std::memory_order_relaxed);
+        o.returned = op.is(kOnStream) ? op.phase.load(std::memory_order_relaxed) == Phase::issued
+                                      : parts.returned.load(std::memory_order_relaxed);
         o.on_stream = op.is(kOnStream);
         if (op.kind == OpKind::borrow)
           if (const Slot<P>* slot = parts.borrower.load(std::memory_order_relaxed))
@@ -132,6 +133,10 @@ Look Core<P>::look() {
         o.count = static_cast<std::uint32_t>(seen.accesses.size()) - o.first;
         seen.ops.push_back(o);
       }
+  }
+  {
+    std::lock_guard lock(elsewhere_mutex_);
+    for (const Elsewhere* w = elsewhere_; w; w = w->next) seen.waits.push_back({w->target, w->inside, w->core});
   }
   std::lock_guard lock(slots_mutex_);
   for (const auto& slot : slots_) {

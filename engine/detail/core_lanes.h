@@ -129,6 +129,7 @@ bool Core<P>::starts_fail() const {
 template <class P>
 template <class Enough>
 void Core<P>::rescue(bool may_help, Enough&& enough) {
+  tend_watches();
   if (options_.serial) return;
   for (auto& lane : lanes_) {
     if (!has_work(*lane)) continue;
@@ -143,7 +144,7 @@ template <class P>
 Lane<P>* Core<P>::lane_to_help(bool wanted) {
   if (!wanted || options_.serial || in_op() || my_slot().borrows.load(std::memory_order_relaxed) > 0) return nullptr;
   Lane<P>* const lane = lane_for(Place(current_scope().device));
-  return lane && !lane->stream ? lane : nullptr;
+  return lane && !lane->queue ? lane : nullptr;
 }
 
 /// The calling thread, which is outside of ops, runs ops until it has had enough or finds none: in a drainer's place,

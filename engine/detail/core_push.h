@@ -1,6 +1,9 @@
 // Core<P>, pushing: checks, accesses, linking.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/thread_object.h"
 
@@ -31,16 +34,10 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
 template <class P>
 [[gnu::always_inline]] inline Lane<P>* Core<P>::lane_for(const Place& place) const {
   if (place.lane >= LaneKind::io) return place.lane == LaneKind::io ? lanes_.front().get() : nullptr;
-  const std::size_t device = place.device.index;
-  std::size_t first = 0;
-  if (place.device.kind == DeviceKind::cpu && device < static_cast<std::size_t>(options_.logical_cpus)) {
-    first = 1 + 3 * device;
-  } else if (place.device.kind == DeviceKind::sim && device < static_cast<std::size_t>(options_.simulated_gpus)) {
-    first = 1 + 3 * (static_cast<std::size_t>(options_.logical_cpus) + device);
-  } else {
-    return nullptr;
-  }
-  return lanes_[first + static_cast<std::size_t>(place.lane)].get();
+  const auto kind = static_cast<std::size_t>(place.device.kind);
+  if (kind >= kDeviceKinds || place.device.index >= devices_[kind].count) return nullptr;
+  return lanes_[devices_[kind].first_lane + std::size_t{3} * place.device.index + static_cast<std::size_t>(place.lane)]
+      .get();
 }
 
 template <class P>
@@ -73,29 +70,79 @@ void Core<P>::refuse(std::span<const Access> accesses, const PushOptions& option
 
 // ---- push
 
+/// All accesses of a push, in the order in which they are locked, each variable once.
+template <class P>
+auto Core<P>::join(std::span<const Access> accesses, VariableBase* sequence) -> std::vector<Joined> {
+  std::vector<Joined> all;
+  all.reserve(accesses.size() + 1);
+  const auto add = [&](VariableBase* variable, AccessMode mode) {
+    all.push_back({static_cast<Node*>(variable), variable->number, static_cast<std::uint16_t>(all.size()), mode});
+  };
+  for (const Access& a : accesses) add(a.variable, a.mode);
+  if (sequence) add(sequence, AccessMode::order);
+  const auto before = [](const Joined& a, const Joined& b) {
+    if (a.number != b.number) return a.number < b.number;
+    return a.variable != b.variable ? std::less<>()(a.variable, b.variable) : a.position < b.position;
+  };
+  if (!std::is_sorted(all.begin(), all.end(), before)) std::sort(all.begin(), all.end(), before);
+  std::size_t n = 0;
+  for (const Joined& a : all) {
+    if (n > 0 && all[n - 1].variable == a.variable) {
+      if (all[n - 1].mode != a.mode) all[n - 1].mode = AccessMode::update;
+    } else {
+      all[n++] = a;
+    }
+  }
+  all.resize(n);
+  return all;
+}
+
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::fill(Token<P>& t, Op* op, Node* variable, AccessMode mode,
+                                                 std::size_t position) {
+  t.variable = variable;
+  t.mode = mode;
+  t.position = static_cast<std::uint16_t>(position);
+  t.op = op;
+  t.next = nullptr;
+  t.heal = false;
+}
+
+/// More accesses than a record has room for, in any order.
+template <class P>
+[[gnu::noinline]] void Core<P>::set_many_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence) {
+  RareParts<P>& parts = rare(op);
+  parts.tokens = std::make_unique<Token<P>[]>(accesses.size() + (sequence ? 1 : 0));
+  op->path |= kManyTokens;
+  // What is named in the order of locking needs no other list.
+  int n = 0;
+  const Node* last = nullptr;
+  for (const Access& a : accesses) {
+    auto* const node = static_cast<Node*>(a.variable);
+    if (last && !locked_before(last, node)) break;
+    fill(parts.tokens[static_cast<std::size_t>(n)], op, node, a.mode, static_cast<std::size_t>(n));
+    last = node;
+    ++n;
+  }
+  if (sequence || static_cast<std::size_t>(n) < accesses.size()) {
+    n = 0;
+    for (const Joined& a : join(accesses, sequence))
+      fill(parts.tokens[static_cast<std::size_t>(n++)], op, a.variable, a.mode, a.position);
+  }
+  parts.token_count = n;
+}
+
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::set_accesses(Op* op, std::span<const Access> accesses,
                                                          VariableBase* sequence) {
-  const auto fill = [op](Token<P>& t, Node* variable, AccessMode mode, std::size_t position) {
-    t.variable = variable;
-    t.mode = mode;
-    t.position = static_cast<std::uint16_t>(position);
-    t.op = op;
-    t.next = nullptr;
-    t.heal = false;
-  };
   if (accesses.size() == 1 && !sequence) {  // what most ops have
-    fill(op->inline_tokens[0], static_cast<Node*>(accesses[0].variable), accesses[0].mode, 0);
+    fill(op->inline_tokens[0], op, static_cast<Node*>(accesses[0].variable), accesses[0].mode, 0);
     op->path |= std::uint16_t{1} << kCountShift;
     return;
   }
   const std::size_t count = accesses.size() + (sequence ? 1 : 0);
-  Token<P>* list = op->inline_tokens;
-  if (count > static_cast<std::size_t>(Op::kInlineTokens)) {
-    rare(op).tokens = std::make_unique<Token<P>[]>(count);
-    op->path |= kManyTokens;
-    list = rare(op).tokens.get();
-  }
+  if (count > static_cast<std::size_t>(Op::kInlineTokens)) return set_many_accesses(op, accesses, sequence);
+  Token<P>* const list = op->inline_tokens;
   int n = 0;
   for (std::size_t k = 0; k < count; ++k) {
     const Access a = k < accesses.size() ? accesses[k] : Access{sequence, AccessMode::order};
@@ -107,34 +154,17 @@ template <class P>
       if (t.mode != a.mode) t.mode = AccessMode::update;
       continue;
     }
-    for (int j = n; j > i; --j) fill(list[j], list[j - 1].variable, list[j - 1].mode, list[j - 1].position);
-    fill(list[i], node, a.mode, k);
+    for (int j = n; j > i; --j) fill(list[j], op, list[j - 1].variable, list[j - 1].mode, list[j - 1].position);
+    fill(list[i], op, node, a.mode, k);
     ++n;
   }
-  if (op->is(kManyTokens)) {
-    rare(op).token_count = n;
-  } else {
-    op->path |= static_cast<std::uint16_t>(n << kCountShift);
-  }
+  op->path |= static_cast<std::uint16_t>(n << kCountShift);
 }
 
 /// One order for all pushers: that of making, which is the same in every run; addresses where the count came round.
 template <class P>
 bool Core<P>::locked_before(const Node* a, const Node* b) {
   return a->number != b->number ? a->number < b->number : std::less<>()(a, b);
-}
-
-/// Stream ops keep their events with the variable; most variables never have any.
-template <class P>
-void Core<P>::prepare_stream_uses(Op* op) {
-  std::lock_guard lock(error_mutex_);
-  for (Token<P>& t : tokens(op)) {
-    if (!t.variable->rare) t.variable->rare = std::make_unique<VariableRare>();
-    // One event for each stream: what issue() adds later takes no memory.
-    StreamUses& uses = t.variable->rare->uses;
-    std::lock_guard uses_lock(uses.mutex);
-    uses.reads.reserve(lanes_.size());
-  }
 }
 
 template <class P>
@@ -159,9 +189,9 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   take_credit(slot, options, where);
   Op* op = nullptr;
   void* closure = nullptr;
-  bool counted = false;
+  std::size_t counted = 0;
   try {
-    if (options.bytes) take_bytes(slot, options, where), counted = true;
+    if (options.bytes) counted = take_bytes(slot, options, where);
     op = new_record(slot);
     op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift);
     closure = op->storage;
@@ -171,9 +201,12 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
       op->path |= kHeapClosure;
     }
     set_accesses(op, accesses, scope.sequence.get());
-    if (lane->stream) prepare_stream_uses(op);
+    if (lane->queue) {
+      prepare_stream_uses(op);
+      op->troubled = false;
+    }
   } catch (...) {
-    if (counted) bytes_.fetch_sub(options.bytes);
+    if (counted) bytes_.fetch_sub(counted);
     if (op) give_back(op);
     ++slot.credits;
     end_link(slot);
@@ -191,10 +224,10 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   op->wrote_nothing = op->skipped = false;
   if (scope.tag || scope.flags || scope.cancel || scope_device != lane->device) op->path |= kOwnScope;
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
-  if (lane->stream) op->path |= kOnStream;
+  if (lane->queue) op->path |= kOnStream;
   if (options.bytes || options.attributes || scope.cancel) {
     op->path |= kHasRare;
-    rare(op).bytes = options.bytes;
+    rare(op).bytes = counted;
     rare(op).attributes = options.attributes;
     rare(op).cancel = scope.cancel;
   }
@@ -244,9 +277,9 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
   // Set by begin_push already, unless making the closure pushed something itself.
   if (!(slot.pushes.load(std::memory_order_relaxed) & 1)) begin_link(slot);
   if (table.async) op->path |= kAsync;
-  if (tracing_.load(std::memory_order_relaxed)) {
+  if (const std::uint32_t trace = tracing_.load(std::memory_order_relaxed)) {
     op->path |= kHasRare;
-    rare(op).traced = true;
+    rare(op).traced = trace;
     rare(op).pushed_at = P::now();
   }
   const std::uint32_t index = op->index;
@@ -262,6 +295,8 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
     }
   }
   if (!ready.empty()) process(ready, nullptr, nullptr);
+  if (ready.host_waits) [[unlikely]]
+    point_all();
   end_link(slot);
   if (options_.serial && !in_op()) drain_serial();
   return Ticket(this, index, generation);
@@ -286,25 +321,26 @@ template <class P>
   const bool later = op->is(kOnStream) || op->is(kAsync);
   if (options_.log_order) {
     log_mutex_.lock();
-    if (op->kind != OpKind::borrow) try {
-        log_.push_back({op->kind == OpKind::wait ? 0 : id_of(op), op->name,
-                        in_op() ? id_of(thread_state().operation) : 0,
-                        op->is(kNoBody) && op->kind != OpKind::replay ? list[0].variable : nullptr});
-      } catch (const std::bad_alloc&) {
-        log_lost_ = true;  // take_order says so; the push goes on
-      }
+    try {
+      const bool blocks = op->kind == OpKind::wait || op->kind == OpKind::borrow;
+      log_.push_back({blocks ? 0 : id_of(op), op->name, in_op() ? id_seen(thread_state().operation) : 0,
+                      op->is(kNoBody) && op->kind != OpKind::replay ? list[0].variable : nullptr});
+    } catch (const std::bad_alloc&) {
+      log_lost_ = true;  // take_order says so; the push goes on
+    }
   }
-  // Of a stream op the rights, the body and the device's work are counted; of an async op the body and the Completion.
+  // Of a stream op the rights and the device's work are counted, of an async op the body; and the Completion.
   const auto counts = [&](int missing) {
     if (!op->single() || later) op->start_pending.store(static_cast<std::int16_t>(missing), std::memory_order_relaxed);
     if (later)
-      rare(op).finish_pending.store((op->is(kOnStream) ? missing + 2 : 1) + (op->is(kAsync) ? 1 : 0),
-                                    std::memory_order_relaxed);
+      op->finish_pending.store(
+          static_cast<std::int16_t>((op->is(kOnStream) ? missing + 1 : 1) + (op->is(kAsync) ? 1 : 0)),
+          std::memory_order_relaxed);
   };
   bool startable = n == 0;
   if (n) {
     startable = Chain<P>::link(
-        list.data(), n, ready, counts, [this](Op* o) -> Atomic<std::int32_t>& { return rare(o).finish_pending; },
+        list.data(), n, ready, counts, [](Op* o) -> Atomic<std::int16_t>& { return o->finish_pending; },
         [this](Op* o, Node* unnamed) { retire(o, unnamed); });
   } else {
     counts(0);

@@ -54,10 +54,10 @@ Slot<P>& Core<P>::find_slot() {
   Slot<P>* slot = nullptr;
   {
     std::lock_guard lock(slots_mutex_);
-    for (auto& s : slots_)
-      if (!s->taken.load(std::memory_order_relaxed)) {
-        slot = s.get();
-        break;
+    for (std::size_t i = 0; idle_slots_ > 0 && !slot; ++i)
+      if (!slots_[i]->taken.load(std::memory_order_relaxed)) {
+        slot = slots_[i].get();
+        --idle_slots_;
       }
     if (!slot) {
       slots_.push_back(new_slot());
@@ -91,6 +91,7 @@ void Core<P>::release_slot(Slot<P>& slot) {
   if (slot.borrows.load(std::memory_order_relaxed) != 0) return;
   std::lock_guard lock(slots_mutex_);
   slot.taken.store(false, std::memory_order_relaxed);
+  ++idle_slots_;
 }
 
 /// The calling thread's slot, where it must have one: while there is no memory for its own, this thread has the
@@ -176,9 +177,20 @@ auto Core<P>::find_record(Slot<P>& slot) -> Op* {
   }
 }
 
-/// Puts new slabs where the cursor goes next.
+/// Puts new slabs where the cursor goes next. Where there are many threads each begins with one block: most of them
+/// only run ops in whose bodies others are blocked.
 template <class P>
 void Core<P>::add_slabs(Slot<P>& slot) {
+  const bool crowd = slot.blocks.empty() && slot.number >= kCrowd;
+  if (crowd) {
+    slot.blocks.reserve(1);
+    std::lock_guard lock(slots_mutex_);
+    if (!spare_blocks_.empty()) {
+      slot.blocks.push_back(spare_blocks_.back());
+      spare_blocks_.pop_back();
+      return;
+    }
+  }
   const std::size_t count = 1 + slot.blocks.size() / (4 * kSlabOps / kBlockOps);
   for (std::size_t k = 0; k < count; ++k) {
     auto slab = std::make_unique<Slab>();
@@ -193,7 +205,10 @@ void Core<P>::add_slabs(Slot<P>& slot) {
       slab->ops[i].word.store(std::uint64_t{options_.counters.generation} << kGenerationShift,
                               std::memory_order_relaxed);
     }
-    for (std::uint32_t i = kSlabOps; i > 0; i -= kBlockOps)
+    if (crowd) spare_blocks_.reserve(spare_blocks_.size() + kSlabOps / kBlockOps);
+    for (std::uint32_t i = kSlabOps; crowd && i > kBlockOps; i -= kBlockOps)
+      spare_blocks_.push_back(&slab->ops[i - kBlockOps]);
+    for (std::uint32_t i = crowd ? kBlockOps : kSlabOps; i > 0; i -= kBlockOps)
       slot.blocks.insert(slot.blocks.begin() + static_cast<std::ptrdiff_t>(at), &slab->ops[i - kBlockOps]);
     slabs_[number].store(slab.release(), std::memory_order_relaxed);
     slab_count_.store(number + 1, std::memory_order_release);

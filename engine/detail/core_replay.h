@@ -16,7 +16,7 @@ Ticket Core<P>::replay(const std::shared_ptr<ProgramBase>& base, const PushOptio
   refuse_capture("replay");
   PushOptions as_push = options;
   as_push.name = program->name;
-  as_push.bytes += program->bytes;
+  as_push.bytes = add_bytes(as_push.bytes, program->bytes);
   Op* op = static_cast<Op*>(begin_push(program->accesses, 1, 1, as_push, where).operation);
   op->kind = OpKind::replay;
   op->path |= kNoBody | kSeesPoison | kHasRare;
@@ -42,7 +42,7 @@ void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   if (parts.traced) {
     flags |= kTimed;
     program.pushed_at = parts.pushed_at;
-    parts.traced = false;  // its ops are the ones to see
+    program.traced = std::exchange(parts.traced, 0);  // its ops are the ones to see
   }
   for (const Token<P>& t : tokens(op))
     if (t.state.load(std::memory_order_relaxed) & kMarked) flags |= kCareful;
@@ -75,6 +75,7 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
       } catch (...) {
         thrown = std::current_exception();
       }
+      restore_scope(state, *here);
       state.core = nullptr;
       state.operation = nullptr;
       if (thrown) {
@@ -129,22 +130,21 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
       info.rare->clear();
       info.rare->finish_pending.store(1 + on_stream + async, std::memory_order_relaxed);
     }
-    std::exception_ptr thrown = call(*op->table, op->closure(), info,
-                                     {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr}, lane, async);
+    std::exception_ptr thrown;
+    if (on_stream && (!make_room(*lane.queue) || lane.queue->lost.load(std::memory_order_acquire))) {
+      info.wrote_nothing = true;
+      thrown = lane.queue->lost.load(std::memory_order_acquire)
+                   ? std::make_exception_ptr(Error(lane.queue->root))
+                   : std::make_exception_ptr(std::runtime_error("the device has no room for it"));
+    } else {
+      if (on_stream) wait_on_devices(op, *lane.queue, info.accesses);  // all over: for a record of accesses
+      thrown = call(*op->table, op->closure(), info,
+                    {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr}, lane, async);
+    }
     if (on_stream || async) {
       later = true;
       info.rare->thrown = std::move(thrown);
-      if (on_stream) {
-        open_.fetch_add(1, std::memory_order_relaxed);
-        on_device_.fetch_add(1, std::memory_order_relaxed);
-        auto self = shared_from_this();
-        try {
-          lane.stream->notify(
-              [this, self, op](std::exception_ptr failure) { captured_device_done(op, std::move(failure)); });
-        } catch (...) {
-          captured_device_done(op, lane.stream->synchronize());  // nobody will call back
-        }
-      }
+      if (on_stream) place_captured(op, *lane.queue);
     } else if (thrown) {
       error = root_of(&info, thrown, ErrorKind::failed);
     }
@@ -155,11 +155,9 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
       std::vector<TraceAccess> accesses;
       for (const CapturedAccess<P>& a : info.accesses)
         accesses.push_back({a.variable->number, a.mode, a.variable->name ? a.variable->name : ""});
-      TraceEvent e{info.name,          lane.device,       lane.kind, slot.number, 0,   info.tag, info.where.file_name(),
-                   info.where.line(),  program.pushed_at, start,     start,       end, end,      error != nullptr,
-                   std::move(accesses)};
-      std::lock_guard lock(slot.trace_mutex);
-      slot.trace.push_back(std::move(e));
+      keep_event(slot, program.traced,
+                 {info.name, lane.device, lane.kind, slot.number, id_seen(&info), info.tag, info.where.file_name(),
+                  info.where.line(), program.pushed_at, start, start, end, end, error != nullptr, std::move(accesses)});
     } catch (const std::bad_alloc&) {
       // The op goes on; the trace lacks it.
     }
@@ -226,25 +224,33 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
     std::lock_guard lock(error_mutex_);
     const auto index = static_cast<std::size_t>(op - program.ops.get());
     if (!program.first_error || index < program.first_failed) program.first_error = error, program.first_failed = index;
-    if (!wrote && !info.skipped)
-      if (auto it = roots_.find(error->sequence); it != roots_.end()) it->second.wrote_nothing = true;
+    if (!wrote && !info.skipped) entry_of(error).wrote_nothing = true;
   }
   program.flags.fetch_or(kCareful, std::memory_order_relaxed);  // for those behind it, who see the edge
 }
 
+/// The next place in its lane. The body's part of finish_pending is still held, so the op stays.
 template <class P>
-void Core<P>::captured_device_done(Captured* op, std::exception_ptr error) {
-  const AnySlot any(*this);
-  Slot<P>& slot = any.slot();
-  const Doing<P> doing(slot, Activity::running);
+void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue) {
+  {
+    const std::uint64_t at = lock_place(queue);
+    const std::lock_guard lock(queue, std::adopt_lock);
+    const std::uint64_t use = StreamUse::make(op->lane, at);
+    for (const CapturedAccess<P>& a : op->info->accesses) {
+      StreamUses<P>& uses = a.variable->rare.load(std::memory_order_relaxed)->uses;
+      a.mode == AccessMode::read ? uses.read(use) : uses.wrote(use);
+    }
+    queue.ring[at % DeviceQueue<P>::kRing] = op;
+    queue.issued.store(at, std::memory_order_release);
+  }
+  point(queue);  // what follows in the program waits for it on the host
+}
+
+template <class P>
+void Core<P>::captured_device_done(Captured* op, std::exception_ptr error, ReadyList<P>& ready) {
   RareParts<P>& parts = *op->info->rare;
   if (error) parts.device_error = std::move(error);
-  ReadyList<P> ready;
   if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
-  open_.fetch_sub(1, std::memory_order_relaxed);
-  on_device_.fetch_sub(1, std::memory_order_relaxed);
-  process(ready, nullptr, nullptr);
-  flush(slot);
 }
 
 /// Of a stream or async op: it is over.

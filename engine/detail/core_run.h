@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/engine/detail/core.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice::detail {
 
@@ -40,7 +41,7 @@ bool Core<P>::cancelled(const Operation* operation) const {
   return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed);
 }
 
-/// Calls a body in a scope of its own.
+/// Calls a body in a scope of its own. Returns what it threw, unless its Completion had been answered before that.
 template <class P>
 std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
                                  Lane<P>& lane, bool async) {
@@ -56,16 +57,35 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
       open_.fetch_add(1, std::memory_order_relaxed);
       completion = Completion(shared_from_this(), &operation);
     }
-    Context context(&operation, this, lane.stream.get(), lane.device);
+    Context context(&operation, this, lane.stream, lane.device);
     try {
       table.invoke(closure, context, &completion);
     } catch (...) {
       thrown = std::current_exception();
     }
   }
-  state = saved;
+  if (thrown && async) {
+    const bool captured = operation.kind == OpKind::captured;
+    const RareParts<P>& parts =
+        captured ? *static_cast<Info&>(operation).rare : rare(static_cast<const Op*>(&operation));
+    if (parts.told.load(std::memory_order_relaxed)) thrown = nullptr;
+  }
   current_scope() = std::move(scope);
+  state = saved;
   return thrown;
+}
+
+/// What bodies set in the thread's scope ends with them. Few touch it: for all others this is one look.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::restore_scope(ThreadState& state, const Lane<P>& here) {
+  if (state.scope_touched) [[unlikely]]
+    reset_scope(state, here);
+}
+
+template <class P>
+[[gnu::noinline, gnu::cold]] void Core<P>::reset_scope(ThreadState& state, const Lane<P>& here) {
+  ThreadObject<ScopeState>::get() = ScopeState{here.device, 0, 0, nullptr, {}, nullptr};
+  state.scope_touched = false;
 }
 
 template <class P>
@@ -99,13 +119,17 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   const bool plain = here && !(op->path & (kOnStream | kAsync | kOwnScope | kHasRare | kManyTokens));
   if (plain && !marked && !cancelled) [[likely]] {
     tell<P>(Step::start, op);
-    if (run_here(op, *here)) {
+    const bool returned = call_body(op, *here);
+    destroy_closure(op);
+    restore_scope(thread_state(), *here);
+    if (returned) {
       finish_clean(op, slot, ready);
     } else {
       finish(op, ready);
     }
   } else {
     execute_any(op, word, slot, ready);
+    if (here) restore_scope(thread_state(), *here);  // the closure's destructor ran outside of the body's
   }
   // Nothing became ready, or one op that can be run at once.
   Run* next = ready.start.head;
@@ -119,13 +143,13 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   return next;
 }
 
-/// Calls the body and destroys the closure. False if it threw: what, is in the rare parts.
+/// Calls the body on a thread of its lane. False if it threw: what, is in the rare parts.
 template <class P>
-[[gnu::always_inline]] inline bool Core<P>::run_here(Op* op, Lane<P>& here) {
+[[gnu::always_inline]] inline bool Core<P>::call_body(Op* op, Lane<P>& here) {
   ThreadState& state = thread_state();
   state.core = this;
   state.operation = op;
-  Context context(op, this, here.stream.get(), here.device);
+  Context context(op, this, here.stream, here.device);
   bool clean = true;
   try {
     op->table->invoke(op->closure(), context, nullptr);
@@ -133,7 +157,6 @@ template <class P>
     rare(op).thrown = std::current_exception();
     clean = false;
   }
-  destroy_closure(op);
   state.core = nullptr;
   state.operation = nullptr;
   return clean;
@@ -146,7 +169,6 @@ std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
       call(*op->table, op->closure(), *op,
            {op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}, nullptr}, lane,
            op->is(kAsync));
-  destroy_closure(op);
   return thrown;
 }
 
@@ -154,6 +176,10 @@ std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
 template <class P>
 void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready) {
   Lane<P>& lane = *lanes_[op->lane];
+  if ((op->path & (kOnStream | kAsync | kOwnScope | kHasRare | kManyTokens)) == kOnStream &&
+      thread_state().lane == &lane && !(word & kCancelled) && !cancel_all_.load(std::memory_order_relaxed) &&
+      issue_plain(op, lane, ready))
+    return;
   const bool timed = op->is(kHasRare) && rare(op).traced;
   if (timed) {
     rare(op).thread = slot.number;
@@ -173,13 +199,12 @@ void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P
       clean = false;
       rare(op).thrown = std::move(thrown);
     }
-  } else {
-    destroy_closure(op);
   }
+  destroy_closure(op);
   if (timed) rare(op).ended_at = P::now();
   if (answers_later) {
     rare(op).returned.store(true, std::memory_order_relaxed);
-    if (rare(op).finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   }
   finish(op, ready, clean && !answers_later);
 }
@@ -295,8 +320,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
     auto& borrows = rare(op).borrower.load(std::memory_order_relaxed)->borrows;
     open_.fetch_add(1, std::memory_order_relaxed);
     borrows.fetch_add(1, std::memory_order_relaxed);
-    std::uint32_t expected = Wait::waiting;
-    if (waiter->state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) {
+    if (grant(op, *waiter)) {
       waiter->parker.signal();
       return;  // held until its Completion is answered
     }
@@ -315,7 +339,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
 template <class P>
 void Core<P>::advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired) {
   Chain<P>::advance(
-      &token, bits, ready, [this](Op* op) -> Atomic<std::int32_t>& { return rare(op).finish_pending; },
+      &token, bits, ready, [](Op* op) -> Atomic<std::int16_t>& { return op->finish_pending; },
       [this, self, &retired](Op* op, Node* unnamed) {
         if (op != self) return retire(op, unnamed);
         ++retired;
@@ -355,11 +379,17 @@ void Core<P>::record_trace(Op* op, bool failed) {
                  now,
                  failed,
                  std::move(accesses)};
-    std::lock_guard lock(slot.trace_mutex);
-    slot.trace.push_back(std::move(e));
+    keep_event(slot, parts.traced, std::move(e));
   } catch (const std::bad_alloc&) {
     // The op goes on; the trace lacks it.
   }
+}
+
+/// Unless that trace was ended meanwhile: who ends it says so before it comes for the slot's events.
+template <class P>
+void Core<P>::keep_event(Slot<P>& slot, std::uint32_t trace, TraceEvent&& event) {
+  std::lock_guard lock(slot.trace_mutex);
+  if (tracing_.load(std::memory_order_relaxed) == trace) slot.trace.push_back(std::move(event));
 }
 
 }  // namespace sluice::detail

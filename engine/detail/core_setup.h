@@ -31,24 +31,45 @@ Core<P>::Core(const CoreOptions& options)
     lanes_.push_back(std::make_unique<Lane<P>>(device, kind, width, static_cast<std::uint16_t>(lanes_.size())));
   };
   add(cpu(0), LaneKind::io, 1);
-  const int devices = options.logical_cpus;
-  for (int i = 0; i < devices; ++i) {
-    // The thread budget is shared out; a device beyond the budget still has one thread, so that it makes progress.
-    const int share = options.threads / devices + (i < options.threads % devices ? 1 : 0);
-    add(cpu(i), LaneKind::compute, std::max(1, share));
-    add(cpu(i), LaneKind::copy_in, 1);
-    add(cpu(i), LaneKind::copy_out, 1);
+  std::size_t count = 1;
+  for (const auto& provider : options.providers)
+    count += std::size_t{3} * static_cast<std::size_t>(provider->devices());
+  for (const auto& provider : options.providers) {
+    Devices& devices = devices_[static_cast<std::size_t>(provider->kind())];
+    devices = {lanes_.size(), static_cast<std::size_t>(provider->devices())};
+    std::shared_ptr<Watch<P>> watch;
+    for (int i = 0; i < provider->devices(); ++i)
+      for (const LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
+        std::unique_ptr<Stream> stream = provider->make_stream(i, kind);
+        add({provider->kind(), static_cast<std::uint8_t>(i)}, kind,
+            !stream && kind == LaneKind::compute ? share_of_threads(options, i) : 1);
+        if (!stream) continue;
+        if (!watch) watch = watches_.emplace_back(std::make_shared<Watch<P>>(provider));
+        Lane<P>& lane = *lanes_.back();
+        lane.queue = std::make_unique<DeviceQueue<P>>(*provider, i, std::move(stream), count);
+        lane.stream = lane.queue->stream.get();
+        lane.queue->watch = watch.get();
+        watch->queues.push_back(lane.queue.get());
+      }
+    if (watch) watch->devices = std::vector<typename Watch<P>::Device>(devices.count);
   }
-  for (int i = 0; i < options.simulated_gpus; ++i)
-    for (LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
-      add(sim(i), kind, 1);
-      lanes_.back()->stream = std::make_unique<SimulatedStream>(options.simulated_delay);
-    }
+  if (options.serial) collected_.resize(lanes_.size());
+}
+
+/// The thread budget is shared out; a device beyond the budget still has one thread, so that it makes progress.
+template <class P>
+int Core<P>::share_of_threads(const CoreOptions& options, int device) {
+  const int devices = options.logical_cpus;
+  return std::max(1, options.threads / devices + (device < options.threads % devices ? 1 : 0));
 }
 
 template <class P>
 Core<P>::~Core() {
-  for (auto& lane : lanes_) lane->stream.reset();  // their threads end before anything that they touch
+  for (const auto& watch : watches_) {
+    watch->state.store(Watch<P>::ended, std::memory_order_seq_cst);
+    watch->parker.signal();
+  }
+  for (auto& lane : lanes_) lane->queue.reset();  // streams end before anything that they touch
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   for (std::uint32_t s = 0; s < slabs; ++s) delete slabs_[s].load(std::memory_order_relaxed);
 }
@@ -90,20 +111,64 @@ int Core<P>::threads(Device device) const {
 
 template <class P>
 int Core<P>::device_count(DeviceKind kind) const {
-  return kind == DeviceKind::cpu ? options_.logical_cpus : kind == DeviceKind::sim ? options_.simulated_gpus : 0;
+  const auto at = static_cast<std::size_t>(kind);
+  return at < kDeviceKinds ? static_cast<int>(devices_[at].count) : 0;
+}
+
+template <class P>
+std::shared_ptr<Provider> Core<P>::provider(Device device) const {
+  for (const auto& provider : options_.providers)
+    if (provider->kind() == device.kind && device.index < provider->devices()) return provider;
+  throw UsageError("no device " + to_string(device) + " in this engine");
+}
+
+template <class P>
+LaneStats Core<P>::lane_stats(const Place& place) const {
+  const Lane<P>* const lane = lane_for(place);
+  LaneStats stats;
+  if (!lane || !lane->queue) return stats;
+  const DeviceQueue<P>& queue = *lane->queue;
+  stats.finished = queue.finished.load(std::memory_order_acquire);
+  stats.points = queue.points.load(std::memory_order_relaxed);
+  stats.issued = queue.issued.load(std::memory_order_acquire);
+  stats.waits = queue.waits.load(std::memory_order_relaxed);
+  stats.covered = queue.covered.load(std::memory_order_relaxed);
+  return stats;
+}
+
+template <class P>
+DeviceOp Core<P>::device_op(const Operation* operation) const {
+  if (operation->kind != OpKind::captured) return {id_of(operation), 0};
+  const auto* info = static_cast<const Info*>(operation);
+  return {id_seen(operation), 1 + static_cast<std::uint32_t>(info->op - info->program->ops.get())};
+}
+
+template <class P>
+void Core<P>::start_trace() {
+  std::lock_guard lock(slots_mutex_);
+  if (tracing_.load(std::memory_order_relaxed) != 0) return;
+  if (++traces_ == 0) ++traces_;
+  tracing_.store(traces_, std::memory_order_relaxed);
 }
 
 template <class P>
 std::vector<TraceEvent> Core<P>::stop_trace() {
   refuse_forked("stop_trace");
-  tracing_.store(false);
   std::vector<TraceEvent> all;
   {
     std::lock_guard lock(slots_mutex_);
+    tracing_.store(0, std::memory_order_relaxed);
     for (auto& slot : slots_) {
-      std::lock_guard trace_lock(slot->trace_mutex);
-      all.insert(all.end(), std::make_move_iterator(slot->trace.begin()), std::make_move_iterator(slot->trace.end()));
-      slot->trace.clear();
+      std::vector<TraceEvent> some;
+      {
+        std::lock_guard trace_lock(slot->trace_mutex);
+        some.swap(slot->trace);
+      }
+      if (all.empty()) {
+        all.swap(some);
+      } else {
+        all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+      }
     }
   }
   std::sort(all.begin(), all.end(), [](const TraceEvent& a, const TraceEvent& b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "sluice/engine/detail/core.h"
 
@@ -10,7 +11,14 @@ namespace sluice::detail {
 template <class P>
 std::size_t Core<P>::in_flight() const {
   refuse_forked("in_flight");
-  const std::int64_t twice = twice_in_flight(1);
+  // What is pushed while the counts are read is counted, and what completes for it is not: where this thread loses its
+  // core between the two that can be any number. No look finds too few, so of several the least is the best.
+  std::int64_t twice = std::numeric_limits<std::int64_t>::max();
+  for (int looks = 0; looks < 16; ++looks) {
+    const std::uint64_t before = progress();
+    twice = std::min(twice, twice_in_flight(1));
+    if (progress() == before) break;
+  }
   return twice > 0 ? static_cast<std::size_t>(twice / 2) : 0;
 }
 
@@ -117,17 +125,19 @@ void Core<P>::forked() noexcept {
 }
 
 template <class P>
-void Core<P>::settle(std::chrono::nanoseconds limit) {
-  if (in_op() || forked_.load(std::memory_order_relaxed)) return;
+bool Core<P>::settle(std::chrono::nanoseconds limit) {
+  if (in_op() || forked_.load(std::memory_order_relaxed)) return true;
   const std::int64_t end = deadline_of(limit);
   std::uint64_t seen = 0;
-  for (int quiet = 0; quiet < 3 && P::now() < end;) {
+  for (int quiet = 0; quiet < 3;) {
+    if (P::now() >= end) return false;
     const std::uint64_t now = progress();
-    const bool moves = anything_moves(false);
+    const bool moves = anything_moves();
     quiet = !moves && (quiet == 0 || now == seen) ? quiet + 1 : 0;
     seen = now;
     if (moves) wait_a_little(end);
   }
+  return true;
 }
 
 template <class P>

@@ -29,14 +29,12 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
              : now + std::max<std::int64_t>(limit.count(), 0);
 }
 
-/// True while some thread, queue or device could still free an op. What a look must not miss is announced before it is
-/// done and withdrawn after (Activity, Slot::pushes, the queues, open_), so that several looks with no progress()
-/// between them are proof: who sees what was done, or waits behind it in a chain, has seen the announcement too.
-/// Without `for_deadlock`: whether some op is ready or running (the caps ask, and may miss a push that has just begun).
-/// Without `queues`: whether some thread or device does.
+/// Whether some thread runs an op or is in the middle of a push. What a look must not miss is announced before it is
+/// done and withdrawn after (Activity, Slot::pushes), so that several looks with no progress() between them are proof:
+/// who sees what was done, or waits behind it in a chain, has seen the announcement too. `held`: Borrows of threads
+/// that are blocked.
 template <class P>
-bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
-  std::int64_t held = 0;
+bool Core<P>::any_thread_moves(bool queues, std::int64_t& held) {
   for (const bool fenced : {false, true}) {
     if (fenced) P::heavy_fence();  // what was seen before it proves movement only
     if (queues && anything_queued()) return true;
@@ -49,16 +47,37 @@ bool Core<P>::anything_moves(bool for_deadlock, bool queues) {
       if (a == Activity::blocked) held += slot->borrows.load(std::memory_order_acquire);
     }
   }
-  if (!for_deadlock) return on_device_.load(std::memory_order_acquire) > 0;
-  if (open_.load(std::memory_order_acquire) > held) return true;
-  std::lock_guard lock(blocked_mutex_);
-  for (Wait* w = blocked_waits_; w; w = w->next_blocked)
-    if (!w->covered && w->state.load(std::memory_order_acquire) != Wait::waiting) return true;
   return false;
 }
 
+/// Whether some op is ready or running: the caps ask, and may miss a push that has just begun.
 template <class P>
-std::uint64_t Core<P>::progress() {
+bool Core<P>::anything_moves() {
+  std::int64_t held = 0;
+  return any_thread_moves(true, held) || devices_move();
+}
+
+/// No thread, device or Completion moves, and what is queued finds no thread. The Completion of an op whose body is
+/// blocked cannot end that op.
+template <class P>
+bool Core<P>::all_stand() {
+  std::int64_t held = 0;
+  if (any_thread_moves(false, held) || devices_move() || !anything_queued()) return false;
+  std::lock_guard lock(blocked_mutex_);
+  ++looks_;
+  for (Wait* w = blocked_waits_; w; w = w->next_blocked) {
+    if (w->slot->blocked_wait == w && w->state.load(std::memory_order_acquire) != Wait::waiting) return false;
+    if (!w->answers || std::exchange(w->answers->looked, looks_) == looks_)
+      continue;  // there may be several in one body
+    const bool captured = w->answers != &rare(w->inside);
+    held += (captured ? w->answers->finish_pending.load(std::memory_order_acquire)
+                      : w->inside->finish_pending.load(std::memory_order_acquire)) > 1;
+  }
+  return open_.load(std::memory_order_acquire) <= held;
+}
+
+template <class P>
+std::uint64_t Core<P>::progress() const {
   std::uint64_t sum = 0;
   std::lock_guard lock(slots_mutex_);
   for (auto& slot : slots_)
@@ -88,6 +107,75 @@ class Core<P>::Announced {
   const std::uint64_t waits_for_, waits_in_;  ///< in serial mode a wait may run an op that waits
 };
 
+/// While a thread is blocked: room for a substitute. Inside an op in its lane, of whatever engine that is. A thread of
+/// oneTBB may run a task of any op's body, which that op waits for: it leaves room in every lane.
+template <class P>
+class Core<P>::Room {
+ public:
+  Room(Core& core, std::uint64_t target) : core_(core) {
+    const ThreadState& state = thread_state();
+    if (state.core && state.core != &core) {
+      there_ = state.core->shared_from_this();
+      elsewhere_.lane = state.lane;
+      elsewhere_.operation = state.operation;
+      elsewhere_.core = core.shared_from_this();
+      elsewhere_.target = target;
+      there_->stand_elsewhere(elsewhere_);
+    }
+    if (core.options_.serial) return;
+    if (core.in_op()) {
+      lane_ = static_cast<Lane<P>*>(state.lane);
+      if (lane_) lane_->blocked.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      everywhere_ = P::may_be_of_a_body();
+      if (everywhere_)
+        for (auto& lane : core.lanes_) lane->blocked.fetch_add(1, std::memory_order_relaxed);
+    }
+    // A pusher sees the substitute's place, or the look that follows (rescue) its op.
+    if (lane_ || everywhere_) P::heavy_fence();
+  }
+  ~Room() {
+    if (lane_) lane_->blocked.fetch_sub(1, std::memory_order_relaxed);
+    if (everywhere_)
+      for (auto& lane : core_.lanes_) lane->blocked.fetch_sub(1, std::memory_order_relaxed);
+    if (there_) there_->go_on(elsewhere_);
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+ private:
+  Core& core_;
+  Lane<P>* lane_ = nullptr;
+  bool everywhere_ = false;
+  std::shared_ptr<CoreBase> there_;
+  Elsewhere elsewhere_;
+};
+
+/// The thread of one of this engine's ops is blocked in another engine.
+template <class P>
+void Core<P>::stand_elsewhere(Elsewhere& wait) {
+  wait.inside = id_seen(wait.operation);
+  {
+    std::lock_guard lock(elsewhere_mutex_);
+    wait.next = elsewhere_;
+    if (elsewhere_) elsewhere_->before = &wait;
+    elsewhere_ = &wait;
+  }
+  if (options_.serial || !wait.lane) return;
+  Lane<P>& lane = *static_cast<Lane<P>*>(wait.lane);
+  lane.blocked.fetch_add(1, std::memory_order_relaxed);
+  P::heavy_fence();
+  if (has_work(lane)) wake(lane);
+}
+
+template <class P>
+void Core<P>::go_on(Elsewhere& wait) {
+  if (!options_.serial && wait.lane) static_cast<Lane<P>*>(wait.lane)->blocked.fetch_sub(1, std::memory_order_relaxed);
+  std::lock_guard lock(elsewhere_mutex_);
+  (wait.before ? wait.before->next : elsewhere_) = wait.next;
+  if (wait.next) wait.next->before = wait.before;
+}
+
 /// Most waits are over sooner than a thread can be put to sleep and woken: looks for so long.
 template <class P>
 template <class Over>
@@ -103,8 +191,8 @@ bool Core<P>::soon(Over&& over) {
 /// throws. `target`: the id of what it waits for, for those who look. `holds`: it has a Borrow when it is told, and
 /// must not run an op that waits for the Borrow's end.
 template <class P>
-auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds)
-    -> Blocked {
+auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds,
+                    const Node* node) -> Blocked {
   const auto told = [&] { return wait.state.load(std::memory_order_acquire) == Wait::done; };
   const auto leave = [&] {
     std::uint32_t expected = Wait::waiting;
@@ -114,93 +202,106 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   Slot<P>& slot = my_slot();
   flush(slot);
-  const auto run_serial = [&] {
-    if (inside) {
-      while (!told() && run_one_serial()) {
-      }
-    } else if (!told()) {
-      drain_serial([&] { return holds && told(); });
-    }
-  };
-  if (options_.serial) {
-    run_serial();
-  } else {
-    soon(told);
-  }
+  if (!watches_.empty()) tend_watches();
+  if (!options_.serial) soon(told);
   if (told()) return Blocked::done;
-  if (bounded && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
+  if (bounded && !options_.serial && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
 
+  // Many threads may stand here, each with a batch.
+  return_credits(slot, std::exchange(slot.credits, 0), true);
   const Announced announced(slot, target, inside ? id_seen(thread_state().operation) : 0);
-  Lane<P>* lane = inside && !options_.serial ? static_cast<Lane<P>*>(thread_state().lane) : nullptr;
-  // A wait with a time limit ends by itself: it moves, for all who look.
-  const bool can_deadlock = !bounded && (inside || options_.serial || slot.borrows.load(std::memory_order_relaxed) > 0);
-  Wait* covered = nullptr;
+  const Room room(*this, target);
+  // A wait with a time limit ends by itself.
+  const bool may_never_end = !bounded && (inside || slot.borrows.load(std::memory_order_relaxed) > 0);
+  std::optional<Blockade> blockade;
+  if (may_never_end || (inside && options_.serial)) blockade.emplace(*this, wait, target, slot, bounded);
   std::optional<Doing<P>> doing;
-  if (can_deadlock) {
-    {
-      std::lock_guard lock(blocked_mutex_);
-      wait.next_blocked = std::exchange(blocked_waits_, &wait);
-      covered = std::exchange(slot.blocked_wait, &wait);
-      if (covered) covered->covered = true;
-    }
-    doing.emplace(slot, Activity::blocked);
-  }
-  if (lane) lane->blocked.fetch_add(1, std::memory_order_relaxed);
-  if (lane) P::heavy_fence();  // a pusher sees the substitute's place, or the look below its op
+  if (may_never_end) doing.emplace(slot, Activity::blocked);
   Blocked result = Blocked::done;
-  bool stuck = false;
+  bool given_up = false, no_thread = false;
   std::uint64_t seen = 0;
-  int quiet = 0, starved = 0, rounds = 0;
-  const bool may_help = !inside && !bounded && !can_deadlock;
+  int starved = 0, rounds = 0;
+  const bool may_help = !inside && !bounded && !may_never_end;
+  OnDevice where = watches_.empty() ? OnDevice{} : on_device(target, node);
   while (!told()) {
-    // The substitute; and threads that could not be started before.
-    rescue(may_help, told);
+    if (options_.serial) {
+      inside ? run_needed(target, told, rounds++ > 0) : drain_serial([&] { return holds && told(); });
+    } else {
+      rescue(may_help, told);  // the substitute; and threads that could not be started before
+    }
     if (told()) break;
-    std::chrono::nanoseconds slice =
-        options_.serial ? std::chrono::milliseconds(1) : std::chrono::nanoseconds(P::kTick);
-    // Who looks for no deadlock only looks whether a thread could not be started: less and less often.
-    if (!can_deadlock && !options_.serial) slice *= 1 + std::min(rounds++, 9);
+    // There may be many that wait: each wakes less and less often.
+    std::int64_t slice = tick();
+    if (!options_.serial && !starts_fail()) slice <<= std::min(rounds++, 6);
     if (bounded) {
       const std::int64_t left = deadline - P::now();
       if (left <= 0) {
         if (leave()) result = Blocked::timed_out;
         break;
       }
-      slice = std::min(slice, std::chrono::nanoseconds(left));
+      slice = std::min(slice, left);
     }
-    wait.parker.wait(slice);
-    if (options_.serial) run_serial();
-    if (!can_deadlock || told()) continue;
-    const std::uint64_t now = progress();
+    if (where.queue && where.queue->finished.load(std::memory_order_acquire) < where.at) {
+      // The device wakes this thread by itself; the watcher, awake as well, tells it a moment later.
+      where.queue->stream->await(where.at,
+                                 std::min(std::chrono::nanoseconds(slice), std::chrono::nanoseconds(P::kTick)));
+      if (where.queue->stream->reached() >= where.at) {
+        where = {};
+        if (soon(told)) break;
+      }
+    } else {
+      wait.parker.wait(std::chrono::nanoseconds(slice));
+    }
+    if (!may_never_end || told()) continue;
+    look_for_circles();
+    given_up = wait.state.load(std::memory_order_acquire) == Wait::left;
+    if (given_up) break;
     // No thread can be had for what it waits for, and no op may run on this one's stack.
-    starved = starts_fail() && now == seen && !anything_moves(true, false) && anything_queued() ? starved + 1 : 0;
-    if (starved >= kStarvedTicks && leave()) {
-      stuck = true;
-      break;
-    }
-    quiet = !anything_moves(true) && (quiet == 0 || now == seen) ? quiet + 1 : 0;
+    const bool fails = starts_fail();
+    const std::uint64_t now = fails ? progress() : 0;
+    starved = fails && (starved == 0 || now == seen) && all_stand() ? starved + 1 : 0;
     seen = now;
-    if (quiet < 3) continue;
-    // One at a time: who gives up moves, and may free the others.
-    std::lock_guard lock(deadlock_mutex_);
-    if (!anything_moves(true) && progress() == seen && leave()) {
-      stuck = true;
-      break;
-    }
+    no_thread = starved >= kStarvedTicks && leave();
+    if (no_thread) break;
   }
-  if (lane) lane->blocked.fetch_sub(1, std::memory_order_relaxed);
-  if (can_deadlock) {
-    doing.reset();
-    std::lock_guard lock(blocked_mutex_);
-    Wait** at = &blocked_waits_;
-    while (*at != &wait) at = &(*at)->next_blocked;
-    *at = wait.next_blocked;
-    slot.blocked_wait = covered;
-    if (covered) covered->covered = false;
-  }
-  if (stuck && starved >= kStarvedTicks) deadlock(std::string(what) + ": no thread can be started to end it");
-  if (stuck) deadlock(std::string(what) + " can never end: nothing else in the engine can move");
+  doing.reset();
+  blockade.reset();
+  if (given_up) deadlock(std::string(what) + " can never end: before it must be over " + wait.circle);
+  if (no_thread) deadlock(std::string(what) + ": no thread can be started to end it");
   return result;
+}
+
+/// Where the op that a thread waits for, or the last write of the variable, was issued; none if on no device.
+template <class P>
+auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
+  OnDevice found;
+  if (node) {
+    const VariableRare<P>* const rare = node->rare.load(std::memory_order_acquire);
+    const std::uint64_t use = rare ? rare->uses.last_write.load(std::memory_order_relaxed) : 0;
+    if (use) found = {lanes_[StreamUse::lane(use)]->queue.get(), StreamUse::place(use)};
+    return found;
+  }
+  Op& op = *record_at(static_cast<std::uint32_t>(target));
+  const Outsider outsider(*this);
+  const Pinned pinned(*this, op);
+  if (!pinned || (generation_of(pinned.word()) & 0xffffffffu) != target >> 32 || !op.is(kOnStream) ||
+      op.phase.load(std::memory_order_acquire) != Phase::issued)
+    return found;
+  found.queue = lanes_[op.lane]->queue.get();
+  // Of its place the op keeps the low bits.
+  const std::uint64_t finished = found.queue->finished.load(std::memory_order_relaxed);
+  found.at = finished + static_cast<std::uint16_t>(op.start_pending.load(std::memory_order_relaxed) -
+                                                   static_cast<std::int64_t>(finished));
+  if (found.at > found.queue->pointed.load(std::memory_order_acquire)) found.queue = nullptr;
+  return found;
+}
+
+template <class P>
+bool Core<P>::devices_move() const {
+  for (const auto& watch : watches_)
+    for (const DeviceQueue<P>* queue : watch->queues)
+      if (queue->in_flight()) return true;
+  return false;
 }
 
 template <class P>
@@ -232,7 +333,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   rare(op).waiter = wait;
   const std::uint64_t target = id_of(op);
   push_internal(op);
-  if (block(*wait, target, limit, "wait") == Blocked::timed_out) return false;
+  if (block(*wait, target, limit, "wait", false, &node) == Blocked::timed_out) return false;
   if (wait->error) raise(wait->error);
   return true;
 }
@@ -358,6 +459,7 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   Op* op = internal_op(OpKind::borrow, access, where);
   rare(op).waiter = wait;
   rare(op).borrower.store(&my_slot(), std::memory_order_relaxed);
+  rare(op).taken_in = in_op() ? seen_op(thread_state().operation) : nullptr;
   const std::uint64_t target = id_of(op);
   push_internal(op);
   block(*wait, target, std::chrono::nanoseconds::max(), "borrow", true);

@@ -190,7 +190,7 @@ struct ExplorePolicy {
     }
     bool try_lock() {
       if (Explorer::inside()) {
-        Explorer::get().try_lock(trail_, held_);
+        Explorer::get().try_lock(trail_, &held_);
       } else {
         Guests::get().point();
       }
@@ -254,6 +254,8 @@ struct ExplorePolicy {
   };
 
   static constexpr std::uint32_t kSlabOps = 32, kMaxSlabs = 64;
+  static constexpr std::uint64_t kDeviceRing = 8, kPointBatch = 2;
+  static constexpr bool kWatchStays = false;
   static constexpr int kWaitSpins = 1, kCapSpins = 1;
   static constexpr int kWaitYields = 0;
   static constexpr int kDrainSpins = 1;
@@ -286,6 +288,8 @@ struct ExplorePolicy {
     if (Explorer::inside()) return Explorer::get().start(std::move(drainer));
     Guests::get().start(std::move(drainer));
   }
+
+  static bool may_be_of_a_body() { return false; }
 
   /// Hears of each step of the protocol, if set (record.h: tell).
   static inline void (*listener)(Step step, const OpRecord<ExplorePolicy>* op) = nullptr;

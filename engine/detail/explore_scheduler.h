@@ -69,7 +69,7 @@ class Explorer {
   /// Was it locked in a run that hung, by a strand that will never unlock it?
   bool abandoned(const Trail& trail) const { return hung_ && trail.run == memory_.run(); }
   void lock(const Trail& trail, const std::atomic<bool>* held);
-  void try_lock(const Trail& trail, bool held);
+  void try_lock(const Trail& trail, const std::atomic<bool>* held);
   void unlock(const Trail& trail, std::atomic<bool>* held);
   void park(const Trail& trail, bool* signalled, std::chrono::nanoseconds limit);
   void signal(const Trail& trail, bool* signalled);

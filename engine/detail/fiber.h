@@ -25,10 +25,10 @@ class Fiber {
 
   Entry entry_ = nullptr;
   void* argument_ = nullptr;
-  void* stack_ = nullptr;         ///< its lowest address; null for an OS thread's own
-  void* saved_ = nullptr;         ///< the stack pointer, or the ucontext_t
-  void* shadow_ = nullptr;        ///< what a sanitizer keeps for it
-  const void* bottom_ = nullptr;  ///< as a sanitizer wants to be told
+  void* stack_ = nullptr;                    ///< its lowest address; null for an OS thread's own
+  void* saved_ = nullptr;                    ///< the stack pointer, or the ucontext_t
+  [[maybe_unused]] void* shadow_ = nullptr;  ///< what a sanitizer keeps for it
+  const void* bottom_ = nullptr;             ///< as a sanitizer wants to be told
   std::size_t size_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -40,8 +41,10 @@ struct LookedOp {
 
 /// A thread that is blocked.
 struct LookedWait {
-  std::uint64_t target;  ///< id of the op, or of the wait's own record
-  std::uint64_t inside;  ///< id of the op in whose body that is; 0: outside of ops
+  std::uint64_t target;                   ///< id of the op, or of the wait's own record
+  std::uint64_t inside;                   ///< id of the op in whose body that is; 0: outside of ops
+  std::shared_ptr<CoreBase> elsewhere{};  ///< the engine that `target` belongs to, where that is another
+  std::string says{};                     ///< and what it is doing there
 };
 
 struct LookedLane {
@@ -78,6 +81,8 @@ class Story {
   std::string of_variable(const void* variable);
   /// The last op on the way from `op` to what all of it waits for: `op` itself where nothing else holds it up.
   int root(int op);
+  /// Its wait in another engine; null if there is none.
+  const LookedWait* elsewhere(int op) const;
   /// How many threads outside of ops wait for this op, or in this wait.
   int waiters(int op) const;
   /// "'save' (main.cc:44, reads frame)".
@@ -97,9 +102,10 @@ class Story {
 
   const Look& look_;
   std::unordered_map<std::uint64_t, int> ids_;
-  std::unordered_map<const void*, std::vector<std::uint32_t>> uses_;    ///< of each variable, in no order
-  std::unordered_map<const void*, std::vector<std::uint32_t>> chains_;  ///< in order, where somebody asked
-  std::unordered_map<std::uint64_t, std::uint64_t> waits_inside_;       ///< op, and what its body waits for
+  std::unordered_map<const void*, std::vector<std::uint32_t>> uses_;      ///< of each variable, in no order
+  std::unordered_map<const void*, std::vector<std::uint32_t>> chains_;    ///< in order, where somebody asked
+  std::unordered_map<std::uint64_t, std::uint64_t> waits_inside_;         ///< op, and what its body waits for
+  std::unordered_map<std::uint64_t, const LookedWait*> waits_elsewhere_;  ///< op, and its wait in another engine
   std::unordered_map<std::uint64_t, int> waits_outside_;
   std::vector<std::vector<int>> busy_;  ///< the ops that occupy each lane's threads
   std::unordered_map<int, Cause> causes_;

@@ -35,6 +35,11 @@ class Nodes {
 
   Nodes() = default;
   ~Nodes() {
+    for (Place* place = free_; place;) {
+      SLUICE_IN_USE(place, sizeof(Node));
+      delete place->rare;
+      place = place->next;
+    }
     for (const Slab& slab : slabs_) ::operator delete(slab.nodes, slab.alignment());
   }
   Nodes(const Nodes&) = delete;
@@ -45,25 +50,34 @@ class Nodes {
     static_assert(sizeof(Node) == 64 || !std::is_same_v<typename P::template Plain<int>, int>);
     std::lock_guard lock(mutex_);
     void* place = free_;
+    VariableRare<P>* rare = nullptr;
     if (place) {
       SLUICE_IN_USE(place, sizeof(Node));
+      rare = free_->rare;
       free_ = free_->next;
     } else {
       if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
       place = slabs_.back().nodes + slabs_.back().used++;
       SLUICE_IN_USE(place, sizeof(Node));
     }
-    return new (place) Node;
+    Node* const node = new (place) Node;
+    if (rare) node->rare.store(rare, std::memory_order_relaxed);
+    return node;
   }
 
   /// May end the engine that this is a part of: its last variable went. In a child `forked` off while others used it
   /// the memory stays, because one of them may have had the lock.
   void end(Node* node, bool forked) noexcept {
     const std::shared_ptr<CoreBase> keep = std::move(node->keep);
+    VariableRare<P>* const rare = node->rare.load(std::memory_order_acquire);
+    if (rare) {
+      rare->uses.clear();
+      rare->error.reset();
+    }
     node->~Node();
     if (forked) return;
     std::lock_guard lock(mutex_);
-    free_ = new (node) Place{free_};
+    free_ = new (node) Place{free_, rare};
     SLUICE_NOT_IN_USE(node, sizeof(Node));
   }
 
@@ -72,6 +86,7 @@ class Nodes {
   static constexpr std::size_t kFew = 64, kMany = kHugePage / 64;  ///< nodes of the first slab, and of the largest
   struct Place {
     Place* next;
+    VariableRare<P>* rare;  ///< of the variable that was here, for the next one
   };
   struct Slab {
     Node* nodes;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 #include <type_traits>
 
@@ -65,8 +66,10 @@ struct SystemPolicy {
     using Item = std::remove_pointer_t<T>;
     class Producer {
      public:
-      explicit Producer(Queue& queue) : token_(queue.queue_) {
-        if (!token_.valid()) throw std::bad_alloc();
+      explicit Producer(Queue& queue) {
+        if (queue.rings_made_.load(std::memory_order_relaxed) >= kRings) return;  // one of the crowd
+        token_.emplace(queue.queue_);
+        if (!token_->valid()) throw std::bad_alloc();
         const std::size_t place = queue.rings_made_.fetch_add(1, std::memory_order_relaxed);
         if (place >= kRings) return;
         ring_ = std::make_unique<Ring<SystemPolicy, Item>>();
@@ -78,7 +81,7 @@ struct SystemPolicy {
 
      private:
       friend class Queue;
-      moodycamel::ProducerToken token_;
+      std::optional<moodycamel::ProducerToken> token_;
       std::unique_ptr<Ring<SystemPolicy, Item>> ring_;
       std::uint32_t beside_ = 0;  ///< how many went to the common queue since the ring was full
     };
@@ -89,12 +92,12 @@ struct SystemPolicy {
         if (producer.ring_->put(item)) return true;
       }
       ++producer.beside_;
-      return queue_.enqueue(producer.token_, item);
+      return producer.token_ ? queue_.enqueue(*producer.token_, item) : enqueue_of_crowd(&item, 1);
     }
     bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
       if (count == 1) return enqueue(producer, *items);
       producer.beside_ += static_cast<std::uint32_t>(count);
-      return queue_.enqueue_bulk(producer.token_, items, count);
+      return producer.token_ ? queue_.enqueue_bulk(*producer.token_, items, count) : enqueue_of_crowd(items, count);
     }
     bool enqueue_bulk(const T* items, std::size_t count) { return queue_.enqueue_bulk(items, count); }
     bool try_dequeue(T& item) { return try_dequeue_bulk(&item, 1) == 1; }
@@ -125,12 +128,28 @@ struct SystemPolicy {
 
    private:
     static constexpr std::size_t kRings = 64;
+    /// Who takes out goes through all producers: the threads that found no place for a ring are one.
+    bool enqueue_of_crowd(const T* items, std::size_t count) {
+      std::lock_guard lock(crowd_mutex_);
+      try {
+        if (!crowd_) crowd_.emplace(queue_);
+      } catch (const std::bad_alloc&) {
+        return false;
+      }
+      if (crowd_->valid()) return queue_.enqueue_bulk(*crowd_, items, count);
+      crowd_.reset();
+      return false;
+    }
     moodycamel::ConcurrentQueue<T, QueueTraits> queue_;
     std::array<std::atomic<Ring<SystemPolicy, Item>*>, kRings> rings_{};
     std::atomic<std::size_t> rings_end_{0}, rings_made_{0};
+    std::mutex crowd_mutex_;
+    std::optional<moodycamel::ProducerToken> crowd_;
   };
 
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
+  static constexpr std::uint64_t kDeviceRing = 1024, kPointBatch = 64;  ///< ops of a stream lane: in flight; to a point
+  static constexpr bool kWatchStays = true;                             ///< a watcher parks before it leaves
   static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
   static constexpr int kWaitYields = 150;                               ///< after those, which give way to others
   static constexpr int kCapSpins = 20;                                  ///< the same at a cap
@@ -153,7 +172,7 @@ struct SystemPolicy {
     }
     void wait(std::chrono::nanoseconds limit) {
       // glibc can lose a wake-up (bug 25847): never wait without an end.
-      if (limit > std::chrono::milliseconds(200)) limit = std::chrono::milliseconds(200);
+      if (limit > std::chrono::seconds(1)) limit = std::chrono::seconds(1);
       std::unique_lock lock(mutex_);
       condition_.wait_for(lock, limit, [&] { return signalled_; });
       signalled_ = false;
@@ -191,6 +210,9 @@ struct SystemPolicy {
 
   /// A thread beside the lane's own, for the time that one of those is blocked in a wait.
   static void start_substitute(std::function<void()> drainer);
+
+  /// True on a thread of oneTBB's own, and on one that joined an arena: what it runs may be a task of some op's body.
+  static bool may_be_of_a_body();
 
   /// Called before each start of a drainer or a substitute, and may throw: tests let starts fail. Null in the product.
   static inline std::atomic<void (*)()> before_start{nullptr};

@@ -11,10 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sluice/engine/operation.h"
-#include "sluice/engine/stream.h"
 
 namespace sluice::detail {
 
@@ -81,11 +82,47 @@ struct Token {
   bool exclusive() const { return mode != AccessMode::read; }
 };
 
-/// Which stream events a variable's last uses end with; only variables that stream ops touch have one.
-struct StreamUses {
-  std::mutex mutex;
-  StreamEvent last_write;
-  std::vector<StreamEvent> reads;  ///< since the last write; one for each stream
+/// Where in its lane a stream op stands: what a variable remembers of its last uses.
+struct StreamUse {
+  static constexpr int kLaneShift = 48;
+  static constexpr std::uint64_t make(std::uint16_t lane, std::uint64_t place) {
+    return std::uint64_t{lane} << kLaneShift | place;
+  }
+  static constexpr std::uint16_t lane(std::uint64_t use) { return static_cast<std::uint16_t>(use >> kLaneShift); }
+  static constexpr std::uint64_t place(std::uint64_t use) { return use & ((std::uint64_t{1} << kLaneShift) - 1); }
+};
+
+/// A variable's last uses on streams, one cache line; 0: none. Who has the right to issue a write has them alone;
+/// readers of several lanes are issued at once and share them.
+template <class P>
+struct alignas(64) StreamUses {
+  using Place = typename P::template Atomic<std::uint64_t>;
+  static constexpr std::size_t kReads = 6;
+  static constexpr std::uint64_t kAnyLane = ~std::uint64_t{0};  ///< in the last read: lanes that found no place
+
+  Place last_write{0};
+  Place reads[kReads + 1] = {};  ///< since the last write, one for each lane, from the first on
+
+  void wrote(std::uint64_t use) {
+    last_write.store(use, std::memory_order_relaxed);
+    for (Place& r : reads) {
+      if (r.load(std::memory_order_relaxed) == 0) break;
+      r.store(0, std::memory_order_relaxed);
+    }
+  }
+  void read(std::uint64_t use) {
+    for (std::size_t i = 0; i < kReads; ++i) {
+      std::uint64_t there = reads[i].load(std::memory_order_relaxed);
+      if (there == 0 && reads[i].compare_exchange_strong(there, use, std::memory_order_relaxed)) return;
+      if (StreamUse::lane(there) != StreamUse::lane(use)) continue;
+      // Of one lane a later op stands further behind.
+      while (there < use && !reads[i].compare_exchange_weak(there, use, std::memory_order_relaxed)) {
+      }
+      return;
+    }
+    reads[kReads].store(kAnyLane, std::memory_order_relaxed);
+  }
+  void clear() { wrote(0); }
 };
 
 /// What is unusual about a variable's value. Ops learn of it from the rights that they are given (kMarked), so that a
@@ -98,19 +135,20 @@ enum class Mark : std::uint8_t {
 };
 inline bool poisoned(Mark m) { return m >= Mark::intact; }
 
-/// What few variables have.
+/// What few variables have. Stays with the node's place for the next variable there (Nodes).
+template <class P>
 struct VariableRare {
+  StreamUses<P> uses;
   ErrorRef error;  ///< under the core's error mutex
-  StreamUses uses;
 };
 
 /// One cache line: an idle variable costs no more.
 template <class P>
 struct alignas(64) VariableNode : VariableBase {
-  typename P::template Atomic<Token<P>*> tail{nullptr};  ///< chain.h says what stands for idle
-  typename P::template Atomic<Mark> mark{Mark::none};    ///< changed by the op that has the variable alone
-  std::unique_ptr<VariableRare> rare;                    ///< made once, under the core's error mutex
-  std::shared_ptr<CoreBase> keep;                        ///< a handle may outlive its Engine
+  typename P::template Atomic<Token<P>*> tail{nullptr};         ///< chain.h says what stands for idle
+  typename P::template Atomic<Mark> mark{Mark::none};           ///< changed by the op that has the variable alone
+  typename P::template Atomic<VariableRare<P>*> rare{nullptr};  ///< made once (Core::rare_of), the nodes' to delete
+  std::shared_ptr<CoreBase> keep;                               ///< a handle may outlive its Engine
   [[no_unique_address]] typename P::HandleOrder handles;
 };
 
@@ -129,6 +167,11 @@ enum RecordState : std::uint64_t {
 inline constexpr int kGenerationShift = 32;
 inline constexpr std::size_t kMaxAccesses = 32'000;
 
+template <class P>
+struct Slot;
+template <class P>
+struct RareParts;
+
 /// A thread that waits, and what it is told. Shared with the op, because a waiter with a time limit may leave first.
 template <class P>
 struct WaitState {
@@ -136,12 +179,18 @@ struct WaitState {
   typename P::template Atomic<std::uint32_t> state{waiting};
   typename P::Parker parker;
   typename P::template Plain<ErrorRef> error;  ///< written before `done`
-  WaitState* next_blocked = nullptr;           ///< in the engine's list of those, under its mutex
-  bool covered = false;  ///< as that list: its thread is blocked in an op that it runs meanwhile (serial mode)
+
+  // Of a thread that is blocked and may be for ever, under the engine's blocked_mutex_ (core_circles.h).
+  WaitState *next_blocked = nullptr, *before_blocked = nullptr;  ///< in the list of those
+  WaitState* below = nullptr;       ///< in which its thread is blocked too, further down its stack (serial mode)
+  std::uint64_t target = 0;         ///< id of the op that it waits for
+  OpRecord<P>* inside = nullptr;    ///< the op in whose body it is; null: in none
+  RareParts<P>* answers = nullptr;  ///< of that op, if it has a Completion
+  Slot<P>* slot = nullptr;
+  bool ends = false;   ///< when its time is over
+  std::string circle;  ///< written before `left`: why it can never end
 };
 
-template <class P>
-struct Slot;
 template <class P>
 struct Lane;
 template <class P>
@@ -160,23 +209,30 @@ struct RareParts {
   std::shared_ptr<WaitState<P>> waiter;
   std::shared_ptr<ProgramState<P>> program;  ///< of a replay
   std::atomic<Slot<P>*> borrower{nullptr};
-  bool traced = false;  ///< times are taken
+  OpRecord<P>* taken_in = nullptr;  ///< of a borrow: the op in whose body it was taken; null: in none
+  // Of a borrow that is held, under blocked_mutex_: in its thread's list.
+  OpRecord<P>* held_op = nullptr;
+  RareParts *next_held = nullptr, *before_held = nullptr;
+  std::uint64_t looked = 0;  ///< Core::looks_, when it was last counted
+  std::uint32_t traced = 0;  ///< number of the trace that it was pushed in, and times are taken; 0: none
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
-  // Of stream and async ops: complete rights still missing, its body, its device work or its Completion.
+  // Of captured stream and async ops: their bodies, their device work, their Completions.
   typename P::template Atomic<std::int32_t> finish_pending{0};
   // The running thread's.
   template <class T>
   using Plain = typename P::template Plain<T>;
   Plain<ErrorRef> start_error;        ///< why the body was skipped
   Plain<std::exception_ptr> thrown;   ///< by the body
-  std::atomic<bool> returned{false};  ///< the body did, of a stream or async op: for those who look (core_explain.h)
+  std::atomic<bool> returned{false};  ///< the body did, of an async op: for those who look (core_explain.h)
   // The Completion's.
-  Plain<bool> answered = false;         ///< with an error
-  Plain<std::exception_ptr> exception;  ///< that it was failed with
+  typename P::template Atomic<bool> told{false};  ///< it was answered, not dropped: what the body throws then is late
+  Plain<bool> answered = false;                   ///< with an error
+  Plain<std::exception_ptr> exception;            ///< that it was failed with
   ErrorKind exception_kind = ErrorKind::failed;
   // The device's.
   Plain<std::exception_ptr> device_error;
+  Plain<std::uint64_t> held_for = 0;  ///< of a stream op that a lane of another kind holds back: that lane's place
   // Of the last op that failed here and that the engine had no memory to remember; under the core's error mutex.
   ErrorRef failure;
   std::uint64_t failure_id = 0;
@@ -191,11 +247,12 @@ struct RareParts {
     program.reset();
     borrower.store(nullptr, std::memory_order_relaxed);
     returned.store(false, std::memory_order_relaxed);
-    traced = false;
+    traced = 0;
     started_at = ended_at = 0;
     start_error = nullptr;
     thrown = exception = device_error = nullptr;
     answered = false;
+    told.store(false, std::memory_order_relaxed);
     exception_kind = ErrorKind::failed;
   }
 };
@@ -233,6 +290,7 @@ struct Runnable {
 enum class Phase : std::uint8_t {
   queued,
   begun,
+  issued,   ///< of a stream op: the body returned, and the device has yet to say that it is over
   passing,  ///< its tokens leave their variables, which may go before the tokens say so
   ending,
 };
@@ -242,13 +300,16 @@ enum class Phase : std::uint8_t {
 template <class P>
 struct OpRecordHead : Runnable<P> {
   static constexpr int kInlineTokens = 4;
-  typename P::template Atomic<std::int16_t> start_pending{0};  ///< rights missing before it may start; one: not counted
+  /// Rights missing before it may start; one: not counted. Of a stream op that is issued: the low bits of its place.
+  typename P::template Atomic<std::int16_t> start_pending{0};
   typename P::template Atomic<Phase> phase{Phase::queued};
   Token<P> inline_tokens[kInlineTokens];
 };
 
 template <class P>
 struct alignas(256) OpRecord : OpRecordHead<P>, Operation {
+  /// Of stream and async ops: complete rights still missing, its body or its device work, its Completion.
+  typename P::template Atomic<std::int16_t> finish_pending{0};
   std::uint32_t inline_count() const { return this->path >> kCountShift & 7u; }
   bool single() const { return inline_count() == 1; }
   void* closure() { return this->is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
@@ -257,6 +318,7 @@ struct alignas(256) OpRecord : OpRecordHead<P>, Operation {
 /// Ops that a transition made ready to start, and those that it made ready to be finished, in the order found.
 template <class P>
 struct ReadyList {
+  bool host_waits = false;  ///< an op of the host came to stand behind an issued one: its device is to tell soon
   template <class T>
   struct List {
     T* head = nullptr;
@@ -269,6 +331,16 @@ struct ReadyList {
         head = op;
       }
       tail = op;
+    }
+    /// `before`: the one before it; null if it is the first.
+    void remove(T* before, T* op) {
+      Runnable<P>* const after = op->next;
+      if (before) {
+        before->next = after;
+      } else {
+        head = static_cast<T*>(after);
+      }
+      if (tail == op) tail = before;
     }
     T* pop() {
       T* op = head;

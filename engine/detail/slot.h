@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "sluice/engine/detail/device_queue.h"
 #include "sluice/engine/detail/record.h"
 #include "sluice/engine/trace.h"
 
@@ -84,7 +85,9 @@ struct alignas(64) Slot {
   int batch_priority = 0;             ///< of what is in its batch
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
-  WaitState<P>* blocked_wait = nullptr;    ///< the innermost wait that it is blocked in and that may never end
+  // Under the engine's blocked_mutex_.
+  WaitState<P>* blocked_wait = nullptr;  ///< the innermost wait that it is blocked in and that may never end
+  RareParts<P>* held = nullptr;          ///< the Borrows that it took and nobody has released, a list
   /// Its place in each ready queue it ever used, by lane and priority.
   std::vector<std::unique_ptr<typename Queue::Producer>> producers;
   // Written by the owner, read by all.
@@ -128,8 +131,9 @@ struct Lane {
   const Device device;
   const LaneKind kind;
   const int width;
-  const std::uint16_t index;       ///< among the engine's lanes
-  std::unique_ptr<Stream> stream;  ///< of a stream lane
+  const std::uint16_t index;              ///< among the engine's lanes
+  Stream* stream = nullptr;               ///< the queue's
+  std::unique_ptr<DeviceQueue<P>> queue;  ///< of a stream lane
   typename P::Workers workers;
   std::array<typename Slot<P>::Queue, kPriorities> queues;
   typename P::template Atomic<std::uint32_t> priorities{0};  ///< which queues were ever used
@@ -167,6 +171,8 @@ struct ThreadState {
   int width = 1;  ///< threads for loops inside the body
   /// Of a thread outside of the lane's own that runs its ops: what it must join for a loop (Workers::arena).
   void* joins = nullptr;
+  /// Somebody had a reference to the thread's scope (current_scope) since it was last set to the lane's own.
+  bool scope_touched = false;
 };
 inline constinit thread_local ThreadState calling_thread{};
 inline ThreadState& thread_state() { return calling_thread; }

@@ -15,6 +15,11 @@
 
 namespace sluice::detail {
 
+struct LookedWait;
+
+/// "1.5 s".
+std::string seconds_text(std::chrono::nanoseconds time);
+
 class Watchdog {
  public:
   using Hook = std::function<void(const std::string&)>;
@@ -30,8 +35,8 @@ class Watchdog {
   std::string overdue(std::chrono::nanoseconds limit, std::chrono::steady_clock::time_point now);
   std::string explain(const VariableBase* variable);
   std::string explain(std::uint64_t id);
-  /// Tells the hook what is in flight, after a stop that did not get it done.
-  void report_open();
+  /// Tells the hook what is in flight: `before`, how many ops, `after`, and each of them.
+  void report_open(const std::string& before, const std::string& after);
 
  private:
   /// A record as it was seen last.
@@ -51,6 +56,7 @@ class Watchdog {
   };
   bool forked() const;
   Look look(std::int64_t now);
+  static std::string follow(const LookedWait& wait, CoreBase* home);
   void tell(const std::string& report);
   void run(std::uint64_t turn);
 

@@ -195,11 +195,13 @@ struct Heavy {
   struct Adam {
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<AdamStep>();
+      // The fourth output, where there is one, counts the steps: an i64 scalar.
+      const std::int64_t step = c.outputs() == 4 ? *c.output(3).as<std::int64_t>() += 1 : a.step;
       const cpu_backend::AdamSettings<T> settings{static_cast<T>(a.lr),           static_cast<T>(a.beta1),
                                                   static_cast<T>(a.beta2),        static_cast<T>(a.eps),
                                                   static_cast<T>(a.weight_decay), a.decoupled};
       Backend::adam_step(c.output(0).as<T>(), c.output(1).as<T>(), c.output(2).as<T>(), c.input(0).as<T>(),
-                         c.input(0).count(), a.step, settings);
+                         c.input(0).count(), step, settings);
     }
   };
 

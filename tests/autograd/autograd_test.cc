@@ -292,6 +292,7 @@ TEST(Threads, SeparateGraphsRunAtOnce) {
   std::array<float, 4> results{};
   for (std::size_t t = 0; t < results.size(); ++t) {
     threads.emplace_back([&, t] {
+      const DeviceScope scope(test::device());
       NDArray w = from({static_cast<float>(t)}, {1}).with_grad();
       for (int i = 0; i < 50; ++i) {
         w.zero_grad();

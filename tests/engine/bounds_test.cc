@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <map>
 #include <vector>
 
 #include "soak.h"
@@ -67,6 +69,72 @@ TEST(Bounds, AnIdleVariableTakesACacheLine) {
   }
   engine.wait_all();
   EXPECT_EQ(std::ranges::count(values, 6), static_cast<std::ptrdiff_t>(kVariables));
+}
+
+/// An op may name 32,000 variables, and pays for their number, in whatever order it names them.
+TEST(Bounds, ManyAccesses) {
+  constexpr std::size_t kMost = 32'000;
+  testing::QuietEngine engine({.threads = 1});
+  std::vector<Variable> v(kMost);
+  std::ranges::generate(v, [&] { return engine.variable(); });
+  std::vector<Access> sorted, reversed;
+  for (const Variable& x : v) sorted.push_back(update(x));
+  reversed.assign(sorted.rbegin(), sorted.rend());
+  const auto least = [&](const auto& accesses) {
+    auto time = std::chrono::nanoseconds::max();
+    for (int i = 0; i < 5; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      engine.push([] {}, accesses).wait();
+      time = std::min<std::chrono::nanoseconds>(time, std::chrono::steady_clock::now() - start);
+    }
+    return time;
+  };
+  EXPECT_LT(least(reversed), 20 * least(sorted) + std::chrono::milliseconds(20));
+  reversed.pop_back();  // a program has a variable of its own
+  const auto capture = [&] { engine.capture([&] { engine.push([] {}, reversed); }); };
+  const auto start = std::chrono::steady_clock::now();
+  capture();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20 * least(sorted) + std::chrono::milliseconds(200));
+  reversed.push_back(update(v[0]));
+  EXPECT_THROW(capture(), UsageError);
+  sorted.push_back(read(v[0]));
+  EXPECT_THROW(engine.push([] {}, sorted), UsageError);
+}
+
+/// However many there are: one access for each variable, and of several errors that of the variable named first.
+TEST(Bounds, ManyAccessesAreJoinedLikeFew) {
+  testing::QuietEngine engine({.threads = 1});
+  for (const std::size_t count : {3u, 5u, 16u, 17u, 100u, 3000u})
+    for (const bool captured : {false, true}) {
+      std::vector<Variable> v(count);
+      std::ranges::generate(v, [&] { return engine.variable(); });
+      std::vector<Access> accesses;
+      for (std::size_t i = 0; i < count; ++i) accesses.push_back(read(v[(7 * i + count / 2) % count]));
+      for (std::size_t i = count; i-- > 0;) accesses.push_back(i % 2 ? write(v[i]) : read(v[i]));
+      const auto first = std::ranges::find(accesses, v[1].get(), &Access::variable) - accesses.begin();
+      const auto second = std::ranges::find(accesses, v[2].get(), &Access::variable) - accesses.begin();
+      for (int i : {1, 2}) {
+        const char* const name = (i == 1) == (first < second) ? "named first" : "named later";
+        engine.push([] { throw std::runtime_error("x"); }, {write(v[static_cast<std::size_t>(i)])}, {.name = name});
+      }
+      engine.start_trace();
+      const auto push = [&] { return engine.push([] {}, accesses); };
+      Ticket ticket;
+      if (captured) {
+        ticket = engine.replay(engine.capture([&] { push(); }));
+      } else {
+        ticket = push();
+      }
+      EXPECT_EQ(testing::failure([&] { ticket.wait(); }), "named first: x");
+      const std::vector<TraceEvent> events = engine.stop_trace();
+      ASSERT_EQ(events.size(), 1u);
+      std::map<std::uint32_t, AccessMode> modes;
+      for (const TraceAccess& a : events[0].accesses) EXPECT_TRUE(modes.emplace(a.variable, a.mode).second);
+      ASSERT_EQ(modes.size(), count);
+      for (std::size_t i = 0; i < count; ++i)
+        EXPECT_EQ(modes.at(v[i].get()->number), i % 2 ? AccessMode::update : AccessMode::read);
+      engine.clear_errors();
+    }
 }
 
 TEST(Bounds, Case22CountersComeRound) {

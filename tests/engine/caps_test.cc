@@ -1,7 +1,11 @@
 // Bounded: the caps on ops and bytes in flight (SEMANTICS, rule 4).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <limits>
 #include <thread>
+#include <vector>
 
 #include "support.h"
 
@@ -49,6 +53,21 @@ TEST(Caps, Rule4PushesFromOpsNeverBlockAndThrowAtTheHardCap) {
   EXPECT_EQ(pushed, 15);
   EXPECT_NE(what.find("[inner] caps_test.cc:"), std::string::npos) << what;
   engine.push([] {}, {}).wait();
+}
+
+TEST(Caps, APushThatNeverBlocksGoesOnToTheHardCap) {
+  QuietEngine engine({.threads = 1, .max_ops = 4});
+  Gate gate;
+  int pushed = 0;
+  for (; pushed < 4; ++pushed) engine.push([&] { gate.pass(); }, {});
+  EXPECT_THROW(
+      {
+        for (;; ++pushed) engine.push([] {}, {}, {.never_blocks = true});
+      },
+      CapError);
+  EXPECT_EQ(pushed, 16);
+  gate.open();
+  engine.wait_all();
 }
 
 TEST(Caps, Rule4WhereAllAwaitsACompletionPushesGoOnToTheHardCap) {
@@ -120,6 +139,67 @@ TEST(Caps, Rule4BytesHaveAHardCapToo) {
   EXPECT_EQ(pushed, 8);
   held.release();
   engine.wait_all();
+}
+
+/// Sums of declared bytes do not come round.
+TEST(Caps, Rule4BytesBeyondAllMeasure) {
+  QuietEngine engine({.threads = 1, .max_bytes = 1000});
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  const auto by_an_op = [&](std::size_t bytes, int times) {
+    int pushed = 0;
+    engine
+        .push(
+            [&] {
+              EXPECT_THROW(
+                  {
+                    for (; pushed < times; ++pushed) engine.push([] {}, {}, {.bytes = bytes});
+                    throw CapError("none");
+                  },
+                  CapError);
+            },
+            {}, {.bytes = 600})
+        .wait();
+    engine.wait_all();
+    return pushed;
+  };
+  for (const std::size_t bytes : {most, most - 100, most - 599, most / 2, std::size_t{5000}})
+    EXPECT_EQ(by_an_op(bytes, 5), 1) << bytes;
+  // And none is left behind.
+  EXPECT_EQ(by_an_op(1, 400), 400);
+
+  // A program's are the sum of its pushes'.
+  const Program program = engine.capture([&] {
+    for (int i = 0; i < 2; ++i) engine.push([] {}, {}, {.bytes = most / 2 + 51});
+  });
+  engine
+      .push(
+          [&] {
+            engine.replay(program);
+            EXPECT_THROW(engine.replay(program), CapError);
+          },
+          {}, {.bytes = 600})
+      .wait();
+  engine.wait_all();
+  EXPECT_THROW(Engine({.mode_given = true, .max_bytes = (std::size_t{1} << 60) + 1}), UsageError);
+}
+
+/// However the thread that asks is held up.
+TEST(Caps, Rule4WhatIsInFlightIsWithinTheCap) {
+  QuietEngine engine({.threads = 2, .max_ops = 64});
+  std::atomic<bool> over{false};
+  std::vector<std::thread> pushers;
+  for (int t = 0; t < 3; ++t)
+    pushers.emplace_back([&] {
+      const Variable v = engine.variable();
+      while (!over.load()) engine.push([] {}, {update(v)});
+    });
+  std::size_t most = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (std::chrono::steady_clock::now() < end)
+    for (int i = 0; i < 100; ++i) most = std::max(most, engine.in_flight());
+  over.store(true);
+  for (std::thread& t : pushers) t.join();
+  EXPECT_LE(most, 64u);
 }
 
 /// What is pushed and has not run: counted from the moment that its closure is made, when the push has passed the cap.

@@ -151,6 +151,37 @@ TEST(Errors, Rule5AnotherEnginesRootStaysItself) {
   EXPECT_EQ(aggregate(two).size(), 2u);
 }
 
+TEST(Errors, Rule5WaitAllKnowsTheRootsOfOthersAndOfBefore) {
+  QuietEngine other({.threads = 1}), engine({.threads = 1});
+  const Variable theirs = other.variable(), mine = engine.variable();
+  other.push([] { fail("x"); }, {write(theirs)}, {.name = "theirs"});
+  const auto lets_it_through = [&] { other.wait(theirs); };
+  const Ticket ticket = engine.push(lets_it_through, {read(mine)});
+  EXPECT_EQ(failure([&] { ticket.wait(); }), "theirs: x");
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{"theirs"});
+  engine.clear_errors();
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{});
+
+  // An error that was caught, healed and forgotten, and is thrown once more.
+  engine.push([] { fail("y"); }, {write(mine)}, {.name = "before"});
+  std::exception_ptr kept;
+  try {
+    engine.wait(mine);
+  } catch (...) {
+    kept = std::current_exception();
+  }
+  engine.push([] {}, {write(mine)});
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{});
+  engine.push([&] { std::rethrow_exception(kept); }, {read(mine)});
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{"before"});
+  engine.clear_errors();
+  const Program program = engine.capture([&] { engine.push([&] { std::rethrow_exception(kept); }, {}); });
+  engine.replay(program);
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{"before"});
+  engine.clear_errors();
+  EXPECT_EQ(aggregate(engine), std::vector<std::string>{});
+}
+
 TEST(Errors, Rule5OfSeveralRootsTheFirstNamedCounts) {
   QuietEngine engine;
   std::vector<Variable> v;
@@ -210,6 +241,87 @@ TEST(Errors, Rule6ScopesTravelWithThePush) {
   EXPECT_EQ(seen[2].flags, 5u);
   EXPECT_EQ(current_scope().flags, 0u);
   EXPECT_EQ(current_scope().device, cpu(0));
+}
+
+/// Sets all of it, without a guard.
+void spoil_scope(Device device) {
+  ScopeState& scope = current_scope();
+  scope.device = device;
+  scope.tag = 7;
+  scope.flags = 3;
+  scope.cancel = std::make_shared<detail::CancelState>();
+  scope.cancel->cancelled = true;
+}
+
+bool is_own_scope(const ScopeState& scope) {
+  return scope.device == cpu(0) && scope.tag == 0 && scope.flags == 0 && !scope.cancel && !scope.sequence;
+}
+
+TEST(Errors, Rule6WhatABodySetsInItsScopeEndsWithIt) {
+  QuietEngine engine({.threads = 1, .logical_cpus = 2});
+  int seen = 0, nested = 0;
+  const auto look = [&] {
+    seen += is_own_scope(current_scope());
+    engine.push([&](Context& c) { nested += c.device() == cpu(0); }, {});
+  };
+  const Variable v = engine.variable();
+  struct Spoils {  // as it is destroyed
+    bool armed = true;
+    Spoils() = default;
+    Spoils(Spoils&& other) noexcept : armed(std::exchange(other.armed, false)) {}
+    ~Spoils() {
+      if (armed) spoil_scope(cpu(1));
+    }
+    void operator()() const {}
+  };
+  for (int i = 0; i < 100; ++i) {
+    engine.push([] { spoil_scope(cpu(1)); }, {update(v)});
+    engine.push(look, {update(v)});
+    engine.push([] { spoil_scope(cpu(1)), throw 1; }, {});
+    engine.push(look, {update(v)});
+    engine.push([](Completion done) { spoil_scope(cpu(1)), done.done(); }, {update(v)});
+    engine.push(look, {update(v)});
+    engine.push(Spoils(), {update(v)});
+    engine.push(look, {update(v)});
+    const TagScope tag(5);
+    engine.push(Spoils(), {update(v)});
+    current_scope().tag = 0;
+    engine.push(look, {update(v)});
+  }
+  engine.wait(v);
+  while (engine.in_flight() > 0) thrown([&] { engine.wait_all({.help = false}); });
+  EXPECT_EQ(seen, 500);
+  EXPECT_EQ(nested, 500);
+}
+
+TEST(Errors, Rule6WhatACapturedBodySetsInItsScopeEndsWithIt) {
+  QuietEngine engine({.threads = 1, .logical_cpus = 2});
+  const Variable v = engine.variable();
+  int seen = 0;
+  const Program program = engine.capture([&] {
+    for (int i = 0; i < 3; ++i) {
+      engine.push([] { spoil_scope(cpu(1)); }, {update(v)});
+      engine.push([&] { seen += is_own_scope(current_scope()); }, {update(v)});
+    }
+  });
+  for (int i = 0; i < 10; ++i) engine.replay(program);
+  engine.wait(v);
+  EXPECT_EQ(seen, 30);
+}
+
+TEST(Errors, Rule6WhatABodySetsInItsScopeEndsWithItWhereAWaiterRunsIt) {
+  QuietEngine engine({.threads = 1, .logical_cpus = 2});
+  for (int i = 0; i < 100; ++i) {
+    const Variable v = engine.variable();
+    int seen = 0;
+    for (int k = 0; k < 10; ++k) {
+      engine.push([] { spoil_scope(cpu(1)); }, {update(v)});
+      engine.push([&] { seen += is_own_scope(current_scope()); }, {update(v)});
+    }
+    engine.wait_all();
+    EXPECT_EQ(seen, 10);
+    EXPECT_TRUE(is_own_scope(current_scope()));
+  }
 }
 
 TEST(Errors, Rule6ASequenceScopeRunsPushesInOrder) {

@@ -7,15 +7,12 @@
 #include "explore_run.h"
 #include "explore_search.h"
 #include "explore_small.h"
+#include "slice.h"
 
 namespace sluice::testing {
 namespace {
 
-#ifdef SLUICE_SANITIZED
-constexpr std::uint64_t kSampled = 1500, kEvery = 3000;
-#else
-constexpr std::uint64_t kSampled = 40'000, kEvery = 60'000;
-#endif
+const std::uint64_t kSampled = slice(300, 4000, 40'000), kEvery = slice(500, 5000, 60'000);
 
 TEST(ExplorePrograms, SampledSchedulesEqualTheSerialModel) {
   std::unordered_set<std::uint64_t> hashes;
@@ -48,7 +45,7 @@ TEST(ExplorePrograms, EveryScheduleWithFewDeviations) {
 }
 
 TEST(ExplorePrograms, ASeedReplays) {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= slice(50, 200, 200); ++seed) {
     const ProgramResult one = run_program(seed), two = run_program(seed);
     ASSERT_EQ(one.hash, two.hash) << "seed " << seed;
     ASSERT_EQ(one.points, two.points) << "seed " << seed;

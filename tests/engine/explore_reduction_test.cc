@@ -6,6 +6,7 @@
 
 #include "explore_search.h"
 #include "explore_small.h"
+#include "slice.h"
 
 namespace sluice::testing {
 namespace {
@@ -83,11 +84,7 @@ void compare(int budget, std::uint64_t at_most, const char* what, F&& once) {
 }
 
 TEST(Reduction, LosesNothingOfLittlePrograms) {
-#ifdef SLUICE_SANITIZED
-  constexpr std::uint64_t kPrograms = 20;
-#else
-  constexpr std::uint64_t kPrograms = 150;
-#endif
+  const std::uint64_t kPrograms = slice(5, 40, 150);
   for (std::uint64_t seed = 0; seed < kPrograms; ++seed)
     for (int budget = 0; budget <= 2; ++budget)
       compare(budget, 20'000, ("program " + std::to_string(seed)).c_str(), [&] { return little(seed); });

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -90,7 +90,7 @@ TEST(Failures, Case6ACompletionAnswersOnce) {
   const Variable v = engine.variable(), w = engine.variable();
   engine.push([](Completion done) { done.done(), done.done(), done.fail(nullptr), fail("after its answer"); },
               {write(v)}, {.name = "a"});
-  EXPECT_EQ(failure([&] { engine.wait(v); }), "a: after its answer");
+  EXPECT_EQ(failure([&] { engine.wait(v); }), "");
   Completion held;
   Signal begun;
   engine.push([&](Completion done) { held = std::move(done), begun.raise(), fail("thrown while held"); }, {write(w)},
@@ -101,6 +101,42 @@ TEST(Failures, Case6ACompletionAnswersOnce) {
   EXPECT_EQ(failure([&] { engine.wait(w); }), "b: thrown while held");
   engine.push([](Completion done) { done.fail(nullptr); }, {write(v)}, {.name = "c"});
   EXPECT_EQ(failure([&] { engine.wait(v); }), "c: its Completion failed without an exception");
+}
+
+TEST(Failures, Case6WhatABodyThrowsAfterItsAnswerIsLate) {
+  for (const EngineMode mode : {EngineMode::threaded, EngineMode::serial}) {
+    QuietEngine engine({.mode = mode, .threads = 1, .providers = {sim_devices(1)}});
+    for (const Device on : {cpu(0), sim(0)}) {
+      const Variable v = engine.variable();
+      const auto outcome = [&](auto body) {
+        const Ticket ticket = engine.push(body, {write(v)}, {.on = on, .name = "op"});
+        const std::string direct = failure([&] { ticket.wait(); });
+        EXPECT_EQ(failure([&] { engine.wait(v); }), direct);
+        const Program program = engine.capture([&] { engine.push(body, {write(v)}, {.on = on, .name = "op"}); });
+        for (int i = 0; i < 2; ++i) {
+          const Ticket replay = engine.replay(program);
+          EXPECT_EQ(failure([&] { replay.wait(); }), direct) << "captured";
+        }
+        return direct;
+      };
+      const auto late = [] { throw std::runtime_error("late"); };
+      const auto first = std::make_exception_ptr(std::runtime_error("first"));
+      EXPECT_EQ(outcome([&](Completion c) { c.done(), late(); }), "");
+      EXPECT_EQ(outcome([&](Completion c) { c.fail(first), late(); }), "op: first");
+      EXPECT_EQ(outcome([&](Completion) { late(); }), "op: late");
+      EXPECT_EQ(outcome([&](Completion c) { Completion(std::move(c)), late(); }), "op: late");
+      Completion kept;
+      const Ticket ticket = engine.push(
+          [&](Completion c) {
+            kept = std::move(c);
+            late();
+          },
+          {write(v)}, {.on = on, .name = "op"});
+      if (mode == EngineMode::threaded) engine.push([] {}, {}, {.on = on}).wait();  // behind it in its lane
+      kept.done();
+      EXPECT_EQ(failure([&] { ticket.wait(); }), "op: late") << "and the answer came after it";
+    }
+  }
 }
 
 TEST(Failures, Case7ALostCompletionPoisons) {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "faults.h"
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice::testing {
@@ -315,8 +315,8 @@ inline void streams(Trial& t) {
   auto& v = t.variables;
   for (std::size_t i = 0; i < 4; ++i) {
     attempt([&] {
-      t.engine.push([](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([] {}); },
-                    {update(v[i % 2]), read(v[2])}, {.on = {sim(0), i % 2 ? LaneKind::compute : LaneKind::copy_in}});
+      t.engine.push([](Context& c) { c.stream()->launch([] {}); }, {update(v[i % 2]), read(v[2])},
+                    {.on = {sim(0), i % 2 ? LaneKind::compute : LaneKind::copy_in}});
     });
     t.push({update(v[i % 2])}, {.on = sim(0)});
     t.push({update(v[2])});
@@ -383,7 +383,7 @@ inline void replays_on_streams(Trial& t) {
         t.engine.push(
             [](Context& c) {
               if (bodies.passes()) throw std::runtime_error("the body fails");
-              static_cast<SimulatedStream*>(c.stream())->launch([] {});
+              c.stream()->launch([] {});
             },
             {read(v[i % 2]), update(v[2])}, {.on = sim(0)});
         t.engine.push([] {}, {read(v[2]), update(v[3])});
@@ -421,9 +421,9 @@ inline const FaultProgram programs[] = {
     {"two pushers", two_pushers, {.threads = 2}},
     {"many at once", many_at_once, {.threads = 2}},
     {"replays", replays, {.threads = 2}},
-    {"replays on streams", replays_on_streams, {.threads = 1, .simulated_gpus = 1}},
+    {"replays on streams", replays_on_streams, {.threads = 1, .providers = {sim_devices(1)}}},
     {"dropped variables", dropped_variables, {.threads = 1}},
-    {"streams", streams, {.threads = 1, .simulated_gpus = 1}},
+    {"streams", streams, {.threads = 1, .providers = {sim_devices(1)}}},
     {"short-lived engines", short_lived, {.threads = 1}},
 };
 

@@ -11,7 +11,7 @@
 #include "process.h"
 #include "sluice/engine/detail/sanitizers.h"
 #include "sluice/engine/loops.h"
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -158,10 +158,10 @@ TEST(Fork, Case37ThatIsWhatTheErrorSays) {
 
 /// What the child has of the parent's goes without waiting for anybody.
 TEST(Fork, Case37WhatTheChildDropsIsOnlyDropped) {
-  auto engine = std::make_unique<QuietEngine>(EngineOptions{.threads = 2, .simulated_gpus = 1});
-  auto idle = std::make_unique<QuietEngine>(EngineOptions{.threads = 2, .simulated_gpus = 1});
+  auto engine = std::make_unique<QuietEngine>(EngineOptions{.threads = 2, .providers = {sim_devices(1)}});
+  auto idle = std::make_unique<QuietEngine>(EngineOptions{.threads = 2, .providers = {sim_devices(1)}});
   for (auto* e : {engine.get(), idle.get()})
-    e->push([](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([] {}); }, {}, {.on = sim(0)}).wait();
+    e->push([](Context& c) { c.stream()->launch([] {}); }, {}, {.on = sim(0)}).wait();
   Variable v = engine->variable(), poisoned = engine->variable();
   engine->push([] { throw std::runtime_error("x"); }, {write(poisoned)});
   Borrow borrow = engine->borrow(update(v));
@@ -195,7 +195,7 @@ TEST(Fork, Case37AnEngineThatTheChildMakesIsWhole) {
   Load load(engine);
   for (int i = 0; i < 10; ++i) {
     const int status = load.in_child([&] {
-      QuietEngine own({.threads = 2, .simulated_gpus = 1});
+      QuietEngine own({.threads = 2, .providers = {sim_devices(1)}});
       const Variable v = own.variable(), w = own.variable();
       long sum = 0;
       std::atomic<long> chunks{0};
@@ -208,8 +208,7 @@ TEST(Fork, Case37AnEngineThatTheChildMakesIsWhole) {
             own.wait(v);
           },
           {});
-      own.push([](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([] {}); }, {update(v)},
-               {.on = sim(0)});
+      own.push([](Context& c) { c.stream()->launch([] {}); }, {update(v)}, {.on = sim(0)});
       while (own.in_flight() > 0) own.wait_all();
       if (!own.stop()) return 1;
       return sum == 1001 && chunks == 100 ? 0 : 2;

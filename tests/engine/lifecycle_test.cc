@@ -11,6 +11,7 @@
 #include "faults.h"
 #include "process.h"
 #include "sluice/engine/detail/sanitizers.h"
+#include "sluice/resources/providers/sim.h"
 #include "sluice/tests/support/program.h"
 #include "support.h"
 
@@ -143,7 +144,7 @@ double idle_cpu() {
 }
 
 TEST(Lifecycle, AnIdleEngineTakesNoCpu) {
-  QuietEngine engine({.threads = 2, .logical_cpus = 2, .simulated_gpus = 1});
+  QuietEngine engine({.threads = 2, .logical_cpus = 2, .providers = {sim_devices(1)}});
   const Variable v = engine.variable();
   for (int i = 0; i < 20'000; ++i) engine.push([] {}, {update(v)}, {.on = cpu(i % 2)});
   engine.wait_all();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/resources/providers/sim.h"
 
 namespace sluice::oracle {
 
@@ -83,7 +84,7 @@ class Generator {
                  .threads = static_cast<int>(1 + below(4)),
                  .logical_cpus = 2,
                  .log_order = true};
-    if (flavour_.streams) p.options.simulated_gpus = 2;
+    if (flavour_.streams) p.options.providers = {sim_devices(2)};
     if (chance(30)) p.options.max_ops = chance(50) ? 40 : 64;
     if (chance(30)) p.options.max_bytes = 2000;
     for (int i = 0; i < 6; ++i) p.without_value.insert(static_cast<int>(below(kVariables)));

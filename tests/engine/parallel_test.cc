@@ -1,6 +1,9 @@
 // That things really run at once, on few threads, and in which order they are taken.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -136,6 +139,32 @@ TEST(Parallel, LoopsOutsideOfOpsUseTheCallingThreadAlone) {
   });
   parallel_for(0, 3, [&](std::int64_t, std::int64_t) { ++chunks; });
   EXPECT_EQ(chunks, 4);
+}
+
+TEST(Parallel, LoopsHaveChunksOfAnySize) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const auto chunks = [](std::int64_t n, std::int64_t grain) {
+    std::mutex mutex;
+    std::vector<std::pair<std::int64_t, std::int64_t>> all;
+    parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
+      const std::lock_guard lock(mutex);
+      all.emplace_back(begin, end);
+    });
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  using Chunks = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const auto check = [&] {
+    EXPECT_EQ(chunks(1000, most), (Chunks{{0, 1000}}));
+    EXPECT_EQ(chunks(most, most), (Chunks{{0, most}}));
+    EXPECT_EQ(chunks(most, most - 1), (Chunks{{0, most - 1}, {most - 1, most}}));
+    EXPECT_EQ(chunks(most, most / 2 + 1), (Chunks{{0, most / 2 + 1}, {most / 2 + 1, most}}));
+    EXPECT_EQ(chunks(7, -most), chunks(7, 1));
+  };
+  check();
+  QuietEngine engine({.threads = 2});
+  engine.push(check, {});
+  engine.wait_all({.help = false});
 }
 
 TEST(Parallel, LoopsThrowWhatABodyThrows) {

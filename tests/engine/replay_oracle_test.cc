@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "oracle.h"
+#include "slice.h"
 #include "support.h"
 
 namespace sluice {
@@ -132,11 +133,7 @@ class Scenario {
 };
 
 TEST(Replay, EqualsThePushesOneByOne) {
-#ifdef SLUICE_SANITIZED
-  constexpr std::uint64_t kSeeds = 150;
-#else
-  constexpr std::uint64_t kSeeds = 600;
-#endif
+  const std::uint64_t kSeeds = testing::slice(100, 400, 2000);
   int poisoned = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const auto expected = Scenario(seed, false, 1).run();

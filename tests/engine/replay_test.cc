@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -250,18 +250,17 @@ TEST(Replay, AScopeCancelsWhatHasNotBegun) {
 }
 
 TEST(Replay, CompletionsAndStreams) {
-  QuietEngine engine(EngineOptions{.threads = 2, .simulated_gpus = 2});
+  QuietEngine engine(EngineOptions{.threads = 2, .providers = {sim_devices(2)}});
   const Variable a = engine.variable("a"), b = engine.variable("b");
   testing::Held held;
   int x = 0, y = 0;
   const Program program = engine.capture([&] {
     engine.push(held.body(), {write(a)});
-    engine.push(
-        [&](Context& context) { static_cast<SimulatedStream*>(context.stream())->launch([&] { y = 10 * ++x; }); },
-        {read(a), write(b)}, {.on = sim(0)});
+    engine.push([&](Context& context) { context.stream()->launch([&] { y = 10 * ++x; }); }, {read(a), write(b)},
+                {.on = sim(0)});
     engine.push(
         [&](Context& context) {
-          static_cast<SimulatedStream*>(context.stream())->launch([&] {
+          context.stream()->launch([&] {
             ++y;
             if (x == 2) throw std::runtime_error("late");
           });

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -64,6 +65,27 @@ TEST(Semantics, Rule1AWaitTakesItsPlaceAndIsLogged) {
   EXPECT_EQ(log[1].variable, v.get());
   EXPECT_EQ(log[2].id, b.id());
   EXPECT_TRUE(engine.take_order().empty());
+}
+
+TEST(Semantics, Rule1ABorrowTakesItsPlaceAndIsLogged) {
+  QuietEngine engine({.log_order = true});
+  const Variable v = engine.variable("v"), w = engine.variable("w");
+  const Ticket a = engine.push([&] { engine.borrow(read(v)).release(); }, {write(w)}, {.name = "a"});
+  engine.wait_all();
+  Borrow held = engine.borrow(update(v));
+  const Ticket b = engine.push([] {}, {read(v)}, {.name = "b"});
+  held.release();
+  engine.wait_all();
+  const auto log = engine.take_order();
+  ASSERT_EQ(log.size(), 4u);
+  EXPECT_EQ(log[0].id, a.id());
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    EXPECT_EQ(log[i].id, 0u);
+    EXPECT_STREQ(log[i].name, "borrow");
+    EXPECT_EQ(log[i].variable, v.get());
+    EXPECT_EQ(log[i].by, i == 1 ? a.id() : 0);
+  }
+  EXPECT_EQ(log[3].id, b.id());
 }
 
 TEST(Semantics, Rule1SerialModeRunsANestedPushWhenTheOutermostOpReturnsOrAnOpWaitsForIt) {
@@ -305,13 +327,13 @@ TEST(Semantics, Rule18SerialModeFindsAWaitForABorrowBeneathIt) {
   QuietEngine engine({.mode = EngineMode::serial});
   const Variable v = engine.variable("v"), w = engine.variable("w");
   ErrorKind kind = ErrorKind::failed;
-  std::string failed;
+  Completion open;
   engine.push(
       [&] {
-        engine.push([&] { failed = failure([&] { engine.wait(w); }); }, {});
-        engine.push([] {}, {update(v)});
+        engine.push([&](Completion c) { open = std::move(c); }, {update(v)});
         engine.push(
             [&] {
+              open.done();  // which grants the borrow
               if (const ErrorRef e = thrown([&] { engine.wait(v); })) {
                 kind = e->kind;
                 fail("gave up");
@@ -322,11 +344,11 @@ TEST(Semantics, Rule18SerialModeFindsAWaitForABorrowBeneathIt) {
       },
       {});
   EXPECT_EQ(kind, ErrorKind::deadlock);
-  EXPECT_EQ(failed, "inner: gave up");
+  EXPECT_EQ(failure([&] { engine.wait(w); }), "inner: gave up");
 }
 
 TEST(Semantics, Rule18SerialModeWithSeveralThreads) {
-  QuietEngine engine({.mode = EngineMode::serial, .simulated_gpus = 1});
+  QuietEngine engine({.mode = EngineMode::serial, .providers = {sim_devices(1)}});
   const Variable v = engine.variable(), w = engine.variable();
   // An op waits for a borrow whose holder pushes before it lets go.
   Signal held, waiting;

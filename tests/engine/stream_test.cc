@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -13,12 +13,10 @@ using testing::Gate;
 using testing::QuietEngine;
 using testing::Signal;
 
-void launch(Context& c, std::function<void()> kernel) {
-  static_cast<SimulatedStream*>(c.stream())->launch(std::move(kernel));
-}
+void launch(Context& c, std::function<void()> kernel) { c.stream()->launch(std::move(kernel)); }
 
 TEST(Streams, IssuedIsNotCompleted) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable();
   Gate device;
   Signal issued;
@@ -35,7 +33,7 @@ TEST(Streams, IssuedIsNotCompleted) {
 }
 
 TEST(Streams, ASuccessorOnTheSameStreamIsIssuedAtOnce) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable();
   Gate device;
   Signal issued;
@@ -50,7 +48,7 @@ TEST(Streams, ASuccessorOnTheSameStreamIsIssuedAtOnce) {
 }
 
 TEST(Streams, AnotherStreamWaitsOnTheDeviceNotOnTheHost) {
-  QuietEngine engine({.simulated_gpus = 2});
+  QuietEngine engine({.providers = {sim_devices(2)}});
   const Variable v = engine.variable(), w = engine.variable();
   Gate device;
   Signal issued;
@@ -69,7 +67,7 @@ TEST(Streams, AnotherStreamWaitsOnTheDeviceNotOnTheHost) {
 
 /// A later write on one stream waits, on the device, for readers on others.
 TEST(Streams, WritersWaitForReadersOfOtherStreams) {
-  QuietEngine engine({.simulated_gpus = 3});
+  QuietEngine engine({.providers = {sim_devices(3)}});
   const Variable v = engine.variable();
   Gate readers;
   Signal issued;
@@ -86,7 +84,7 @@ TEST(Streams, WritersWaitForReadersOfOtherStreams) {
 }
 
 TEST(Streams, AHostOpWaitsForTheDevice) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable(), w = engine.variable();
   Gate device;
   int value = 0, host = 0;
@@ -103,7 +101,7 @@ TEST(Streams, AHostOpWaitsForTheDevice) {
 }
 
 TEST(Streams, ADeviceOpWaitsForTheHost) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable();
   int value = 0;
   engine.push([&] { value = 3; }, {write(v)});
@@ -114,7 +112,7 @@ TEST(Streams, ADeviceOpWaitsForTheHost) {
 }
 
 TEST(Streams, LanesOfADeviceAreStreamsOfTheirOwn) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   Gate device;
   engine.push([&](Context& c) { launch(c, [&] { device.pass(); }); }, {}, {.on = sim(0)});
   const Ticket copy = engine.push([&](Context& c) { launch(c, [] {}); }, {}, {.on = Place(sim(0), LaneKind::copy_in)});
@@ -125,7 +123,7 @@ TEST(Streams, LanesOfADeviceAreStreamsOfTheirOwn) {
 
 /// SEMANTICS 16: a late error poisons, along the edges, everything made from what the kernel made.
 TEST(Streams, ALateKernelErrorPoisonsAllThatWasMadeFromIt) {
-  QuietEngine engine({.simulated_gpus = 2});
+  QuietEngine engine({.providers = {sim_devices(2)}});
   const Variable a = engine.variable(), b = engine.variable(), c = engine.variable(), other = engine.variable();
   Gate device;
   Signal issued;
@@ -158,7 +156,7 @@ TEST(Streams, ALateKernelErrorPoisonsAllThatWasMadeFromIt) {
 }
 
 TEST(Streams, ABodyThatThrowsBeforeItIssues) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable(), w = engine.variable();
   engine.push([](Context&) { throw std::runtime_error("no launch"); }, {write(v)}, {.on = sim(0), .name = "bad"});
   engine.push([](Context& c) { launch(c, [] {}); }, {read(v), write(w)}, {.on = sim(0)});
@@ -166,7 +164,7 @@ TEST(Streams, ABodyThatThrowsBeforeItIssues) {
 }
 
 TEST(Streams, StreamOpsCompleteLateToo) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable();
   Completion held;
   Signal issued;
@@ -183,13 +181,13 @@ TEST(Streams, StreamOpsCompleteLateToo) {
 /// The stream's own thread may be the last that holds the engine.
 TEST(Streams, EnginesGoWhileTheirStreamsReport) {
   for (int i = 0; i < 200; ++i) {
-    QuietEngine engine({.simulated_gpus = 1});
+    QuietEngine engine({.providers = {sim_devices(1)}});
     engine.push([](Context& c) { launch(c, [] {}); }, {}, {.on = sim(0)});
   }
 }
 
 TEST(Streams, DelaysAreTheDevices) {
-  QuietEngine engine({.simulated_gpus = 1, .simulated_delay = std::chrono::milliseconds(20)});
+  QuietEngine engine({.providers = {sim_devices(1, {.delay = std::chrono::milliseconds(20)})}});
   const Variable v = engine.variable();
   const auto begin = std::chrono::steady_clock::now();
   engine.push([](Context& c) { launch(c, [] {}); }, {write(v)}, {.on = sim(0)});

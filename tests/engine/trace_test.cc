@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +19,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
-#include "sluice/engine/stream.h"
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -129,7 +131,7 @@ TEST(Trace, ArrowsAreTheDependencies) {
 TEST(Trace, ArrowsFollowPushOrder) {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
-    QuietEngine engine({.threads = 3, .logical_cpus = 2, .simulated_gpus = seed % 2 ? 1 : 0});
+    QuietEngine engine({.threads = 3, .logical_cpus = 2, .providers = {sim_devices(seed % 2 ? 1 : 0)}});
     std::vector<Variable> v;
     for (int i = 0; i < 4; ++i) v.push_back(engine.variable());
     std::map<std::uint64_t, std::size_t> number;
@@ -170,11 +172,11 @@ TEST(Trace, ArrowsFollowPushOrder) {
 }
 
 TEST(Trace, OverlappingWorkOfAStreamHasRowsOfItsOwn) {
-  QuietEngine engine({.simulated_gpus = 1});
+  QuietEngine engine({.providers = {sim_devices(1)}});
   Gate gate;
   const Variable x = engine.variable("x");
   engine.start_trace();
-  const auto kernel = [&](Context& c) { static_cast<SimulatedStream*>(c.stream())->launch([&] { gate.pass(); }); };
+  const auto kernel = [&](Context& c) { c.stream()->launch([&] { gate.pass(); }); };
   engine.push(kernel, {write(x)}, {.on = sim(0), .name = "one"});
   engine.push(kernel, {update(x)}, {.on = sim(0), .name = "two"});
   testing::Signal issued;
@@ -203,6 +205,137 @@ TEST(Trace, AnOpIsInFlightUntilItsCompletionIsAnswered) {
   EXPECT_GE(events[0].done, before);
   read_trace(to_perfetto(events));
 }
+
+/// Pushed in one trace and finished after it: it is in none, also where another is on by then.
+TEST(Trace, AnOpThatOutlivesItsTraceIsInNoOther) {
+  QuietEngine engine({.threads = 1});
+  const Variable v = engine.variable();
+  const Program program = engine.capture([&] { engine.push([] {}, {update(v)}, {.name = "captured"}); });
+  for (const bool between : {false, true}) {
+    Held held;
+    engine.start_trace();
+    engine.push(held.body(), {write(v)}, {.name = "late"});
+    engine.push([] {}, {update(v)}, {.name = "behind it"});
+    engine.replay(program);
+    held.begun.wait();
+    EXPECT_TRUE(engine.stop_trace().empty());
+    if (between) engine.start_trace();
+    held.completion.done();
+    engine.wait_all();
+    if (!between) engine.start_trace();
+    engine.start_trace();  // it goes on
+    engine.push([] {}, {update(v)}, {.name = "next"});
+    engine.wait_all();
+    const std::vector<TraceEvent> events = engine.stop_trace();
+    ASSERT_EQ(events.size(), 1u) << events[0].name;
+    EXPECT_STREQ(events[0].name, "next");
+  }
+}
+
+TEST(Trace, ACapturedOpHasTheIdOfItsReplay) {
+  QuietEngine engine({.threads = 1});
+  const Variable v = engine.variable();
+  const Program program = engine.capture([&] {
+    for (int i = 0; i < 3; ++i) engine.push([] {}, {update(v)}, {.name = "captured"});
+  });
+  engine.start_trace();
+  const Ticket one = engine.replay(program), two = engine.replay(program);
+  engine.wait_all();
+  std::map<std::uint64_t, int> seen;
+  for (const TraceEvent& e : engine.stop_trace()) ++seen[e.id];
+  EXPECT_EQ(seen, (std::map<std::uint64_t, int>{{one.id(), 3}, {two.id(), 3}}));
+}
+
+/// The name of the only slice of a trace.
+std::string shown(const char* name) {
+  TraceEvent e{};
+  e.name = name;
+  e.file = "x.cc";
+  e.accesses = {{0, AccessMode::write, name}};
+  const json trace = json::parse(to_perfetto({&e, 1}));
+  for (const json& element : trace.at("traceEvents"))
+    if (element.at("ph") == "X") return element.at("name");
+  return "none";
+}
+
+TEST(Trace, NamesMayHaveAnyBytes) {
+  const std::string bad = "\xef\xbf\xbd";  // U+FFFD
+  for (const char* good : {"", "a\"b\\c\n\x01", "\u00e9", "\u20ac", "\U0001f600", "\U0010ffff", "\ud7ff", "\ue000"})
+    EXPECT_EQ(shown(good), good);
+  EXPECT_EQ(shown("a\xff z"), "a" + bad + " z");
+  EXPECT_EQ(shown("\x80"), bad);
+  EXPECT_EQ(shown("caf\xe9"), "caf" + bad) << "Latin-1, cut off by the end";
+  EXPECT_EQ(shown("\xc3("), bad + "(");
+  EXPECT_EQ(shown("\xc0\xaf"), bad + bad) << "longer than need be";
+  EXPECT_EQ(shown("\xe0\x80\xaf"), bad + bad + bad);
+  EXPECT_EQ(shown("\xf0\x8f\x80\x80"), bad + bad + bad + bad);
+  EXPECT_EQ(shown("\xed\xa0\x80"), bad + bad + bad) << "half of a pair";
+  EXPECT_EQ(shown("\xf4\x90\x80\x80"), bad + bad + bad + bad) << "beyond the last";
+  EXPECT_EQ(shown("\xe2\x82"), bad + bad);
+  EXPECT_EQ(shown("\xf0\x9f\x98z"), bad + bad + bad + "z");
+}
+
+/// Ops over few variables, each behind the one before, and several at once.
+std::vector<TraceEvent> many_events(std::size_t count) {
+  std::vector<TraceEvent> events;
+  events.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto t = static_cast<std::int64_t>(100 * i);
+    events.push_back({"op",
+                      cpu(static_cast<int>(i % 2)),
+                      LaneKind::compute,
+                      static_cast<std::uint32_t>(i % 3),
+                      i,
+                      0,
+                      "x.cc",
+                      1,
+                      t,
+                      t + 10,
+                      t + 20,
+                      t + 90,
+                      t + 95,
+                      false,
+                      {}});
+    events.back().accesses = {{static_cast<std::uint32_t>(i % 16), AccessMode::update, ""},
+                              {static_cast<std::uint32_t>((i + 1) % 16), AccessMode::read, ""}};
+  }
+  return events;
+}
+
+TEST(Trace, TheFileHasTheSameText) {
+  const std::string path = ::testing::TempDir() + "sluice_trace_text.json";
+  for (const std::size_t count : {0u, 1u, 2000u}) {
+    const std::vector<TraceEvent> events = many_events(count);
+    write_trace(path, events);
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(text, to_perfetto(events));
+    EXPECT_EQ(json::parse(text).at("traceEvents").empty(), count == 0);
+  }
+  std::filesystem::remove(path);
+  EXPECT_THROW(write_trace("/nowhere/at/all.json", {}), std::runtime_error);
+  EXPECT_THROW(write_trace("/dev/full", many_events(2000)), std::runtime_error);
+}
+
+#ifndef SLUICE_SANITIZED  // which take memory as they please
+/// Writes a trace of some 200 MiB with 64 MiB to spare.
+void write_in_little_memory() {
+  const std::vector<TraceEvent> events = many_events(200'000);
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
+  const rlimit limit{bytes, bytes};
+  ::setrlimit(RLIMIT_AS, &limit);
+  write_trace("/dev/null", events);
+  std::_Exit(0);
+}
+
+TEST(TraceDeathTest, AFileIsWrittenPieceByPiece) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(write_in_little_memory(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 void exit_with_a_trace(const std::string& path) {
   setenv("SLUICE_TRACE", path.c_str(), 1);

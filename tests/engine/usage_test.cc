@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "sluice/resources/providers/sim.h"
 #include "support.h"
 
 namespace sluice {
@@ -89,7 +90,9 @@ TEST(Usage, BadOptionsThrow) {
   EXPECT_NE(misuse([] { Engine({.threads = -1}); }), "");
   EXPECT_NE(misuse([] { Engine({.threads = 5000}); }), "");
   EXPECT_NE(misuse([] { Engine({.logical_cpus = 1000}); }), "");
-  EXPECT_NE(misuse([] { Engine({.simulated_gpus = -2}); }), "");
+  EXPECT_NE(misuse([] { Engine({.providers = {sim_devices(65)}}); }), "");
+  EXPECT_NE(misuse([] { Engine({.providers = {sim_devices(1), sim_devices(2)}}); }), "");
+  EXPECT_NE(misuse([] { Engine({.providers = {nullptr}}); }), "");
 }
 
 TEST(Usage, TheEnvironmentChoosesModeAndSizes) {

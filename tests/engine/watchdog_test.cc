@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "sluice/resources/providers/sim.h"
 #include "watched.h"
 
 namespace sluice {
@@ -78,11 +79,11 @@ const Hang hangs[] = {
      },
      {"{show} ... waits for frame behind {decode}", "  {decode} ... is running on cpu(1)"}},
     {"StreamThatDoesNotComplete",
-     {.simulated_gpus = 1},
+     {.providers = {sim_devices(1)}},
      [](Planted& p) { p.kernel("kernel", {write(p.v("x"))}, 0); },
      {"{kernel}, writes x) was issued to sim(0) and is not completed there"}},
     {"HostOpBehindAStream",
-     {.simulated_gpus = 2},
+     {.providers = {sim_devices(2)}},
      [](Planted& p) {
        p.kernel("kernel", {write(p.v("x"))}, 0);
        p.issued("other", {read(p.v("x")), write(p.v("y"))}, 1);

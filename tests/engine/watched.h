@@ -118,9 +118,7 @@ class Planted : public Watched {
   /// One whose kernel does not end.
   Ticket kernel(const char* name, std::vector<Access> accesses, int device, Site site = Site::current()) {
     sites_[name] = site;
-    const auto launch = [this](Context& c) {
-      static_cast<SimulatedStream*>(c.stream())->launch([this] { gate_.pass(); });
-    };
+    const auto launch = [this](Context& c) { c.stream()->launch([this] { gate_.pass(); }); };
     const Ticket t = push(launch, accesses, {.on = sim(device), .name = name}, site);
     until(t, "issued");
     return t;

@@ -2,7 +2,7 @@
 # Checks the engine's protocol as Spin models: every interleaving of each model that must hold, and for each broken
 # variant that the check finds the break. About a minute on two cores; each run takes less than 2 GB of memory.
 #
-#   tests/model/check.sh [--quick]           --quick: the smaller models, and every variant
+#   tests/model/check.sh [--quick | --few]   --quick: the smaller models, and every variant; --few: one of each file's
 #   tests/model/check.sh --traces PROGRAM    instead: the chains' model follows the traces that PROGRAM FOLDER writes, and
 #                                            those in traces/ that it must follow, and none that it must not
 #
@@ -60,10 +60,11 @@ cap    a worker that leaves keeps its credits                          -DEACH=2 
 cap    a pusher passes the cap by looks alone                          -DEACH=3 -DONLY_LOOKS
 "
 
-quick=no traces=
+quick=no few=no traces=
 case ${1:-} in
   "") ;;
   --quick) quick=yes ;;
+  --few) few=yes ;;
   --traces) traces=$(realpath "${2:?check.sh: --traces wants a program}") ;;
   --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   *) echo "check.sh: unknown argument '$1'" >&2; exit 2 ;;
@@ -166,6 +167,10 @@ fi
 
 chosen=$models
 if [ $quick = yes ]; then chosen=$(awk 'NF { begun = 1; print } !NF && begun { exit }' <<<"$models"); fi
+if [ $few = yes ]; then
+  chosen=$(awk 'NF && !seen[$1]++' <<<"$models")
+  variants=$(awk 'NF && !seen[$1]++' <<<"$variants")
+fi
 all model "$chosen"
 all variant "$variants"
 good=$(right model) failing=$(right variant)

@@ -13,6 +13,7 @@
 #include "chosen.h"
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/explore.h"
+#include "streams.h"
 
 namespace sluice::mutants {
 
@@ -50,7 +51,8 @@ struct Bed {
     options.serial = size.serial;
     options.threads = size.threads;
     options.logical_cpus = size.cpus;
-    options.simulated_gpus = size.gpus;
+    options.providers.push_back(detail::make_cpu_provider(size.cpus));
+    if (size.gpus) options.providers.push_back(explored_devices(size.gpus));
     options.max_ops = size.max_ops;
     options.max_bytes = size.max_bytes;
     options.counters = size.counters;

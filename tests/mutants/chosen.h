@@ -18,7 +18,7 @@ namespace sluice::mutants {
 
 inline constexpr int kMostSites = 2048;
 inline int chosen = -1;
-inline const char* chosen_line = "";                          ///< of the source
+inline const char* chosen_name = "";
 inline std::memory_order weaker = std::memory_order_relaxed;  ///< for `chosen`, if it is an order
 inline std::array<std::uint32_t, kMostSites> passed{};        ///< how often each site was come by
 

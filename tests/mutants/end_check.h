@@ -34,7 +34,7 @@ auto newest(A& atomic) {
     expect(pushed == 0, "pushed and completed ops differ");                                                      \
     expect(newest(outsiders_) == 0, "outsiders at the end");                                                     \
     expect(newest(bytes_) == 0, "bytes in flight at the end");                                                   \
-    expect(newest(open_) == 0 && newest(on_device_) == 0, "open Completions at the end");                        \
+    expect(newest(open_) == 0, "open Completions at the end");                                                   \
     expect(newest(cap_waiters_) == 0 && cap_parked_.empty(), "who waits at the cap at the end");                 \
     expect(ticket_waiters_.empty() && !blocked_waits_, "waits at the end");                                      \
     for (auto& lane : lanes_) {                                                                                  \
@@ -43,6 +43,8 @@ auto newest(A& atomic) {
       for (auto& place : lane->drainers)                                                                         \
         expect(place.exchange(nullptr) == nullptr, "the place of a drainer that left");                          \
       expect(!lane->overflow.head, "ops left over");                                                             \
+      expect(!lane->queue || newest(lane->queue->issued) == newest(lane->queue->finished), "ops on a device");   \
+      expect(!lane->queue || !newest(lane->queue->locked), "a stream lane that is locked");                      \
     }                                                                                                            \
     for (const auto& [sequence, entry] : roots_) expect(entry.live_variables == 0, "poison without a variable"); \
     for (std::uint32_t i = 0, n = newest(slab_count_); i < n; ++i)                                               \

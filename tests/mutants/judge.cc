@@ -110,7 +110,7 @@ Verdict judge(double seconds, const std::string& only) {
     for (Turn& t : turns) {
       if (t.done || (round > 0 && t.hits == 0 && verdict.reached)) continue;
       any = true;
-      const bool aimed = t.family.aims && std::string_view(chosen_line).find(t.family.aims) != std::string_view::npos;
+      const bool aimed = t.family.aims && std::string_view(chosen_name).find(t.family.aims) != std::string_view::npos;
       const double end = std::min(used() + (aimed ? 20 : 1) * slice, seconds);
       do {
         std::string seed;

@@ -26,120 +26,41 @@
 
 #include "chosen.h"
 #include "judge.h"
+#include "sites.h"
 
 namespace sluice::mutants {
 namespace {
 
-struct Site {
-  const char* kind;
-  const char* file;
-  int line;
-  const char* detail;
-  const char* text;
-};
-constexpr Site kSites[] = {
+const std::vector<Site> kSites = {
 #include "sites.inc"
 };
-constexpr int kSiteCount = static_cast<int>(std::size(kSites));
-static_assert(kSiteCount <= kMostSites);
-
-using Order = std::memory_order;
-const char* name_of(Order order) {
-  switch (order) {
-    case Order::relaxed:
-      return "relaxed";
-    case Order::consume:
-      return "consume";
-    case Order::acquire:
-      return "acquire";
-    case Order::release:
-      return "release";
-    case Order::acq_rel:
-      return "acq_rel";
-    case Order::seq_cst:
-      return "seq_cst";
-  }
-  return "?";
-}
 
 struct Mutant {
-  int site;
-  bool order = false;
-  Order weaker = Order::relaxed;
-  std::string change;  ///< "load acquire -> relaxed"
-  std::string where() const { return std::string(kSites[site].file) + ":" + std::to_string(kSites[site].line); }
+  std::size_t site;
+  Change change;
+  const Site& place() const { return kSites[site]; }
+  std::string name() const { return place().named(change.what); }
 };
 
-/// The orders one step weaker than `written`, of what an operation can have.
-std::vector<Order> weaker_than(const std::string& operation, Order written) {
-  const bool loads = operation == "load" || operation.starts_with("failure");
-  const bool stores = operation == "store";
-  switch (written) {
-    case Order::seq_cst:
-      return {loads ? Order::acquire : stores ? Order::release : Order::acq_rel};
-    case Order::acq_rel:
-      return {Order::acquire, Order::release};
-    case Order::acquire:
-    case Order::release:
-      return {Order::relaxed};
-    default:
-      return {};
-  }
-}
-
-/// The mutants of a site that change it least, from the order that is written there, or from a weaker one.
-std::vector<Mutant> mutants_of(int site, const Order* from = nullptr) {
-  const Site& s = kSites[site];
-  if (std::strcmp(s.kind, "by hand") == 0) return {{site, false, Order::relaxed, s.detail}};
-  if (std::strcmp(s.kind, "order") != 0) return {{site, false, Order::relaxed, std::string(s.detail) + " left out"}};
-  const std::string detail = s.detail, operation = detail.substr(0, detail.rfind(' ')),
-                    name = detail.substr(detail.rfind(' ') + 1);
-  Order written = Order::relaxed;
-  for (Order o : {Order::acquire, Order::release, Order::acq_rel, Order::seq_cst})
-    if (name == name_of(o)) written = o;
+std::vector<Mutant> mutants_of(std::size_t site, const Order* from = nullptr) {
   std::vector<Mutant> made;
-  const Order start = from ? *from : written;
-  for (Order o : weaker_than(operation, start))
-    made.push_back({site, true, o, operation + " " + name_of(start) + " -> " + name_of(o)});
+  for (Change& c : changes_of(kSites[site], from)) made.push_back({site, std::move(c)});
   return made;
 }
 
-// ---- equivalents
-
 struct Equivalents {
-  /// By file, change and line; the argument.
-  std::map<std::string, std::string> arguments;
+  std::map<std::string, std::string> arguments;  ///< by name
   std::set<std::string> used;
 
-  static std::string key(const std::string& file, const std::string& change, const std::string& text) {
-    return file + " | " + change + " | " + text;
-  }
-  /// equivalent.txt: lines `FILE | CHANGE | SOURCE LINE`, one or several, then their argument on indented lines.
-  void read(const std::string& path) {
-    std::ifstream in(path);
-    std::vector<std::string> keys;
-    bool argued = false;
-    for (std::string line; std::getline(in, line);) {
-      if (line.empty() || line[0] == '#') continue;
-      if (line[0] != ' ') {
-        if (argued) keys.clear();
-        argued = false;
-        keys.push_back(line);
-        arguments[line];
-        continue;
-      }
-      argued = true;
-      for (const std::string& k : keys)
-        arguments[k] += (arguments[k].empty() ? "" : " ") + line.substr(line.find_first_not_of(' '));
-    }
-  }
   /// One for `-> relaxed`, from what is written, says it of all orders between: then the mutant becomes that.
   const std::string* find(Mutant& m) {
-    const Site& s = kSites[m.site];
-    const std::string relaxed = std::string(s.detail) + " -> relaxed";
-    auto it = m.order ? arguments.find(key(s.file, relaxed, s.text)) : arguments.end();
-    if (it != arguments.end()) m.weaker = Order::relaxed, m.change = relaxed;
-    if (it == arguments.end()) it = arguments.find(key(s.file, m.change, s.text));
+    auto it = arguments.end();
+    if (m.change.order) {
+      Change relaxed = to_order(m.place(), written_at(m.place()), Order::relaxed);
+      it = arguments.find(m.place().named(relaxed.what));
+      if (it != arguments.end()) m.change = std::move(relaxed);
+    }
+    if (it == arguments.end()) it = arguments.find(m.name());
     if (it == arguments.end()) return nullptr;
     used.insert(it->first);
     return &it->second;
@@ -189,9 +110,10 @@ void handle_signals() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   handle_signals();
-  chosen = m.site;
-  chosen_line = kSites[m.site].text;
-  weaker = m.weaker;
+  static const std::string name = m.name();
+  chosen = static_cast<int>(m.site);
+  chosen_name = name.c_str();
+  weaker = m.change.weaker;
   const Verdict v = judge(seconds);
   report(!v.what.empty() ? "caught"
          : v.reached     ? "survived"
@@ -254,10 +176,9 @@ struct Options {
 
 std::vector<Mutant> all_mutants(const Options& options) {
   std::vector<Mutant> all;
-  for (int s = 0; s < kSiteCount; ++s)
+  for (std::size_t s = 0; s < kSites.size(); ++s)
     for (Mutant& m : mutants_of(s))
-      if (options.only.empty() ||
-          (m.where() + " " + kSites[m.site].kind + " " + m.change).find(options.only) != std::string::npos)
+      if (options.only.empty() || (m.name() + " " + m.place().kind).find(options.only) != std::string::npos)
         all.push_back(std::move(m));
   return all;
 }
@@ -267,8 +188,8 @@ std::vector<Mutant> quick_choice(const std::vector<Mutant>& all, bool few) {
   std::map<std::string, int> count;
   std::vector<Mutant> some;
   for (const Mutant& m : all) {
-    const Site& s = kSites[m.site];
-    const int before = count[few ? s.kind : std::string(s.kind) + s.file]++;
+    const Site& s = m.place();
+    const int before = count[few ? s.kind : s.kind + s.file]++;
     if (before == 0) some.push_back(m);
   }
   return some;
@@ -302,7 +223,7 @@ int unmutated(double seconds, const std::string& family) {
 
 int run(const Options& options) {
   Equivalents equivalents;
-  equivalents.read(options.equivalents);
+  equivalents.arguments = read_equivalents(options.equivalents);
   std::vector<Mutant> all = all_mutants(options);
   // One that is equivalent says nothing of the next weaker order.
   std::vector<std::pair<Mutant, std::string>> argued;
@@ -312,25 +233,25 @@ int run(const Options& options) {
     if (!argument || options.with_equivalents) judged.push_back(m);
     if (!argument) return;
     argued.emplace_back(m, *argument);
-    if (!m.order) return;
-    for (const Mutant& weaker : mutants_of(m.site, &m.weaker)) again(weaker, again);
+    if (!m.change.order) return;
+    for (const Mutant& weaker : mutants_of(m.site, &m.change.weaker)) again(weaker, again);
   };
   for (const Mutant& m : all) sort_out(m, sort_out);
   {  // two ways down may lead to one order
-    std::set<std::pair<int, std::string>> seen;
-    std::erase_if(judged, [&](const Mutant& m) { return !seen.insert({m.site, m.change}).second; });
+    std::set<std::pair<std::size_t, std::string>> seen;
+    std::erase_if(judged, [&](const Mutant& m) { return !seen.insert({m.site, m.change.what}).second; });
     seen.clear();
-    std::erase_if(argued, [&](const auto& a) { return !seen.insert({a.first.site, a.first.change}).second; });
+    std::erase_if(argued, [&](const auto& a) { return !seen.insert({a.first.site, a.first.change.what}).second; });
   }
   if (options.quick || options.few) judged = quick_choice(judged, options.few);
   if (options.list) {
     for (const Mutant& m : judged)
-      std::printf("%-20s %-10s %s\n", m.where().c_str(), kSites[m.site].kind, m.change.c_str());
+      std::printf("%-80s %-10s line %d\n", m.name().c_str(), m.place().kind.c_str(), m.place().line);
     std::printf("%zu mutants, %zu equivalents\n", judged.size(), argued.size());
     return 0;
   }
 
-  std::printf("%-20s %-10s %-52s caught by\n", "mutant", "kind", "change");
+  std::printf("%-80s %-10s caught by\n", "mutant", "kind");
   std::deque<Mutant> rest(judged.begin(), judged.end());
   std::vector<Child> children;
   std::vector<Outcome> survivors;
@@ -348,24 +269,23 @@ int run(const Options& options) {
     const Outcome o = read_outcome(*it);
     children.erase(it);
     ++done;
-    auto& [kind_caught, kind_total] = by_kind[kSites[o.mutant.site].kind];
+    auto& [kind_caught, kind_total] = by_kind[o.mutant.place().kind];
     ++kind_total;
     if (o.outcome == "caught") {
       ++caught, ++kind_caught;
-      std::printf("%-20s %-10s %-52s %s %s, %.1f s: %s\n", o.mutant.where().c_str(), kSites[o.mutant.site].kind,
-                  o.mutant.change.c_str(), o.family.c_str(), o.seed.c_str(), o.seconds, o.what.c_str());
+      std::printf("%-80s %-10s %s %s, %.1f s: %s\n", o.mutant.name().c_str(), o.mutant.place().kind.c_str(),
+                  o.family.c_str(), o.seed.c_str(), o.seconds, o.what.c_str());
     } else {
       survivors.push_back(o);
-      std::printf("%-20s %-10s %-52s %s\n", o.mutant.where().c_str(), kSites[o.mutant.site].kind,
-                  o.mutant.change.c_str(), o.outcome == "survived" ? "SURVIVES" : "NOT REACHED");
+      std::printf("%-80s %-10s %s\n", o.mutant.name().c_str(), o.mutant.place().kind.c_str(),
+                  o.outcome == "survived" ? "SURVIVES" : "NOT REACHED");
     }
     if (done % 25 == 0) std::printf("-- %zu of %zu judged, %zu caught\n", done, judged.size(), caught);
     std::fflush(stdout);
   }
   if (!options.quick && !options.few) {
     std::printf("\nequivalents\n");
-    for (const auto& [m, argument] : argued)
-      std::printf("%-20s %-52s %s\n", m.where().c_str(), m.change.c_str(), argument.c_str());
+    for (const auto& [m, argument] : argued) std::printf("%-80s %s\n", m.name().c_str(), argument.c_str());
   }
   std::printf("\n");
   for (const auto& [kind, n] : by_kind) std::printf("%-10s caught %d of %d\n", kind.c_str(), n.first, n.second);
@@ -376,10 +296,14 @@ int run(const Options& options) {
                 k.c_str());
     good = false;
   }
-  for (const Outcome& o : survivors) {
-    std::printf("%s\n  %s | %s | %s\n", o.outcome.c_str(), kSites[o.mutant.site].file, o.mutant.change.c_str(),
-                kSites[o.mutant.site].text);
-  }
+  for (const Site& site : kSites)
+    if (site.kind == "missing") {
+      std::printf("%s\n", site.named(site.detail).c_str());
+      good = false;
+    }
+  for (const Outcome& o : survivors)
+    std::printf("%s: %s:%d, %s\n", o.outcome.c_str(), o.mutant.place().file.c_str(), o.mutant.place().line,
+                o.mutant.name().c_str());
   const auto unseen =
       std::count_if(argued.begin(), argued.end(), [](const auto& a) { return a.second.starts_with("Not seen"); });
   std::printf("equivalents %zu, and %td that this judge cannot see (other tests do)\n",
@@ -429,6 +353,10 @@ int main(int count, char** words) {
     std::printf("%s\n", what.empty() ? "good" : what.c_str());
     std::fflush(stdout);
     std::_Exit(0);
+  }
+  if (kSites.size() > kMostSites) {
+    std::fprintf(stderr, "more sites than kMostSites\n");
+    return 2;
   }
   const int result = options.unmutated > 0 ? unmutated(options.unmutated, options.family) : run(options);
   std::fflush(stdout);

@@ -10,7 +10,7 @@ namespace sluice::mutants {
 struct Drawn {
   const char* name;
   std::string (*run)(std::uint64_t seed);  ///< what is wrong, or ""
-  const char* aims = nullptr;              ///< made for mutants of lines that have this: gets most of their time
+  const char* aims = nullptr;              ///< made for mutants whose names have this: gets most of their time
 };
 std::vector<Drawn> chain_programs();   ///< programs_chains.cc
 std::vector<Drawn> cap_programs();     ///< programs_caps.cc

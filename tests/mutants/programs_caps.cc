@@ -245,7 +245,7 @@ std::vector<Drawn> cap_programs() {
           {"abandoned", abandoned},
           {"hard cap", hard_cap},
           {"replayed bytes", replayed_bytes},
-          {"many errors", many_errors, "shedding"}};
+          {"many errors", many_errors, "core_errors.h shed_roots: shedding"}};
 }
 
 }  // namespace sluice::mutants

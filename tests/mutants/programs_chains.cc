@@ -262,8 +262,8 @@ std::vector<Drawn> chain_programs() {
           {"reuse", reuse},
           {"many tokens", many_tokens},
           {"threads", threads},
-          {"dropped", dropped, "variable.tail"},
-          {"captured", captured, "node->refs"}};
+          {"dropped", dropped, "chain.h leave: tail"},
+          {"captured", captured, "core_capture.h record: refs"}};
 }
 
 }  // namespace sluice::mutants

@@ -366,7 +366,7 @@ std::vector<Drawn> lane_programs() {
           {"batches", batches},
           {"meeting", meeting},
           {"freed to meet", freed_to_meet},
-          {"taken together", taken_together, "wake(d.lane)"},
+          {"taken together", taken_together, "core_drain.h take_queued: wake"},
           {"in a row", in_a_row},
           {"starving", starving},
           {"failures", failures},

@@ -19,72 +19,64 @@ std::string streams(std::uint64_t seed) {
     if (async) {
       b.engine->push(
           [kernel](Context& c, Completion done) {
-            static_cast<ExploredStream*>(c.stream())->launch(kernel);
+            c.stream()->launch(kernel);
             auto held = std::make_shared<Completion>(std::move(done));
             ExplorePolicy::start_substitute([held] { held->done(); });
           },
           {access}, {.on = sim(device)});
     } else {
-      b.engine->push([kernel](Context& c) { static_cast<ExploredStream*>(c.stream())->launch(kernel); }, {access},
-                     {.on = sim(device)});
+      b.engine->push([kernel](Context& c) { c.stream()->launch(kernel); }, {access}, {.on = sim(device)});
     }
   };
-  return run_bed(std::move(bed),
-                 {[&b, on_device, fails] {
-                    on_device(0, b.x[0], true, b.chance(30));
-                    on_device(0, b.x[0], false, false);
-                    on_device(1, b.x[0], true, b.chance(30));
-                    if (!fails) {
-                      // Two rights to be issued by, two to be complete by.
-                      ++b.x[0].updates, ++b.x[1].updates;
-                      b.engine->push(
-                          [&b](Context& c) {
-                            static_cast<ExploredStream*>(c.stream())->launch([&b] {
-                              b.update_value(b.x[0]), b.update_value(b.x[1]);
-                            });
-                          },
-                          {update(b.x[0].variable), update(b.x[1].variable)},
-                          {.on = sim(static_cast<int>(b.below(2)))});
-                    }
-                    b.push_update(b.x[0]);
-                    if (fails) {
-                      // The device finds out late; what was made from it is worth nothing either.
-                      b.engine->push(
-                          [](Context& c) {
-                            static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
-                          },
+  return run_bed(
+      std::move(bed),
+      {[&b, on_device, fails] {
+         on_device(0, b.x[0], true, b.chance(30));
+         on_device(0, b.x[0], false, false);
+         on_device(1, b.x[0], true, b.chance(30));
+         if (!fails) {
+           // Two rights to be issued by, two to be complete by.
+           ++b.x[0].updates, ++b.x[1].updates;
+           b.engine->push(
+               [&b](Context& c) { c.stream()->launch([&b] { b.update_value(b.x[0]), b.update_value(b.x[1]); }); },
+               {update(b.x[0].variable), update(b.x[1].variable)}, {.on = sim(static_cast<int>(b.below(2)))});
+         }
+         b.push_update(b.x[0]);
+         if (fails) {
+           // The device finds out late; what was made from it is worth nothing either.
+           b.engine->push([](Context& c) { c.stream()->launch([] { throw std::runtime_error("x"); }); },
                           {write(b.x[1].variable)}, {.on = sim(0)});
-                      b.engine->push(
-                          // Either says it: the kernel, or whoever answers.
-                          [kernel = b.chance(50)](Context& c, Completion done) {
-                            static_cast<ExploredStream*>(c.stream())->launch([kernel] {
-                              if (kernel) throw std::runtime_error("x");
-                            });
-                            auto held = std::make_shared<Completion>(std::move(done));
-                            ExplorePolicy::start_substitute([held, kernel] {
-                              Completion mine = std::move(*held);
-                              kernel ? mine.done() : mine.fail(std::make_exception_ptr(std::runtime_error("x")));
-                            });
-                          },
-                          {write(b.x[1].variable)}, {.on = sim(0)});
-                      const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
-                      if (!b.throws(ErrorKind::failed, [&] { after.wait(); }))
-                        b.fail("an op that used what failed on the device did not fail");
-                      if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[1].variable); }))
-                        b.fail("a variable that a device's kernel failed to write is not poisoned");
-                      return;
-                    }
-                    b.engine->wait(b.x[0].variable);
-                    if (b.x[0].number.load(relaxed) < 3) b.fail("a wait ended before the device");
-                  },
-                  [&b, on_device, fails, cancels] {
-                    if (fails) return;
-                    on_device(1, b.x[1], true, false);
-                    b.push_two(b.x[0], b.x[1]);
-                    on_device(0, b.x[1], false, b.chance(50));
-                    const Ticket last = b.engine->push([](Context&) {}, {read(b.x[1].variable)}, {.on = sim(1)});
-                    if (cancels) last.cancel();
-                  }});
+           b.engine->push(
+               // Either says it: the kernel, or whoever answers.
+               [kernel = b.chance(50)](Context& c, Completion done) {
+                 c.stream()->launch([kernel] {
+                   if (kernel) throw std::runtime_error("x");
+                 });
+                 auto held = std::make_shared<Completion>(std::move(done));
+                 ExplorePolicy::start_substitute([held, kernel] {
+                   Completion mine = std::move(*held);
+                   kernel ? mine.done() : mine.fail(std::make_exception_ptr(std::runtime_error("x")));
+                 });
+               },
+               {write(b.x[1].variable)}, {.on = sim(0)});
+           const Ticket after = b.engine->push([](Context&) {}, {update(b.x[1].variable)}, {.on = sim(1)});
+           if (!b.throws(ErrorKind::failed, [&] { after.wait(); }))
+             b.fail("an op that used what failed on the device did not fail");
+           if (!b.throws(ErrorKind::failed, [&] { b.engine->wait(b.x[1].variable); }))
+             b.fail("a variable that a device's kernel failed to write is not poisoned");
+           return;
+         }
+         b.engine->wait(b.x[0].variable);
+         if (b.x[0].number.load(relaxed) < 3) b.fail("a wait ended before the device");
+       },
+       [&b, on_device, fails, cancels] {
+         if (fails) return;
+         on_device(1, b.x[1], true, false);
+         b.push_two(b.x[0], b.x[1]);
+         on_device(0, b.x[1], false, b.chance(50));
+         const Ticket last = b.engine->push([](Context&) {}, {read(b.x[1].variable)}, {.on = sim(1)});
+         if (cancels) last.cancel();
+       }});
 }
 
 /// A stream op behind two ops of the CPU, which end on two threads.
@@ -108,7 +100,7 @@ std::string issued(std::uint64_t seed) {
                    const Ticket on_device = b.engine->push(
                        [&b, fails](Context& c) {
                          if (!fails) b.read_value(b.x[0], 1), b.read_value(b.x[1], 1);  // issued, so both are over
-                         static_cast<ExploredStream*>(c.stream())->launch([&b, fails] {
+                         c.stream()->launch([&b, fails] {
                            if (!fails) b.read_value(b.x[0], 1), b.read_value(b.x[1], 1);
                          });
                        },
@@ -163,11 +155,8 @@ std::string replays(std::uint64_t seed) {
               },
               {update(v.variable)}, how);
         } else if (i == 4 && on_device) {
-          b.engine->push(
-              [](Context& c) {
-                static_cast<ExploredStream*>(c.stream())->launch([] { throw std::runtime_error("x"); });
-              },
-              {read(v.variable), write(w.variable)}, how);
+          b.engine->push([](Context& c) { c.stream()->launch([] { throw std::runtime_error("x"); }); },
+                         {read(v.variable), write(w.variable)}, how);
         } else {
           b.engine->push([&b, &v, &w] { b.read_value(v), b.update_value(w); }, {read(v.variable), write(w.variable)},
                          how);

@@ -231,9 +231,8 @@ std::string late_answers(std::uint64_t seed) {
       std::move(bed), {[&b, device, stuck, behind, cpus] {
         ++b.x[0].updates;
         if (device) {
-          b.engine->push(
-              [&b](Context& c) { static_cast<ExploredStream*>(c.stream())->launch([&b] { b.update_value(b.x[0]); }); },
-              {update(b.x[0].variable)}, {.on = sim(0)});
+          b.engine->push([&b](Context& c) { c.stream()->launch([&b] { b.update_value(b.x[0]); }); },
+                         {update(b.x[0].variable)}, {.on = sim(0)});
         } else {
           b.engine->push(
               [&b](Completion done) {
@@ -397,14 +396,14 @@ std::vector<Drawn> wait_programs() {
   return {{"tickets", tickets},
           {"limits", limits},
           {"all of it", all_of_it},
-          {"all of others", all_of_others, "word = slab.ops[i].word.load("},
+          {"all of others", all_of_others, "core_stop.h wait_live: word.load"},
           {"deadlocks", deadlocks},
           {"late answers", late_answers},
-          {"in hand", in_hand, "slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1,"},
+          {"in hand", in_hand, "core_push.h begin_link: pushes.store"},
           {"helpers", helpers},
-          {"counted", counted, "slot.completed.store(completed + 1"},
-          {"looks", looks, "Phase::passing"},
-          {"looks at pushed", looks_at_pushed, "the variable may go, and who looks must see it"}};
+          {"counted", counted, "core_run.h close: completed.store"},
+          {"looks", looks, ": phase.store"},
+          {"looks at pushed", looks_at_pushed, "chain.h advance: state.store"}};
 }
 
 }  // namespace sluice::mutants

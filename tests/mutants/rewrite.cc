@@ -1,12 +1,15 @@
 // Writes the protocol's headers once more, with every mutant in them: which one is on is chosen at run time (chosen.h).
 //
-//   rewrite SOURCES BY_HAND OUT
+//   rewrite SOURCES BY_HAND OUT      or, to see whether all that is named is there:
+//   rewrite SOURCES BY_HAND --check EQUIVALENT
 //
 // SOURCES is engine/detail; OUT gets the headers that were changed, under sluice/engine/detail/, and sites.inc, a row
 // for each place that a mutant may change. The mechanical ones are found in the text: each memory order, and each call
-// or operator that notifies, poisons, hands over, counts or stores. BY_HAND (by_hand.txt) has the others.
+// or operator that notifies, poisons, hands over, counts or stores. BY_HAND (by_hand.txt) has the others. What BY_HAND
+// names and is not there becomes a row too, which mutants_main tells at its end.
 //
-// Lines keep their numbers. What stands in comments and strings is left alone.
+// A place is named by its file, its function and what stands there: "chain.h take: tail.load acquire". The second such
+// place of a function has " #2" behind it. Lines keep their numbers. What stands in comments and strings is left alone.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -14,16 +17,20 @@
 #include <fstream>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "sites.h"
+#include "source.h"
+
+namespace sluice::mutants {
 namespace {
 
-const char* const kFiles[] = {"chain.h",        "record.h",      "slot.h",         "captured.h",   "core.h",
-                              "core_records.h", "core_push.h",   "core_run.h",     "core_async.h", "core_lanes.h",
-                              "core_drain.h",   "core_wait.h",   "core_stop.h",    "core_caps.h",  "core_replay.h",
-                              "core_capture.h", "core_errors.h", "core_explain.h", "core_setup.h"};
+/// The protocol's headers: these, and all that begin with "core".
+const std::set<std::string> kOtherFiles = {"chain.h", "record.h", "slot.h", "captured.h", "device_queue.h"};
 /// Files in which only the changes made by hand apply.
 const char* const kOnlyByHand[] = {"core_setup.h"};
 
@@ -40,105 +47,88 @@ std::string slurp(const std::filesystem::path& path) {
   return text.str();
 }
 
-struct Site {
-  std::string kind, file, detail;
-  std::size_t line;
-  std::string text;  ///< the source line, or what a mutant made by hand is
-};
 std::vector<Site> sites;
+std::map<std::string, int> counted;  ///< sites by file, function and what stands there
 
-std::string trimmed(const std::string& s) {
-  const auto first = s.find_first_not_of(" \t\n"), last = s.find_last_not_of(" \t\n");
-  return first == std::string::npos ? "" : s.substr(first, last - first + 1);
+std::size_t add_site(Site site) {
+  // Of an order without the order, which a weaker one of the same operation may have too.
+  const std::string what = site.kind == "order" ? site.detail.substr(0, site.detail.rfind(' ')) : site.detail;
+  site.nth = ++counted[site.file + " " + site.function + " " + site.kind + " " + what];
+  sites.push_back(std::move(site));
+  return sites.size() - 1;
 }
 
-/// The text with comments and literals blanked.
-std::string code_of(const std::string& text) {
-  std::string code = text;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    std::size_t end = i;
-    if (text.compare(i, 2, "//") == 0) {
-      end = text.find('\n', i);
-    } else if (text.compare(i, 2, "/*") == 0) {
-      end = text.find("*/", i) + 2;
-    } else if (text[i] == '"' ||
-               (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
-      end = i + 1;
-      while (text[end] != text[i]) end += text[end] == '\\' ? 2 : 1;
-      ++end;
-    }
-    if (end == i) continue;
-    for (std::size_t k = i; k < end; ++k)
-      if (code[k] != '\n') code[k] = ' ';
-    i = end - 1;
-  }
-  return code;
+int line_of(const std::string& text, std::size_t at) {
+  return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
 }
 
-// ---- mutants made by hand
+// ---- what is changed by hand
 
-struct Change {
-  std::string name, file, before, after;
+struct Edit {
+  std::string mutant;  ///< its name; empty: for the judge's use
+  std::string file, function, how, words, code;
 };
 
-/// by_hand.txt: `mutant NAME` or `harness NAME`, then `in FILE`, then the old lines, each after "- ", and the new ones,
-/// each after "+ ". In those MUTANT is true where the mutant is on.
-std::vector<Change> read_by_hand(const std::filesystem::path& path) {
-  std::vector<Change> changes;
+/// by_hand.txt, whose first lines say how it is written.
+std::vector<Edit> read_by_hand(const std::filesystem::path& path) {
+  std::vector<Edit> edits;
+  Edit now;
   std::istringstream in(slurp(path));
   for (std::string line; std::getline(in, line);) {
     if (line.empty() || line[0] == '#') continue;
-    if (line.starts_with("mutant ")) {
-      changes.push_back({line.substr(7), "", "", ""});
-    } else if (line.starts_with("harness ")) {
-      changes.push_back({"", "", "", ""});
-    } else if (changes.empty()) {
-      fail("by_hand.txt begins with neither a mutant nor a harness: " + line);
-    } else if (line.starts_with("in ")) {
-      // One mutant may change several places.
-      if (!changes.back().file.empty()) changes.push_back({changes.back().name, "", "", ""});
-      changes.back().file = line.substr(3);
-    } else if (line.starts_with("- ")) {
-      changes.back().before += (changes.back().before.empty() ? "" : "\n") + line.substr(2);
-    } else if (line.starts_with("+ ")) {
-      changes.back().after += (changes.back().after.empty() ? "" : " ") + line.substr(2);
+    const std::string first = line.substr(0, line.find(' ')), rest = trimmed(line.substr(first.size()));
+    if (first == "mutant" || first == "harness") {
+      now = {};
+      if (first == "mutant") now.mutant = rest;
+    } else if (first == "in") {
+      now.file = rest.substr(0, rest.find(' '));
+      now.function = trimmed(rest.substr(now.file.size()));
+    } else if (first == "replace" || first == "before" || first == "after") {
+      now.how = first, now.words = rest, now.code.clear();
+      edits.push_back(now);
+    } else if (first == "+" && !edits.empty()) {
+      edits.back().code += (edits.back().code.empty() ? "" : " ") + rest;
     } else {
       fail("by_hand.txt: " + line);
     }
   }
-  return changes;
+  return edits;
 }
 
-/// Lines are compared without their indentation.
-std::size_t find_lines(const std::string& text, const std::string& wanted, std::size_t* length) {
-  std::string pattern;
-  std::istringstream lines(wanted);
-  for (std::string line; std::getline(lines, line);) {
-    if (!pattern.empty()) pattern += "\\n[ \\n]*";
-    for (char c : trimmed(line)) {
-      if (!std::isalnum(static_cast<unsigned char>(c)) && c != ' ' && c != '_') pattern += '\\';
-      pattern += c;
-    }
+/// Makes the edit in the text of its file; what it names and is not there becomes a site of its own.
+void make(const Edit& e, std::string& text, std::map<std::string, std::size_t>& ids) {
+  const std::string code = code_of(text);
+  const Range place = find_words(code, e.function, e.words);
+  if (place.found != 1) {
+    add_site({"missing", e.file, e.function,
+              "by_hand.txt, " + (e.mutant.empty() ? "harness" : e.mutant) + ": " + e.words +
+                  (place.found ? " is there " + std::to_string(place.found) + " times" : " is not there")});
+    return;
   }
-  const std::regex expression(pattern);
-  std::smatch found;
-  if (!std::regex_search(text, found, expression)) return std::string::npos;
-  *length = static_cast<std::size_t>(found.length());
-  const auto at = static_cast<std::size_t>(found.position());
-  const std::string rest = found.suffix();
-  if (std::regex_search(rest, expression)) fail("stands there twice: " + wanted);
-  return at;
+  std::string added = e.code;
+  if (!e.mutant.empty()) {
+    if (!ids.count(e.mutant))
+      ids[e.mutant] = add_site({"by hand", e.file, e.function, e.mutant, 1, line_of(text, place.from)});
+    added = std::regex_replace(added, std::regex("\\bMUTANT\\b"),
+                               "::sluice::mutants::out(" + std::to_string(ids[e.mutant]) + ")");
+  }
+  const Range whole = e.how == "replace" ? place : statement_around(code, place);
+  if (e.how == "before") {
+    text.insert(whole.from, added + " ");
+  } else if (e.how == "after") {
+    text.insert(whole.to, " " + added);
+  } else {
+    const auto lines = line_of(text, whole.to) - line_of(text, whole.from);
+    text.replace(whole.from, whole.to - whole.from, added + std::string(static_cast<std::size_t>(lines), '\n'));
+  }
 }
 
 // ---- mutants made mechanically
 
 class File {
  public:
-  File(std::string name, std::string original, std::string changed)
-      : name_(std::move(name)), text_(std::move(changed)), code_(code_of(text_)) {
-    std::istringstream in(original);
-    for (std::string line; std::getline(in, line);) lines_.push_back(trimmed(line));
-  }
+  File(std::string name, std::string text)
+      : name_(std::move(name)), text_(std::move(text)), code_(code_of(text_)), functions_(functions_of(code_)) {}
 
   std::string rewritten() {
     atomics();
@@ -161,14 +151,11 @@ class File {
     std::string what;
   };
 
-  std::size_t line_of(std::size_t at) const {
-    return 1 +
-           static_cast<std::size_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
-  }
   std::string site(const std::string& kind, const std::string& detail, std::size_t at) {
-    const std::size_t line = line_of(at);
-    sites.push_back({kind, name_, detail, line, lines_.at(line - 1)});
-    return std::to_string(sites.size() - 1);
+    std::string function;
+    for (const Function& f : functions_)
+      if (f.from <= at && at < f.to) function = f.name;
+    return std::to_string(add_site({kind, name_, function, detail, 1, line_of(text_, at)}));
   }
   void insert(std::size_t at, std::string what) { inserts_.push_back({at, std::move(what)}); }
   /// What closes comes before what opens at the same place, and inner before outer.
@@ -178,16 +165,10 @@ class File {
   }
 
   std::size_t closing(std::size_t open) const {
-    int depth = 0;
-    for (std::size_t i = open; i < code_.size(); ++i) {
-      if (std::string("([{").find(code_[i]) != std::string::npos) ++depth;
-      if (std::string(")]}").find(code_[i]) != std::string::npos && --depth == 0) return i;
-    }
-    fail(name_ + ": a bracket that never closes");
+    const std::size_t close = mutants::closing(code_, open);
+    if (close == std::string::npos) fail(name_ + ": a bracket that never closes");
+    return close;
   }
-  struct Range {
-    std::size_t from, to;
-  };
   std::vector<Range> arguments(std::size_t open) const {
     std::vector<Range> found;
     const std::size_t close = closing(open);
@@ -197,7 +178,7 @@ class File {
         std::size_t first = from, last = i;
         while (first < last && std::isspace(static_cast<unsigned char>(code_[first]))) ++first;
         while (last > first && std::isspace(static_cast<unsigned char>(code_[last - 1]))) --last;
-        if (first < last) found.push_back({first, last});
+        if (first < last) found.push_back({first, last, 1});
         from = i + 1;
       } else if (std::string("([{").find(code_[i]) != std::string::npos) {
         i = closing(i);
@@ -232,6 +213,17 @@ class File {
     }
     return i;
   }
+  /// The name of what an operation is called on, which ends before `end`: "drainers" of lane.drainers[i].
+  std::string object_before(std::size_t end) const {
+    int depth = 0;
+    while (end > 0 && (depth > 0 || code_[end - 1] == ')' || code_[end - 1] == ']')) {
+      --end;
+      depth += (code_[end] == ')' || code_[end] == ']') - (code_[end] == '(' || code_[end] == '[');
+    }
+    std::size_t start = end;
+    while (start > 0 && of_word(code_[start - 1])) --start;
+    return code_.substr(start, end - start);
+  }
   /// Does a statement begin here?
   bool begins_statement(std::size_t at) const {
     std::size_t i = at;
@@ -253,7 +245,7 @@ class File {
         R"((\.|->)(load|store|exchange|fetch_add|fetch_sub|fetch_or|fetch_and|compare_exchange_strong|compare_exchange_weak)\()",
         [&](const std::smatch& m) {
           const auto at = static_cast<std::size_t>(m.position());
-          const std::string name = m[2];
+          const std::string name = m[2], whole = object_before(at) + "." + name;
           const std::size_t open = at + static_cast<std::size_t>(m.length()) - 1, close = closing(open);
           const std::vector<Range> given = arguments(open);
           int orders = 0;
@@ -261,21 +253,21 @@ class File {
             if (text(r).find("hand::") != std::string::npos) return;
             if (!text(r).starts_with("std::memory_order_")) continue;
             const bool failure = orders++ > 0;
-            const std::string what = failure ? "failure of " + name : name;
+            const std::string what = failure ? "failure of " + whole : whole;
             wrap(r.from, r.to,
                  "::sluice::mutants::order(" + site("order", what + " " + text(r).substr(18), r.from) + ", ", ")");
           }
           if (orders == 0)
             inserts_.insert(inserts_.begin(),
                             {close, std::string(given.empty() ? "" : ", ") + "::sluice::mutants::order(" +
-                                        site("order", name + " seq_cst", at) + ", std::memory_order_seq_cst)"});
+                                        site("order", whole + " seq_cst", at) + ", std::memory_order_seq_cst)"});
           if (name.starts_with("fetch_"))
             wrap(given.front().from, given.front().to,
-                 "::sluice::mutants::amount(" + site("count", name, given.front().from) + ", ", ")");
+                 "::sluice::mutants::amount(" + site("count", whole, given.front().from) + ", ", ")");
           if (name == "store") {
             const std::size_t from = expression_start(at);
             const bool mark = text_.substr(from, at - from).ends_with("mark");
-            leave_out(mark ? "poison" : "store", "store", from, close + 1);
+            leave_out(mark ? "poison" : "store", whole, from, close + 1);
           }
         });
   }
@@ -325,7 +317,7 @@ class File {
   }
 
   std::string name_, text_, code_;
-  std::vector<std::string> lines_;
+  std::vector<Function> functions_;
   std::vector<Insert> inserts_;
 };
 
@@ -343,58 +335,76 @@ void replace_if_new(const std::filesystem::path& path, const std::string& text) 
   std::ofstream(path, std::ios::binary) << text;
 }
 
-}  // namespace
-
-int main(int count, char** words) {
-  if (count != 4) fail("rewrite SOURCES BY_HAND OUT");
-  const std::filesystem::path source = words[1], out = words[3], headers = out / "sluice/engine/detail";
-  std::filesystem::create_directories(headers);
-  std::map<std::string, std::string> original, changed;
-  for (const char* file : kFiles) changed[file] = original[file] = slurp(source / file);
-
-  std::map<std::string, std::size_t> ids;
-  for (Change& c : read_by_hand(words[2])) {
-    if (!changed.count(c.file)) fail("by_hand.txt: no such file: " + c.file);
-    std::string& text = changed[c.file];
-    std::size_t length = 0;
-    const std::size_t at = find_lines(text, c.before, &length);
-    if (at == std::string::npos)
-      fail("by_hand.txt, " + (c.name.empty() ? std::string("harness") : c.name) + ": not in " + c.file +
-           " any more:\n" + c.before);
-    const std::string old = text.substr(at, length);
-    if (!c.name.empty()) {
-      if (!ids.count(c.name)) {
-        ids[c.name] = sites.size();
-        const auto line =
-            static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
-        sites.push_back({"by hand", c.file, c.name, line + 1, c.name});
-      }
-      const std::regex word("\\bMUTANT\\b");
-      c.after = std::regex_replace(c.after, word, "::sluice::mutants::out(" + std::to_string(ids[c.name]) + ")");
-    }
-    std::string replacement = c.after;
-    replacement += std::string(static_cast<std::size_t>(std::count(old.begin(), old.end(), '\n')), '\n');
-    text.replace(at, length, replacement);
+/// The headers, changed; fills `sites`.
+std::map<std::string, std::string> rewrite(const std::filesystem::path& source, const std::filesystem::path& by_hand) {
+  std::map<std::string, std::string> changed;
+  for (const auto& entry : std::filesystem::directory_iterator(source)) {
+    const std::string file = entry.path().filename();
+    if (kOtherFiles.count(file) || (file.starts_with("core") && file.ends_with(".h"))) changed[file] = slurp(entry);
   }
-
-  for (const char* file : kFiles) {
-    std::string text = changed[file];
+  std::map<std::string, std::size_t> ids;
+  for (const Edit& e : read_by_hand(by_hand)) {
+    if (changed.count(e.file)) {
+      make(e, changed[e.file], ids);
+    } else {
+      add_site({"missing", e.file, e.function, "by_hand.txt names a file that is not there"});
+    }
+  }
+  for (auto& [file, text] : changed) {
     if (std::find_if(std::begin(kOnlyByHand), std::end(kOnlyByHand),
                      [&](const char* f) { return std::string(f) == file; }) == std::end(kOnlyByHand))
-      text = File(file, original[file], text).rewritten();
+      text = File(file, text).rewritten();
     const std::string marker = "#pragma once\n";
     const std::size_t at = text.find(marker);
-    if (at == std::string::npos) fail(std::string(file) + " has no #pragma once");
-    text.insert(at,
-                "#include \"chosen.h\"\n#include \"end_check.h\"\n#line " +
-                    std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n')) +
-                    " \"" + file + "\"\n");
-    replace_if_new(headers / file, text);
+    if (at == std::string::npos) fail(file + " has no #pragma once");
+    text.insert(at, "#include \"chosen.h\"\n#include \"end_check.h\"\n#line " + std::to_string(line_of(text, at)) +
+                        " \"" + file + "\"\n");
   }
+  return changed;
+}
+
+/// All that the two lists name is there. (Whether an equivalent is needed, a whole run of mutants_main tells.)
+int check(const std::filesystem::path& equivalents) {
+  int wrong = 0;
+  std::set<std::string> names;
+  for (const Site& s : sites) {
+    if (s.kind == "missing") std::printf("%s\n", s.named(s.detail).c_str()), ++wrong;
+    std::vector<Change> left = changes_of(s);
+    if (s.kind == "order" && !left.empty()) names.insert(s.named(to_order(s, written_at(s), Order::relaxed).what));
+    while (!left.empty()) {
+      const Change c = left.back();
+      left.pop_back();
+      names.insert(s.named(c.what));
+      if (!c.order) continue;
+      for (Change& weaker : changes_of(s, &c.weaker)) left.push_back(std::move(weaker));
+    }
+  }
+  for (const auto& [name, argument] : read_equivalents(equivalents)) {
+    if (names.count(name) && !argument.empty()) continue;
+    std::printf("equivalent.txt %s: %s\n", argument.empty() ? "has no argument for" : "names what is not there",
+                name.c_str());
+    ++wrong;
+  }
+  std::printf("%zu places to change, %d names of none\n", sites.size(), wrong);
+  return wrong ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace sluice::mutants
+
+int main(int count, char** words) {
+  using namespace sluice::mutants;
+  const bool only_check = count == 5 && std::string(words[3]) == "--check";
+  if (count != 4 && !only_check) fail("rewrite SOURCES BY_HAND OUT, or rewrite SOURCES BY_HAND --check EQUIVALENT");
+  const std::map<std::string, std::string> changed = rewrite(words[1], words[2]);
+  if (only_check) return check(words[4]);
+  const std::filesystem::path out = words[3], headers = out / "sluice/engine/detail";
+  std::filesystem::create_directories(headers);
+  for (const auto& [file, text] : changed) replace_if_new(headers / file, text);
   std::string table;
   for (const Site& s : sites)
-    table += "{" + quoted(s.kind) + ", " + quoted(s.file) + ", " + std::to_string(s.line) + ", " + quoted(s.detail) +
-             ", " + quoted(s.text) + "},\n";
+    table += "{" + quoted(s.kind) + ", " + quoted(s.file) + ", " + quoted(s.function) + ", " + quoted(s.detail) + ", " +
+             std::to_string(s.nth) + ", " + std::to_string(s.line) + "},\n";
   replace_if_new(out / "sites.inc", table);
   std::printf("%zu sites\n", sites.size());
 }

@@ -126,14 +126,14 @@ TEST(Files, ArraysComeBack) {
 TEST(Devices, ArraysMoveBetweenThem) {
   TestEngine test(2, 2);
   const NDArray x = arange(0, 4, 1, DType::f32);
-  const NDArray y = x.to(cpu(1));
-  EXPECT_EQ(y.device(), cpu(1));
+  const NDArray y = x.to(test::device(1));
+  EXPECT_EQ(y.device(), test::device(1));
   EXPECT_EQ(y.to_vector<float>(), x.to_vector<float>());
-  EXPECT_EQ((y + 1).device(), cpu(1));
+  EXPECT_EQ((y + 1).device(), test::device(1));
   EXPECT_THROW(x + y, ArrayError);
   {
-    const DeviceScope scope(cpu(1));
-    EXPECT_EQ(zeros({2}).device(), cpu(1));
+    const DeviceScope scope(test::device(1));
+    EXPECT_EQ(zeros({2}).device(), test::device(1));
   }
   const NDArray z = zeros({4});
   z.assign(y * 2);

@@ -71,9 +71,9 @@ TEST(Checkpoint, StateIsOptionalAndNamesArePyTorchs) {
   EXPECT_EQ(file.tensors.size(), 4u + 12u);
 
   Model other(2);
-  other.net.to(cpu(1));
+  other.net.to(test::device(1));
   EXPECT_TRUE(load_checkpoint(path, other.net.parameters()).empty());
-  EXPECT_EQ(other.net.parameters()[0].value->device(), cpu(1));
+  EXPECT_EQ(other.net.parameters()[0].value->device(), test::device(1));
   EXPECT_EQ(other.net.parameters()[0].value->to_bytes(), model.net.parameters()[0].value->to_bytes());
 }
 

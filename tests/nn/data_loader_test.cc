@@ -133,6 +133,7 @@ TEST(DataLoader, PixelsHaveTheRightBits) {
 
 TEST(DataLoader, TakesArraysOfAnyNumbers) {
   TestEngine engine;
+  const DeviceScope scope(cpu(0));
   const NDArray data = from({-1.5f, 2.f, 3.f, 4.f}, {2, 2}), targets = from({0.5, 1.5}, {2, 1});
   DataLoader loader(data, targets, {.batch = 2, .dtype = DType::f64, .scale = 1, .mean = 1});
   for (auto [x, y] : loader) {
@@ -148,10 +149,10 @@ TEST(DataLoader, TakesArraysOfAnyNumbers) {
 
 TEST(DataLoader, PutsBatchesOnTheirDevices) {
   TestEngine engine({.threads = 2, .logical_cpus = 3});
-  DataLoader loader(pixels(), labels(), {.batch = 8, .device = cpu(1), .label_device = cpu(2)});
+  DataLoader loader(pixels(), labels(), {.batch = 8, .device = test::device(1), .label_device = test::device(2)});
   for (auto [x, y] : loader) {
-    EXPECT_EQ(x.device(), cpu(1));
-    EXPECT_EQ(y.device(), cpu(2));
+    EXPECT_EQ(x.device(), test::device(1));
+    EXPECT_EQ(y.device(), test::device(2));
   }
   engine->wait_all();
 }

@@ -170,14 +170,14 @@ TEST(Layers, ToMovesParametersAndTheirGradients) {
   Sequential net{Linear(3, 2, stream), Linear(2, 2, stream)};
   net.slice(1, 2).layer(0).parameters()[0].value->set_grad(ones({2, 2}));
   const auto before = net.parameters()[0].value->to_bytes();
-  net.to(cpu(1));
+  net.to(test::device(1));
   for (const NamedParameter& p : net.parameters()) {
-    EXPECT_EQ(p.value->device(), cpu(1)) << p.name;
+    EXPECT_EQ(p.value->device(), test::device(1)) << p.name;
     EXPECT_TRUE(p.value->requires_grad()) << p.name;
   }
   EXPECT_EQ(net.parameters()[0].value->to_bytes(), before);
-  EXPECT_EQ(net.parameters()[2].value->grad().device(), cpu(1));
-  sum(net(zeros({1, 3}).to(cpu(1)))).backward();
+  EXPECT_EQ(net.parameters()[2].value->grad().device(), test::device(1));
+  sum(net(zeros({1, 3}).to(test::device(1)))).backward();
   EXPECT_EQ(net.parameters()[2].value->grad().shape(), (Dims{2, 2}));
 }
 

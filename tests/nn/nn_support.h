@@ -9,24 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "../support/devices.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/nn/nn.h"
 #include "sluice/sluice.h"
 
 namespace sluice::test {
 
-/// An engine that new arrays belong to while this lives. Arrays must go first: declare it before them.
-class TestEngine {
+class TestEngine : public DefaultEngine {
  public:
-  explicit TestEngine(const EngineOptions& options = {.threads = 2}) : engine_(options) {
-    engine_.on_unobserved_error([](const ErrorRoot&) {});
-    set_default_engine(&engine_);
+  explicit TestEngine(const EngineOptions& options = {.threads = 2}) : DefaultEngine(options) {
+    engine().on_unobserved_error([](const ErrorRoot&) {});
   }
-  ~TestEngine() { set_default_engine(nullptr); }
-  Engine* operator->() { return &engine_; }
-
- private:
-  Engine engine_;
+  Engine* operator->() { return &engine(); }
 };
 
 /// x, but by an operation that fails.

@@ -101,7 +101,7 @@ TEST(Optimizers, ManyParametersOnTwoDevicesStepAsOneDoesAlone) {
     std::vector<NDArray> alone;
     for (int i = 0; i < 21; ++i) {  // more than fit one operation
       const NDArray w = made_up({kCount}, static_cast<std::uint64_t>(i));
-      list.push_back({std::to_string(i), w.copy().to(cpu(i % 2)).with_grad()});
+      list.push_back({std::to_string(i), w.copy().to(test::device(i % 2)).with_grad()});
       alone.push_back(w.copy().with_grad());
     }
     Adam together(list, {.lr = 0.01, .gate = gate});
@@ -136,7 +136,7 @@ TEST(Optimizers, UseThatCannotBeRightThrowsAtTheCall) {
 
 /// A two-layer network, its optimiser, and a training step that may go wrong.
 struct Training {
-  explicit Training(bool adam, Device upper = cpu(0), bool gate = true) {
+  explicit Training(bool adam, Device upper = test::device(0), bool gate = true) {
     RandomStream stream(4);
     net.push_back(Linear(6, 5, stream, true, true));
     net.push_back(Linear(5, 3, stream));
@@ -197,25 +197,25 @@ void expect_bad_batch_leaves_no_trace(bool adam, Device upper) {
 
 TEST(BadBatch, LeavesNoTrace) {
   TestEngine engine;
-  expect_bad_batch_leaves_no_trace(false, cpu(0));
-  expect_bad_batch_leaves_no_trace(true, cpu(0));
+  expect_bad_batch_leaves_no_trace(false, test::device(0));
+  expect_bad_batch_leaves_no_trace(true, test::device(0));
 }
 
 TEST(BadBatch, LeavesNoTraceAcrossDevices) {
   TestEngine engine({.threads = 2, .logical_cpus = 2});
-  expect_bad_batch_leaves_no_trace(false, cpu(1));
-  expect_bad_batch_leaves_no_trace(true, cpu(1));
+  expect_bad_batch_leaves_no_trace(false, test::device(1));
+  expect_bad_batch_leaves_no_trace(true, test::device(1));
 }
 
 TEST(BadBatch, LeavesNoTraceInSerialMode) {
   TestEngine engine({.mode = EngineMode::serial, .mode_given = true});
-  expect_bad_batch_leaves_no_trace(true, cpu(0));
+  expect_bad_batch_leaves_no_trace(true, test::device(0));
 }
 
 TEST(BadBatch, OneBadGradientStopsAllParametersBehindTheGate) {
   TestEngine engine({.threads = 2, .logical_cpus = 2});
   for (const bool gate : {true, false}) {
-    const NDArray a = made_up({4}, 1).with_grad(), b = made_up({4}, 2).to(cpu(1)).with_grad();
+    const NDArray a = made_up({4}, 1).with_grad(), b = made_up({4}, 2).to(test::device(1)).with_grad();
     Sgd sgd({a, b}, {.lr = 1, .gate = gate});
     a.set_grad(broken(a.detach()));
     b.set_grad(b.detach().copy());
@@ -235,9 +235,36 @@ TEST(BadBatch, OneBadGradientStopsAllParametersBehindTheGate) {
   }
 }
 
+TEST(BadBatch, ABadStateStopsAllParametersBehindTheGate) {
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
+  const NDArray a = made_up({4}, 1).with_grad(), b = made_up({4}, 2).to(test::device(1)).with_grad();
+  Sgd sgd({a, b}, {.lr = 1, .momentum = 0.5});
+  for (const NDArray& w : {a, b}) w.set_grad(w.detach().copy());
+  push_op([](ArrayContext&) { throw std::runtime_error("bad state"); }, {}, {sgd.state()[0].value}, {.name = "broken"});
+  sgd.step();
+  EXPECT_THROW(a.wait(), Error);
+  EXPECT_THROW(b.wait(), Error) << "b would have stepped alone";
+  sgd.recover();
+  EXPECT_EQ(b.to_bytes(), made_up({4}, 2).to_bytes());
+}
+
+TEST(Optimizers, AdamCountsStepsOnTheParametersDevice) {
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
+  const NDArray w = made_up({4}, 1).to(test::device(1)).with_grad();
+  Adam adam({w}, {});
+  const NamedArray count = adam.state().back();
+  EXPECT_EQ(count.name, "0.step");
+  EXPECT_EQ(count.value.device(), test::device(1));
+  for (std::int64_t t = 1; t <= 3; ++t) {
+    w.set_grad(w.detach().copy());
+    adam.step();
+    EXPECT_EQ(count.value.item<std::int64_t>(), t);
+  }
+}
+
 TEST(BadBatch, CancellingStopsAllParametersOrNone) {
   TestEngine engine({.threads = 2, .logical_cpus = 2});
-  const NDArray a = made_up({4}, 1).with_grad(), b = made_up({4}, 2).to(cpu(1)).with_grad();
+  const NDArray a = made_up({4}, 1).with_grad(), b = made_up({4}, 2).to(test::device(1)).with_grad();
   Sgd sgd({a, b}, {.lr = 1});
   const auto set_gradients = [&] {
     for (const NDArray& w : {a, b}) w.set_grad(w.detach().copy());

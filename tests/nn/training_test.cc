@@ -79,14 +79,16 @@ TEST(Training, StepsAreThoseOfAPlainLoop) {
 }
 
 /// The weights' bytes after an epoch of a small convolutional network, all parts of nn/ together.
-std::string train(int threads) {
+std::string train(int threads, Device device = test::device()) {
   TestEngine engine({.threads = threads});
+  const DeviceScope scope(device);
   constexpr std::int64_t kImages = 48;
   HostTensor images{DType::u8, {kImages, 12, 12}, {}}, labels{DType::u8, {kImages}, {}};
   for (const double v : numbers(images.count(), 5)) images.bytes.push_back(static_cast<std::byte>(127.5 + 127 * v));
   for (int i = 0; i < kImages; ++i) labels.bytes.push_back(static_cast<std::byte>(i % 4));
-  DataLoader loader(std::move(images), std::move(labels),
-                    {.batch = 10, .shuffle = true, .seed = 3, .sample_shape = {1, 12, 12}});
+  DataLoader loader(
+      std::move(images), std::move(labels),
+      {.batch = 10, .shuffle = true, .seed = 3, .sample_shape = {1, 12, 12}, .device = device, .label_device = device});
 
   RandomStream stream(8);
   Sequential net{Conv2d(1, 6, 3, stream, {.relu = true}), MaxPool2d(2), Flatten(), Linear(150, 32, stream, true, true),
@@ -108,6 +110,11 @@ TEST(Training, BitsDoNotDependOnThreads) {
   const std::string one = train(1);
   EXPECT_TRUE(train(2) == one);
   EXPECT_TRUE(train(4) == one);
+}
+
+TEST(Training, AnyDeviceHasTheBitsOfTheSameKernelsOnTheCpu) {
+  const KernelRankLimit reference_only(0);
+  EXPECT_TRUE(train(2) == train(2, cpu(0)));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/devices.h"
 #include "sluice/sluice.h"
 
 namespace sluice::testing {

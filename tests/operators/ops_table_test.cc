@@ -61,6 +61,24 @@ TEST_P(Operators, CpuForwardAndBackwardEqualTheReference) {
   }
 }
 
+TEST_P(Operators, AnyDeviceHasTheBitsOfTheReferenceOnTheCpu) {
+  const OperatorCase& c = GetParam();
+  const KernelRankLimit reference_only(0);
+  for (DType dtype : {DType::f32, DType::f64}) {
+    const auto run = [&](Device device) {
+      const DeviceScope scope(device);
+      Arrays inputs = with_gradients(make_inputs(c, dtype));
+      const NDArray y = c.call(inputs);
+      std::vector<std::vector<std::byte>> results{y.to_bytes()};
+      if (!c.gradient) return results;
+      sum(y * weights_like(y)).backward();
+      for (const NDArray& x : inputs) results.push_back(x.grad().to_bytes());
+      return results;
+    };
+    EXPECT_TRUE(run(test::device()) == run(cpu(0))) << c.name << ", " << name_of(dtype);
+  }
+}
+
 /// The largest difference between gradients and central differences of f, relative.
 void check_gradients(const OperatorCase& c, const std::function<NDArray(const Arrays&)>& f, const std::string& what) {
   Arrays inputs = with_gradients(make_inputs(c, DType::f64));

@@ -7,6 +7,7 @@
 #include <latch>
 #include <map>
 
+#include "../support/devices.h"
 #include "sluice/autograd/autograd.h"
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"
@@ -15,12 +16,10 @@
 namespace sluice {
 namespace {
 
-struct TestEngine {
-  explicit TestEngine(int devices, int threads = 2) : engine({.threads = threads, .logical_cpus = devices}) {
-    set_default_engine(&engine);
-  }
-  ~TestEngine() { set_default_engine(nullptr); }
-  Engine engine;
+struct TestEngine : test::DefaultEngine {
+  explicit TestEngine(int devices, int threads = 2)
+      : DefaultEngine({.threads = threads, .logical_cpus = devices}), engine(DefaultEngine::engine()) {}
+  Engine& engine;
 };
 
 /// A small network of seven layers, the same for the same seed.
@@ -49,7 +48,7 @@ std::vector<parallel::Stage> make_stages(const std::vector<ModulePtr>& layers, i
   for (int i = 0; i < stages; ++i)
     result.push_back({std::make_shared<Sequential>(
                           whole.slice(cut[static_cast<std::size_t>(i)], cut[static_cast<std::size_t>(i) + 1])),
-                      cpu(i)});
+                      test::device(i)});
   return result;
 }
 
@@ -264,8 +263,8 @@ TEST(Pipeline, AFailedStageReachesTheWaiterAndTrainingGoesOn) {
 TEST(Pipeline, BadUseIsRefusedInOneLine) {
   TestEngine many(2);
   EXPECT_THROW(parallel::Pipeline(std::vector<parallel::Stage>{}), UsageError);
-  EXPECT_THROW(parallel::Pipeline({{nullptr, cpu(0)}}), UsageError);
-  EXPECT_THROW(parallel::Pipeline({{std::make_shared<Flatten>(), cpu(2)}}), UsageError);
+  EXPECT_THROW(parallel::Pipeline({{nullptr, test::device(0)}}), UsageError);
+  EXPECT_THROW(parallel::Pipeline({{std::make_shared<Flatten>(), test::device(2)}}), UsageError);
   parallel::Pipeline net(make_stages(make_layers(1), 2));
   const Data data = make_data(8, 1);
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 9}), ArrayError);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "../support/devices.h"
 #include "sluice/autograd/autograd.h"
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"
@@ -13,10 +14,8 @@
 namespace sluice {
 namespace {
 
-struct TestEngine {
-  explicit TestEngine(int devices) : engine({.threads = 2, .logical_cpus = devices}) { set_default_engine(&engine); }
-  ~TestEngine() { set_default_engine(nullptr); }
-  Engine engine;
+struct TestEngine : test::DefaultEngine {
+  explicit TestEngine(int devices) : DefaultEngine({.threads = 2, .logical_cpus = devices}) {}
 };
 
 /// The largest difference, relative to the largest element.
@@ -34,18 +33,18 @@ double difference(const NDArray& a, const NDArray& b) {
 NDArray rows(const std::vector<NDArray>& parts, int axis, bool gradients) {
   NoGrad no_grad;
   std::vector<NDArray> here;
-  for (const NDArray& p : parts) here.push_back((gradients ? p.grad() : p).to(cpu(0)));
+  for (const NDArray& p : parts) here.push_back((gradients ? p.grad() : p).to(test::device(0)));
   return concat(here, axis);
 }
 
 TEST(AllReduce, SumsInTheOrderOfRanksOnEveryRankAndSoDoesItsGradient) {
   TestEngine many(3);
-  const parallel::Communicator group({cpu(0), cpu(1), cpu(2)});
+  const parallel::Communicator group({test::device(0), test::device(1), test::device(2)});
   RandomStream random(21);
   std::vector<NDArray> parts, seeds;
   for (int r = 0; r < 3; ++r) {
-    parts.push_back(normal({4, 5}, random).to(cpu(r)).with_grad());
-    seeds.push_back(normal({4, 5}, random).to(cpu(r)));
+    parts.push_back(normal({4, 5}, random).to(test::device(r)).with_grad());
+    seeds.push_back(normal({4, 5}, random).to(test::device(r)));
   }
   const std::vector<NDArray> sums = parallel::all_reduce(group, parts);
   ASSERT_EQ(sums.size(), 3U);
@@ -54,7 +53,7 @@ TEST(AllReduce, SumsInTheOrderOfRanksOnEveryRankAndSoDoesItsGradient) {
   for (std::size_t i = 0; i < a.size(); ++i) expected.push_back((a[i] + b[i]) + c[i]);
   for (int r = 0; r < 3; ++r) {
     EXPECT_EQ(sums[static_cast<std::size_t>(r)].to_vector<float>(), expected) << "rank " << r;
-    EXPECT_EQ(sums[static_cast<std::size_t>(r)].device(), cpu(r));
+    EXPECT_EQ(sums[static_cast<std::size_t>(r)].device(), test::device(r));
   }
   backward(sums, seeds);
   const auto ga = seeds[0].to_vector<float>(), gb = seeds[1].to_vector<float>(), gc = seeds[2].to_vector<float>();
@@ -66,14 +65,15 @@ TEST(AllReduce, SumsInTheOrderOfRanksOnEveryRankAndSoDoesItsGradient) {
 
 TEST(AllReduce, RefusesWhatDoesNotFit) {
   TestEngine many(2);
-  const parallel::Communicator group({cpu(0), cpu(1)});
+  const parallel::Communicator group({test::device(0), test::device(1)});
   const NDArray a = ones({2, 3});
-  const NDArray b = ones({2, 3}).to(cpu(1));
-  const NDArray other = ones({3, 2}).to(cpu(1));
+  const NDArray b = ones({2, 3}).to(test::device(1));
+  const NDArray other = ones({3, 2}).to(test::device(1));
   EXPECT_THROW(parallel::all_reduce(group, std::vector<NDArray>{a}), ArrayError);
   EXPECT_THROW(parallel::all_reduce(group, std::vector<NDArray>{a, other}), ArrayError);
   EXPECT_THROW(parallel::all_reduce(group, std::vector<NDArray>{b, a}), ArrayError);
-  EXPECT_THROW(parallel::all_reduce(group, std::vector<NDArray>{a, ones({2, 3}, DType::f64).to(cpu(1))}), ArrayError);
+  EXPECT_THROW(parallel::all_reduce(group, std::vector<NDArray>{a, ones({2, 3}, DType::f64).to(test::device(1))}),
+               ArrayError);
   EXPECT_THROW(parallel::Communicator({}), UsageError);
   EXPECT_EQ(parallel::all_reduce(group, std::vector<NDArray>{a, b})[1].to_vector<float>(), std::vector<float>(6, 2.0F));
 }
@@ -83,7 +83,7 @@ TEST(Sharded, MatchesWholeLayersForwardAndBackward) {
     SCOPED_TRACE(testing::Message() << ranks << " ranks");
     TestEngine many(ranks);
     std::vector<Device> devices;
-    for (int r = 0; r < ranks; ++r) devices.push_back(cpu(r));
+    for (int r = 0; r < ranks; ++r) devices.push_back(test::device(r));
     RandomStream for_whole(31), for_shards(31), random(32);
     Sequential whole{Linear(37, 24, for_whole, true, true), Linear(24, 7, for_whole)};
     parallel::ShardedMlp sharded(37, 24, 7, parallel::Communicator(devices), for_shards);
@@ -109,7 +109,7 @@ TEST(Sharded, TrainsLikeWholeLayersOverAHundredSteps) {
   const auto losses = [](int ranks) {
     TestEngine many(ranks);
     std::vector<Device> devices;
-    for (int r = 0; r < ranks; ++r) devices.push_back(cpu(r));
+    for (int r = 0; r < ranks; ++r) devices.push_back(test::device(r));
     RandomStream random(41), data(42);
     parallel::ShardedMlp net(20, 16, 4, parallel::Communicator(devices), random);
     Sgd sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -131,10 +131,10 @@ TEST(Sharded, TrainsLikeWholeLayersOverAHundredSteps) {
 TEST(Sharded, RefusesUnitsThatDoNotDivide) {
   TestEngine many(2);
   RandomStream random(1);
-  const parallel::Communicator group({cpu(0), cpu(1)});
+  const parallel::Communicator group({test::device(0), test::device(1)});
   EXPECT_THROW(parallel::ShardedMlp(8, 7, 3, group, random), UsageError);
   parallel::ShardedMlp fits(8, 6, 3, group, random);
-  EXPECT_THROW(fits.to(cpu(1)), UsageError);
+  EXPECT_THROW(fits.to(test::device(1)), UsageError);
 }
 
 }  // namespace

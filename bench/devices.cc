@@ -1,0 +1,85 @@
+// What a device with streams costs the host: a chain of ops whose bodies do nothing, on a CPU lane and on a lane of the
+// null provider, in turns. The lane's part and the pusher's are timed apart: the first op holds the lane until all are
+// pushed.
+//
+//   bench_devices [ROUNDS [OPS]]        [15 rounds, 100,000 ops]
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+#include "sluice/resources/providers/null.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point begin) { return std::chrono::duration<double, std::nano>(Clock::now() - begin).count(); }
+
+struct Cost {
+  double push = 0, lane = 0, end = 0;  ///< ns per op; `end`: from the first op's release to the end of the last
+};
+
+/// `variables`: 1 is one chain, more are as many chains in turns.
+Cost chain(sluice::Engine& engine, sluice::Place place, int ops, int variables) {
+  std::vector<sluice::Variable> v;
+  for (int i = 0; i < variables; ++i) v.push_back(engine.variable());
+  std::atomic<bool> go{false};
+  Clock::time_point last;
+  std::vector<sluice::Access> all;
+  for (auto& x : v) all.push_back(sluice::update(x));
+  engine.push(
+      [&] {
+        while (!go.load(std::memory_order_acquire)) {
+        }
+      },
+      all, {.on = place});
+  Cost cost;
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < ops; ++i)
+    engine.push([] {}, {sluice::update(v[static_cast<std::size_t>(i % variables)])}, {.on = place});
+  cost.push = since(begin) / ops;
+  engine.push([&last] { last = Clock::now(); }, all, {.on = place});
+  begin = Clock::now();
+  go.store(true, std::memory_order_release);
+  engine.wait_all({.help = false});
+  cost.end = since(begin) / ops;
+  cost.lane = std::chrono::duration<double, std::nano>(last - begin).count() / ops;
+  return cost;
+}
+
+double median(std::vector<double> x, double at = 0.5) {
+  std::sort(x.begin(), x.end());
+  return x[static_cast<std::size_t>(at * static_cast<double>(x.size() - 1))];
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const int rounds = count > 1 ? std::atoi(words[1]) : 15, ops = count > 2 ? std::atoi(words[2]) : 100'000;
+  sluice::Engine engine(
+      {.mode_given = true, .threads = 1, .providers = {sluice::null_devices(1)}, .max_ops = 1u << 18});
+  std::printf("%-10s %-8s %28s %28s %28s\n", "variables", "lane", "push, ns (quartiles)", "lane, ns (quartiles)",
+              "until over, ns (quartiles)");
+  for (const int variables : {1, 64}) {
+    const sluice::Place places[] = {sluice::cpu(0), sluice::null(0)};
+    std::vector<double> push[2], lane[2], end[2];
+    for (int i = 0; i <= rounds; ++i)
+      for (int k = 0; k < 2; ++k) {
+        const Cost cost = chain(engine, places[k], ops, variables);
+        if (i == 0) continue;  // warm
+        push[k].push_back(cost.push), lane[k].push_back(cost.lane), end[k].push_back(cost.end);
+      }
+    for (int k = 0; k < 2; ++k) {
+      std::printf("%-10d %-8s", variables, k ? "null(0)" : "cpu(0)");
+      for (const auto* x : {&push[k], &lane[k], &end[k]})
+        std::printf("%10.1f (%6.1f to %6.1f)", median(*x), median(*x, 0.25), median(*x, 0.75));
+      std::printf("\n");
+    }
+  }
+  const sluice::LaneStats stats = engine.lane_stats(sluice::null(0));
+  std::printf("null(0): %llu ops, %llu points\n", static_cast<unsigned long long>(stats.issued),
+              static_cast<unsigned long long>(stats.points));
+}

@@ -1,0 +1,257 @@
+// Core<P>, circles: waits that can never end, because what they wait for stands behind the op that they are in.
+//
+// All threads that are blocked in such waits stand in one list, and who leaves it needs the list's mutex. So while a
+// thread that looks has the mutex no op is over in whose body somebody is blocked, told or not, and no Borrow that such
+// a thread holds is released: these ops, and all that stand behind them in the chains of their variables, stay where
+// they are. From them on the looker follows the chains and the list, and what it finds is certain, whatever else moves
+// in the engine. An op with a Completion is no exception: it is not over before its body has returned, whoever answers.
+//
+// A circle is complete when the last of its waits has begun, because what stands behind what is known from each push
+// on. So looks are wanted after a wait has begun, and seldom later. One look serves all waits.
+#pragma once
+
+#include <cstring>
+#include <new>
+#include <unordered_map>
+
+#include "sluice/engine/detail/circles.h"
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// A picture of what stands behind some ops that cannot be over while it lives. The core's blocked_mutex_ is held.
+template <class P>
+class Core<P>::Standing {
+ public:
+  explicit Standing(Core& core) : core_(core) {
+    for (Wait* w = core.blocked_waits_; w; w = w->next_blocked)
+      if (!w->ends && w->state.load(std::memory_order_acquire) == Wait::waiting) waits_.emplace(w->target, w);
+  }
+  Standing(const Standing&) = delete;
+  Standing& operator=(const Standing&) = delete;
+
+  /// Adds the op and all that stands behind it.
+  void follow(Op* op) {
+    node(op);
+    for (; seen_ < ops_.size(); ++seen_) visit(static_cast<int>(seen_));
+  }
+  /// Place of an op that stands behind one of those, or is one; else -1.
+  int find(std::uint64_t id) const {
+    const auto it = by_id_.find(id);
+    return it == by_id_.end() ? -1 : it->second;
+  }
+
+  /// Of each circle one wait gives up, the last to begin: its thread is told. False if there is none.
+  bool give_up() {
+    for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) for_held_up(*w, [this](Op* op) { follow(op); });
+    const std::vector<int> component = graph_.components();
+    const auto of = [&](int i) -> int { return component[static_cast<std::size_t>(i)]; };
+    std::unordered_set<int> broken;
+    for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) {
+      const int target = find(w->target);
+      if (target < 0 || w->ends || w->slot->blocked_wait != w) continue;  // another on its stack goes first
+      int from = -1;
+      for_held_up(*w, [&](Op* op) {
+        if (const int i = node(op); of(i) == of(target)) from = i;
+      });
+      if (from < 0 || broken.contains(of(from))) continue;
+      w->circle = tell(graph_.way(from, target));
+      std::uint32_t expected = Wait::waiting;
+      if (!w->state.compare_exchange_strong(expected, Wait::left, std::memory_order_acq_rel)) continue;
+      broken.insert(of(from));
+      w->parker.signal();
+    }
+    return !broken.empty();
+  }
+
+ private:
+  /// What cannot be over before this wait is: the op that it is in, those further down its stack (serial mode), and the
+  /// Borrows that its thread took there and has.
+  template <class F>
+  static void for_held_up(Wait& wait, F&& f) {
+    for (Wait* w = &wait; w; w = w->below)
+      if (w->inside) f(w->inside);
+    if (wait.slot->blocked_wait != &wait) return;
+    for (RareParts<P>* held = wait.slot->held; held; held = held->next_held) {
+      bool here = !held->taken_in;
+      for (Wait* w = &wait; w && !here; w = w->below) here = w->inside == held->taken_in;
+      if (here) f(held->held_op);  // else the op that took it has returned, and gave it to somebody
+    }
+  }
+
+  int node(Op* op) {
+    const auto [it, added] = nodes_.try_emplace(op, static_cast<int>(ops_.size()));
+    if (added) {
+      ops_.push_back(op);
+      by_id_.emplace(id_of(static_cast<const Op*>(op)), graph_.add());
+    }
+    return it->second;
+  }
+
+  void visit(int i) {
+    Op* const op = ops_[static_cast<std::size_t>(i)];
+    for (Token<P>& t : core_.tokens(op)) {
+      if (t.exclusive()) {
+        behind_alone(t, i);
+      } else if (Op* const next = next_alone(t)) {
+        graph_.connect(i, node(next));
+      }
+    }
+    const auto [first, last] = waits_.equal_range(id_of(static_cast<const Op*>(op)));
+    for (auto w = first; w != last; ++w)
+      for_held_up(*w->second, [&](Op* held_up) { graph_.connect(i, node(held_up)); });
+  }
+
+  /// The token behind it. One that stands behind an op which is not over is not retired.
+  static Token<P>* behind(const Token<P>& token) {
+    return token.state.load(std::memory_order_acquire) & kNext ? static_cast<Token<P>*>(token.next) : nullptr;
+  }
+  /// Behind an exclusive access: the reads up to the next exclusive one, or that, which waits for the reads.
+  void behind_alone(const Token<P>& token, int from) {
+    Token<P>* next = behind(token);
+    if (next && next->exclusive()) graph_.connect(from, node(next->op));
+    for (; next && !next->exclusive(); next = behind(*next)) graph_.connect(from, node(next->op));
+  }
+  /// Behind a read: the next exclusive access. The reads between may be over.
+  Op* next_alone(const Token<P>& token) {
+    std::vector<const Token<P>*> passed;
+    Op* found = nullptr;
+    for (const Token<P>* at = &token; at; at = behind(*at)) {
+      if (at->exclusive()) {
+        found = at->op;
+        break;
+      }
+      if (const auto known = next_alone_.find(at); known != next_alone_.end()) {
+        found = known->second;
+        break;
+      }
+      passed.push_back(at);
+    }
+    for (const Token<P>* at : passed) next_alone_[at] = found;
+    return found;
+  }
+
+  /// The way from what the wait holds up to what it waits for, told from its end.
+  std::string tell(const std::vector<int>& way) const {
+    static constexpr std::size_t kNamed = 6;
+    const auto at = [&](int i) -> const Op& { return *ops_[static_cast<std::size_t>(i)]; };
+    const Op& own = at(way.front());
+    std::string text =
+        own.kind == OpKind::borrow ? "a Borrow of its own thread" : "the op '" + std::string(own.name) + "' itself";
+    std::vector<int> between(way.rbegin(), way.rend() - 1);
+    if (!between.empty() && at(between.front()).kind != OpKind::body) between.erase(between.begin());  // its own record
+    for (std::size_t i = 0; i < between.size(); ++i) {
+      const Op& op = at(between[i]);
+      const char* const slash = std::strrchr(op.where.file_name(), '/');
+      text += i == 0 ? ", through " : i + 1 == between.size() ? " and " : ", ";
+      if (i == kNamed) return text + std::to_string(between.size() - i) + " more";
+      text += "'" + std::string(op.name) + "' (" + (slash ? slash + 1 : op.where.file_name()) + ":" +
+              std::to_string(op.where.line()) + ")";
+    }
+    return text;
+  }
+
+  Core& core_;
+  Graph graph_;  ///< from each op to those that cannot be over before it is
+  std::vector<Op*> ops_;
+  std::size_t seen_ = 0;  ///< of them, visited
+  std::unordered_map<const Op*, int> nodes_;
+  std::unordered_map<std::uint64_t, int> by_id_;
+  std::unordered_multimap<std::uint64_t, Wait*> waits_;  ///< by what they wait for
+  std::unordered_map<const Token<P>*, Op*> next_alone_;  ///< of reads
+};
+
+/// A thread that blocks in a wait which may never end is in the list as long as one lives; in serial mode also one
+/// whose wait `ends` when its time is over, because others may stand above it on its stack.
+template <class P>
+class Core<P>::Blockade {
+ public:
+  Blockade(Core& core, Wait& wait, std::uint64_t target, Slot<P>& slot, bool ends) : core_(core), wait_(wait) {
+    wait.target = target;
+    wait.ends = ends;
+    wait.slot = &slot;
+    if (core.in_op()) {
+      Operation* const operation = thread_state().operation;
+      wait.inside = seen_op(operation);
+      wait.answers = core.answers_later(operation);
+    }
+    std::lock_guard lock(core.blocked_mutex_);
+    wait.next_blocked = core.blocked_waits_;
+    if (wait.next_blocked) wait.next_blocked->before_blocked = &wait;
+    core.blocked_waits_ = &wait;
+    wait.below = std::exchange(slot.blocked_wait, &wait);
+    core.look_interval_ = core.tick();
+    const std::int64_t soon = std::max(P::now() + core.tick(), core.look_not_before_);
+    if (soon < core.next_look_.load(std::memory_order_relaxed)) core.next_look_.store(soon, std::memory_order_relaxed);
+  }
+  ~Blockade() {
+    std::lock_guard lock(core_.blocked_mutex_);
+    (wait_.before_blocked ? wait_.before_blocked->next_blocked : core_.blocked_waits_) = wait_.next_blocked;
+    if (wait_.next_blocked) wait_.next_blocked->before_blocked = wait_.before_blocked;
+    wait_.slot->blocked_wait = wait_.below;
+  }
+  Blockade(const Blockade&) = delete;
+  Blockade& operator=(const Blockade&) = delete;
+
+ private:
+  Core& core_;
+  Wait& wait_;
+};
+
+/// Looks for circles, if a look is due: soon after a wait has begun, then less and less often, in case that a push was
+/// not linked yet; and in all for no more than one part in twenty of the time.
+template <class P>
+void Core<P>::look_for_circles() {
+  if (P::now() < next_look_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(blocked_mutex_);
+  const std::int64_t begin = P::now();
+  if (begin < next_look_.load(std::memory_order_relaxed)) return;
+  bool found = false;
+  try {
+    found = Standing(*this).give_up();
+  } catch (const std::bad_alloc&) {  // the next look may have more
+  }
+  const std::int64_t end = P::now();
+  look_not_before_ = end + 20 * (end - begin);
+  look_interval_ = found ? tick() : std::min<std::int64_t>(2 * look_interval_, kLongestInterval);
+  next_look_.store(std::max(end + look_interval_, look_not_before_), std::memory_order_relaxed);
+}
+
+/// The rare parts of an op whose body was given a Completion, else null.
+template <class P>
+RareParts<P>* Core<P>::answers_later(Operation* operation) const {
+  if (operation->kind == OpKind::captured) {
+    const Info* const info = static_cast<const Info*>(operation);
+    return info->op->is(kAsync) && !info->op->is(kOnStream) ? info->rare.get() : nullptr;
+  }
+  const Op* const op = static_cast<const Op*>(operation);
+  return op->is(kAsync) && !op->is(kOnStream) ? &rare(op) : nullptr;
+}
+
+/// A Borrow is granted, if its thread still waits for it.
+template <class P>
+bool Core<P>::grant(Op* op, Wait& waiter) {
+  RareParts<P>& parts = rare(op);
+  Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
+  std::lock_guard lock(blocked_mutex_);
+  std::uint32_t expected = Wait::waiting;
+  if (!waiter.state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) return false;
+  parts.held_op = op;
+  parts.before_held = nullptr;
+  parts.next_held = slot.held;
+  if (slot.held) slot.held->before_held = &parts;
+  slot.held = &parts;
+  return true;
+}
+
+/// It is released.
+template <class P>
+void Core<P>::let_go(RareParts<P>& parts) {
+  Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
+  slot.borrows.fetch_sub(1, std::memory_order_relaxed);
+  std::lock_guard lock(blocked_mutex_);
+  (parts.before_held ? parts.before_held->next_held : slot.held) = parts.next_held;
+  if (parts.next_held) parts.next_held->before_held = parts.before_held;
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,253 @@
+// Core<P>, ops on streams: their waits on the device, their issue, and the points by which the device tells how far it
+// is (core_watch.h learns it).
+//
+// A stream's progress is one number, the place of an op in its lane. A point is recorded for many ops: after
+// DeviceQueue::kBatch, when the lane has nothing more to issue, when its thread blocks, and when somebody needs one: an
+// op of the host that stands behind an issued one, another stream, a waiting thread, a pusher at the cap. An event that
+// is recorded late also stands for later ops; that is allowed, and counted (DeviceQueue::covered).
+#pragma once
+
+#include "sluice/engine/detail/core.h"
+
+namespace sluice::detail {
+
+/// The rare part of a variable. Throws bad_alloc the first time.
+template <class P>
+VariableRare<P>& Core<P>::rare_of(Node& node) {
+  VariableRare<P>* there = node.rare.load(std::memory_order_acquire);
+  if (there) return *there;
+  auto made = std::make_unique<VariableRare<P>>();
+  if (node.rare.compare_exchange_strong(there, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
+    return *made.release();
+  return *there;
+}
+
+/// Stream ops leave their places with their variables; most variables never have any.
+template <class P>
+void Core<P>::prepare_stream_uses(Op* op) {
+  for (Token<P>& t : tokens(op)) rare_of(*t.variable);
+}
+
+/// Records a point for all that the lane has issued, if there is none. `own`: the calling thread is the lane's. False
+/// where there was no memory for it.
+template <class P>
+bool Core<P>::point(DeviceQueue<P>& queue, bool own) {
+  bool told = true;
+  {
+    std::lock_guard lock(queue);
+    const std::uint64_t at = queue.issued.load(std::memory_order_relaxed);
+    if (queue.pointed.load(std::memory_order_relaxed) == at) return true;
+    told = queue.stream->record(at);
+    if (told) {
+      queue.pointed.store(at, std::memory_order_release);
+      queue.points.store(queue.points.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+  }
+  if (told && !(own && confirm_own(queue))) wake_watch(queue);
+  return told;
+}
+
+/// Whatever is issued gets its point: somebody waits, and cannot tell for what.
+template <class P>
+void Core<P>::point_all() {
+  for (const auto& lane : lanes_)
+    if (lane->queue &&
+        lane->queue->pointed.load(std::memory_order_relaxed) != lane->queue->issued.load(std::memory_order_relaxed))
+      point(*lane->queue);
+}
+
+/// Lets the lane's stream wait for a use on another. False: that one is of another kind of device; the op is held back
+/// until it is over there, and not the caller's any more.
+template <class P>
+bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use) {
+  if (use == 0) return true;
+  if (use == StreamUses<P>::kAnyLane) {
+    for (const auto& lane : lanes_) {
+      if (!lane->queue || lane->queue.get() == &queue) continue;
+      const std::uint64_t at = lane->queue->issued.load(std::memory_order_acquire);
+      if (at && !wait_on_device(run, queue, StreamUse::make(lane->index, at))) return false;
+    }
+    return true;
+  }
+  if (StreamUse::lane(use) == run->lane) return true;
+  DeviceQueue<P>& other = *lanes_[StreamUse::lane(use)]->queue;
+  const std::uint64_t at = StreamUse::place(use);
+  Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
+  if (other.finished.load(std::memory_order_acquire) >= at) {
+    const StreamEvent passed{other.stream.get(), at};
+    queue.stream->ordered_after({&passed, 1});
+    return true;
+  }
+  if (waited.load(std::memory_order_acquire) >= at) return true;
+  if (other.pointed.load(std::memory_order_acquire) < at && !point(other)) throw std::bad_alloc();
+  if (queue.stream->wait({other.stream.get(), at})) {
+    waited.store(at, std::memory_order_release);
+    queue.waits.fetch_add(1, std::memory_order_relaxed);
+    queue.covered.fetch_add(other.pointed.load(std::memory_order_relaxed) - at, std::memory_order_relaxed);
+    return true;
+  }
+  std::lock_guard lock(other);
+  if (other.finished.load(std::memory_order_acquire) >= at) return true;
+  Op* const op = static_cast<Op*>(run);  // what a captured op needs is over before it begins
+  op->phase.store(Phase::queued, std::memory_order_relaxed);
+  rare(op).held_for = at;
+  op->next = std::exchange(other.held, op);
+  return false;
+}
+
+/// All the waits that an op needs before it is issued. False: it is held back. Throws what the streams throw.
+template <class P>
+template <class Accesses>
+bool Core<P>::wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses) {
+  for (const auto& a : accesses) {
+    const StreamUses<P>& uses = a.variable->rare.load(std::memory_order_relaxed)->uses;
+    if (!wait_on_device(op, queue, uses.last_write.load(std::memory_order_relaxed))) return false;
+    if (a.mode == AccessMode::read) continue;
+    for (const auto& r : uses.reads) {
+      const std::uint64_t use = r.load(std::memory_order_relaxed);
+      if (use != 0 && !wait_on_device(op, queue, use)) return false;
+    }
+  }
+  return true;
+}
+
+/// Where the lane has as much in flight as its device takes, its thread waits until half of that is over. False where
+/// it must not wait any more: the engine stops with cancellation, and the device does not answer.
+template <class P>
+bool Core<P>::make_room(DeviceQueue<P>& queue) {
+  const std::uint64_t at = queue.issued.load(std::memory_order_relaxed);
+  if (at - queue.finished.load(std::memory_order_acquire) < queue.most) return true;
+  const std::uint64_t enough = at - queue.most / 2;
+  point(queue, true);
+  while (queue.finished.load(std::memory_order_acquire) < enough) {
+    if (cancel_all_.load(std::memory_order_relaxed)) return false;
+    confirm_own(queue);
+    tend_watches();
+    queue.stream->await(enough, P::kTick);
+    for (int i = 0; i < P::kWaitSpins && queue.finished.load(std::memory_order_acquire) < enough; ++i) P::pause();
+  }
+  return true;
+}
+
+template <class P>
+void Core<P>::await_issued(DeviceKind kind) {
+  for (const auto& watch : watches_) {
+    if (watch->provider->kind() != kind) continue;
+    for (DeviceQueue<P>* queue : watch->queues) {
+      const std::uint64_t at = queue->issued.load(std::memory_order_acquire);
+      while (queue->finished.load(std::memory_order_acquire) < at && !cancel_all_.load(std::memory_order_relaxed)) {
+        point(*queue);
+        confirm_own(*queue);
+        tend_watches();
+        queue->stream->await(at, P::kTick);
+        for (int i = 0; i < P::kWaitSpins && queue->finished.load(std::memory_order_acquire) < at; ++i) P::pause();
+      }
+    }
+  }
+}
+
+/// Takes the lane's lock and returns its next place. There is room but where many substitutes issue beside threads that
+/// had asked for room before their bodies waited.
+template <class P>
+[[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue) {
+  for (;;) {
+    queue.lock();
+    const std::uint64_t at = queue.issued.load(std::memory_order_relaxed) + 1;
+    if (at - queue.finished.load(std::memory_order_acquire) <= DeviceQueue<P>::kRing) [[likely]]
+      return at;
+    queue.unlock();
+    point(queue);
+    tend_watches();
+    queue.stream->await(at - DeviceQueue<P>::kRing, P::kTick);
+  }
+}
+
+/// The op takes the next place in its lane, and lets on what may follow it there and on other streams. The watcher may
+/// finish it from here on.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, ReadyList<P>& ready) {
+  const std::uint64_t at = lock_place(queue);
+  const std::uint64_t use = StreamUse::make(op->lane, at);
+  op->start_pending.store(static_cast<std::int16_t>(at), std::memory_order_relaxed);
+  op->phase.store(Phase::issued, std::memory_order_relaxed);
+  const bool troubled = op->troubled;
+  std::uint64_t retired = 0;  // the device's part of finish_pending keeps the op, so none of these is the last
+  for (Token<P>& t : tokens(op)) {
+    StreamUses<P>& uses = t.variable->rare.load(std::memory_order_relaxed)->uses;
+    t.exclusive() ? uses.wrote(use) : uses.read(use);
+    // What a body that threw has left is for nobody: who comes after it is to see its error first.
+    if (!troubled) advance(t, kIssued, ready, nullptr, retired);
+  }
+  queue.ring[at % DeviceQueue<P>::kRing] = op;
+  queue.issued.store(at, std::memory_order_release);
+  const bool due = troubled || at - queue.pointed.load(std::memory_order_relaxed) >= DeviceQueue<P>::kBatch;
+  queue.unlock();
+  if (due || ready.host_waits) {
+    ready.host_waits = false;
+    point(queue, true);
+  }
+}
+
+/// A stream op that began: its body issues its work. `op->skipped` is decided.
+template <class P>
+void Core<P>::issue(Op* op, ReadyList<P>& ready) {
+  Lane<P>& lane = *lanes_[op->lane];
+  DeviceQueue<P>& queue = *lane.queue;
+  const auto refuse = [&](std::exception_ptr why) {
+    rare(op).thrown = std::move(why);
+    op->wrote_nothing = op->troubled = true;
+  };
+  bool run = !op->skipped;
+  if (run) try {
+      if (!make_room(queue)) {
+        refuse(std::make_exception_ptr(std::runtime_error("the device has no room for it")));
+      } else if (queue.lost.load(std::memory_order_acquire)) {
+        refuse(std::make_exception_ptr(Error(queue.root)));
+      } else if (!wait_on_devices(op, queue, tokens(op))) {
+        return;
+      }
+    } catch (...) {
+      refuse(std::current_exception());  // without its waits it must not run
+    }
+  run = run && !op->troubled;
+  if (run) {
+    if (std::exception_ptr thrown = run_anywhere(op, lane)) {
+      rare(op).thrown = std::move(thrown);
+      op->troubled = true;
+    }
+    return place(op, queue, ready);
+  }
+  destroy_closure(op);                                // and nobody is let on before its error can be seen
+  const std::int16_t parts = op->is(kAsync) ? 2 : 1;  // there will be no device work, nor a Completion
+  if (op->finish_pending.fetch_sub(parts, std::memory_order_acq_rel) == parts) finish(op, ready);
+}
+
+/// The same for an op that has nothing special. False: nothing was done, and issue() is to do it.
+template <class P>
+bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
+  DeviceQueue<P>& queue = *lane.queue;
+  const std::uint32_t n = op->inline_count();
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const Token<P>& t = op->inline_tokens[i];
+    if (poisoned(t.variable->mark.load(std::memory_order_relaxed))) return false;
+    const StreamUses<P>& uses = t.variable->rare.load(std::memory_order_relaxed)->uses;
+    const std::uint64_t use = uses.last_write.load(std::memory_order_relaxed);
+    if (use != 0 && StreamUse::lane(use) != op->lane) return false;
+    if (!t.exclusive()) continue;
+    for (const auto& r : uses.reads) {
+      const std::uint64_t read = r.load(std::memory_order_relaxed);
+      if (read == 0) break;
+      if (StreamUse::lane(read) != op->lane) return false;
+    }
+  }
+  if (queue.issued.load(std::memory_order_relaxed) - queue.finished.load(std::memory_order_acquire) >= queue.most ||
+      queue.lost.load(std::memory_order_acquire))
+    return false;
+  tell<P>(Step::start, op);
+  op->troubled = !call_body(op, lane);
+  restore_scope(thread_state(), lane);
+  place(op, queue, ready);
+  return true;
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,98 @@
+// A stream lane's side of the protocol: what it has issued, which points are recorded, and what its device is known to
+// be done with. One number each, an op's place in the lane.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sluice/engine/detail/record.h"
+#include "sluice/engine/provider.h"
+
+namespace sluice::detail {
+
+template <class P>
+struct Watch;
+
+/// issued >= pointed >= what the stream says is reached, and issued >= finished. The lane's thread issues (and a
+/// substitute beside it: hence the lock), anybody may record a point; the provider's one watcher finishes, or the
+/// lane's own thread where the device is over with ops already as it records a point.
+template <class P>
+struct DeviceQueue {
+  template <class T>
+  using Atomic = typename P::template Atomic<T>;
+  template <class T>
+  using Plain = typename P::template Plain<T>;
+  static constexpr std::uint64_t kRing = P::kDeviceRing;   ///< a power of two, twice what may be in flight
+  static constexpr std::uint64_t kBatch = P::kPointBatch;  ///< ops after which a point is recorded at the latest
+
+  DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes)
+      : provider(p),
+        device(d),
+        stream(std::move(s)),
+        most(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2)),
+        waited(std::make_unique<Atomic<std::uint64_t>[]>(lanes)) {}
+
+  void lock() {
+    for (int spins = 0; locked.exchange(true, std::memory_order_acquire);) {
+      if (++spins > 100) P::yield();
+      P::pause();
+    }
+  }
+  void unlock() { locked.store(false, std::memory_order_release); }
+  bool in_flight() const { return finished.load(std::memory_order_acquire) != issued.load(std::memory_order_acquire); }
+
+  Provider& provider;
+  Watch<P>* watch = nullptr;
+  const int device;
+  const std::unique_ptr<Stream> stream;
+  const std::uint64_t most;  ///< unconfirmed ops
+
+  // Written by who issues.
+  alignas(64) Atomic<bool> locked{false};
+  Atomic<std::uint64_t> issued{0};   ///< changed under the lock
+  Atomic<std::uint64_t> pointed{0};  ///< up to there a point is recorded; changed under the lock
+  std::array<Plain<Runnable<P>*>, kRing> ring{};
+  std::unique_ptr<Atomic<std::uint64_t>[]> waited;  ///< for each lane: up to where this stream waits for it already
+  Plain<OpRecord<P>*> held = nullptr;  ///< ops of other lanes that wait for this one without a device; under the lock
+  Atomic<std::uint64_t> points{0}, waits{0}, covered{0};  ///< counts (Engine::lane_stats); the first under the lock
+
+  // Written by who finishes, under the watch's mutex.
+  alignas(64) Atomic<std::uint64_t> finished{0};  ///< the host has dealt with the end of these
+  Atomic<bool> lost{false};
+  std::uint64_t reached = 0;     ///< as of this look
+  std::uint64_t suspects = 0;    ///< up to there ops fail with `suspicion`
+  std::uint64_t settles_at = 0;  ///< Watch::settling waits for the op at this place
+  ErrorRef root;                 ///< of a lost device; written before `lost`
+};
+
+/// What watches the streams of one provider: a thread that is there while something is in flight, and a little longer.
+template <class P>
+struct Watch {
+  enum : std::uint32_t { absent, active, parked, waking, ended };
+  explicit Watch(std::shared_ptr<Provider> p) : provider(std::move(p)) {}
+
+  const std::shared_ptr<Provider> provider;
+  typename P::template Atomic<std::uint32_t> state{absent};
+  typename P::template Atomic<std::int32_t> failed_starts{0};  ///< in a row
+  typename P::Parker parker;
+  std::shared_ptr<CoreBase> woken_for;  ///< while it wakes: its core
+  typename P::Mutex mutex;              ///< of who finishes ops, and of what follows
+  std::vector<DeviceQueue<P>*> queues;
+  struct Device {
+    std::uint64_t errors = 0;  ///< that were read
+    typename P::template Atomic<std::uint64_t> settled{0};
+    bool lost = false;
+  };
+  std::vector<Device> devices;
+  std::vector<LateError> late;  ///< of ops that are yet to be finished
+  std::uint64_t settled = 0;    ///< errors of all devices that are dealt with (Core::settle_errors)
+  std::uint64_t settling = 0;   ///< and those that are to be
+  bool settling_twice = false;
+  std::uint64_t seen = 0;  ///< finished in all its queues, when that last changed
+  std::int64_t since = 0;  ///< and when that was
+};
+
+}  // namespace sluice::detail

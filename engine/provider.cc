@@ -1,0 +1,62 @@
+// What providers and streams have in common, and the CPU's provider.
+#include "sluice/engine/provider.h"
+
+#include <cstring>
+#include <new>
+
+#include "sluice/engine/detail/slot.h"
+#include "sluice/engine/engine.h"
+
+namespace sluice {
+namespace {
+
+/// CPU devices: their ops are over when their bodies return, and memory is the process's.
+class CpuProvider final : public Provider {
+ public:
+  explicit CpuProvider(int devices) : devices_(devices) {}
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  int devices() const override { return devices_; }
+  std::unique_ptr<Stream> make_stream(int, LaneKind) override { return nullptr; }
+  std::uint64_t progress() const noexcept override { return 0; }
+  void await_progress(std::uint64_t, std::chrono::nanoseconds) noexcept override {}
+  void* allocate(int, std::size_t bytes, Stream*) noexcept override {
+    return ::operator new (bytes, std::align_val_t{DeviceLimits{}.alignment}, std::nothrow);
+  }
+  void free(int, void* block, std::size_t, Stream*) noexcept override {
+    ::operator delete (block, std::align_val_t{DeviceLimits{}.alignment});
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream*) override { std::memcpy(to, from, bytes); }
+  void fill(void* to, std::byte value, std::size_t bytes, Stream*) override {
+    std::memset(to, static_cast<int>(value), bytes);
+  }
+
+ private:
+  const int devices_;
+};
+
+}  // namespace
+
+std::shared_ptr<Provider> detail::make_cpu_provider(int devices) { return std::make_shared<CpuProvider>(devices); }
+
+bool Provider::fits(int device, const KernelNeeds& needs) const {
+  const DeviceLimits most = limits(device);
+  const auto within = [](std::size_t wanted, std::size_t limit) { return limit == 0 || wanted <= limit; };
+  return within(needs.threads_per_block, most.threads_per_block) && within(needs.shared_memory, most.shared_memory) &&
+         within(needs.parameter_bytes, most.parameter_bytes);
+}
+
+void Stream::launch(std::function<void()>, std::span<const MemoryUse>) {
+  throw UsageError("[launch] this device runs no functions of the host");
+}
+
+OpLabel current_op_label() noexcept {
+  const detail::Operation* const op = detail::thread_state().operation;
+  return op ? OpLabel{op->name, op->where} : OpLabel{};
+}
+
+DeviceOp current_device_op() noexcept {
+  const detail::ThreadState& state = detail::thread_state();
+  return state.core ? state.core->device_op(state.operation) : DeviceOp{};
+}
+
+}  // namespace sluice

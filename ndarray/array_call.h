@@ -1,0 +1,56 @@
+// ArrayCall: what an operation on arrays owns until it completes, and how it is run. Behind push_arrays.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sluice/ndarray/push.h"
+#include "sluice/ndarray/short_list.h"
+#include "sluice/resources/object_pool.h"
+
+namespace sluice {
+
+/// An operand as resolved: the value it stands for, and the window on it. The body fills in the memory.
+struct Resolved {
+  Ref<Version> version;
+  TensorView view;
+  std::int64_t offset = 0;
+  bool moved = false;    ///< an output whose array goes to a new version
+  bool pack = false;     ///< hand the body a contiguous copy
+  bool preload = false;  ///< an output that the body also reads: a packed copy begins with its elements
+};
+
+/// A value to copy before the body runs: this stretch of `from`, to the same place.
+struct Preserve {
+  Ref<Version> from, to;
+  std::size_t begin = 0, bytes = 0;
+};
+
+/// The elements that a window touches, as memory.
+MemoryUse use_of(const TensorView& view, bool writes);
+/// The calling thread reads or writes pinned memory. For a record of accesses.
+void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes);
+
+class DeviceCall;
+
+/// The engine keeps it until the op is over, on a stream lane until the device is done with the op: so whatever kernels
+/// use while they run is here.
+struct ArrayCall : Pooled<ArrayCall> {
+  ArrayPush::Body body = nullptr;
+  std::shared_ptr<const void> closure;
+  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
+  std::size_t inputs = 0;
+  std::vector<Preserve> preserves;
+  bool issues = false;
+  std::uint8_t tries = 1;
+  std::unique_ptr<DeviceCall> device;  ///< of a stream lane
+
+  ArrayCall();
+  ~ArrayCall();
+  void run(Context& context);
+
+ private:
+  void issue(Context& context);
+};
+
+}  // namespace sluice

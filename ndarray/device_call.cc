@@ -1,0 +1,150 @@
+#include "sluice/ndarray/device_call.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "sluice/ndarray/strided_copy.h"
+#include "sluice/ndarray/windows.h"
+#include "sluice/resources/providers/sim.h"
+
+namespace sluice {
+namespace {
+
+/// Where a kernel finds a window.
+TensorView touchable(TensorView view) {
+  view.data = kernel_pointer(view.data);
+  return view;
+}
+
+std::int64_t item(const TensorView& view) { return static_cast<std::int64_t>(size_of(view.dtype)); }
+
+}  // namespace
+
+MemoryUse use_of(const TensorView& view, bool writes) {
+  const auto [low, high] = extent(view.shape, view.strides, 0);
+  return {view.data + low * item(view), static_cast<std::size_t>((high - low) * item(view)), writes};
+}
+
+void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes) {
+  const MemoryUse use = use_of(view, writes);
+  if (buffer.pool()->wants_order()) buffer.pool()->provider().host_touches({&use, 1});
+}
+
+DeviceCall::DeviceCall(ArrayCall& call, Context& context) : call_(call), context_(context) {
+  // One of the operands is on a device of this kind, or is host memory that belongs to one.
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    DevicePool* const pool = call.operands[i].version->buffer().pool();
+    if (pool && (!pool_ || pool->device() == context.device())) pool_ = pool;
+  }
+  if (!pool_) throw UsageError("an operation on " + to_string(context.device()) + " without an array there");
+  keeps_ = pool_->shared_from_this();
+}
+
+DeviceCall::~DeviceCall() {
+  if (!blocks_.empty()) pool_->over(this);
+}
+
+void DeviceCall::issue(Context& context) {
+  Stream& stream = *context.stream();
+  const std::size_t count = call_.operands.size();
+  bool began = false;  // something that writes an output may have been issued
+  try {
+    // What takes memory comes first, so that nothing is issued where there is none.
+    windows_.reserve(count);
+    views_.reserve(count);
+    for (const Resolved& operand : call_.operands) {
+      TensorView view = operand.view;
+      view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
+      windows_.push_back(view);
+      if (operand.pack) {
+        view.strides = row_major(view.shape);
+        view.data = static_cast<std::byte*>(scratch(static_cast<std::size_t>(view.count() * item(view))));
+      }
+      views_.push_back(view);
+    }
+    for (const Preserve& p : call_.preserves) {
+      std::byte* const from = p.from->buffer().data_for(context);
+      provider().copy(p.to->buffer().data_for(context) + p.begin, from + p.begin, p.bytes, &stream);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const Resolved& operand = call_.operands[i];
+      if (operand.pack && (i < call_.inputs || operand.preload)) copy_window(i, false);
+    }
+    if (call_.issues) {
+      began = true;
+      const std::span<const TensorView> views(views_);
+      ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.closure.get(), &context,
+                             this);
+      call_.body(arguments);
+    } else if (call_.body) {
+      std::vector<MemoryUse> uses;
+      if (pool_->wants_order()) {
+        uses.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) uses.push_back(use_of(views_[i], i >= call_.inputs));
+      }
+      launch([this] { run_body(); }, uses);
+    }
+    began = true;
+    for (std::size_t i = call_.inputs; i < count; ++i) {
+      if (call_.operands[i].pack) copy_window(i, true);
+    }
+  } catch (...) {
+    if (!began) context.wrote_nothing();
+    give_back(&stream);
+    throw;
+  }
+  give_back(&stream);
+}
+
+/// What only this op uses is for the next op of the stream, which comes after it on the device.
+void DeviceCall::give_back(Stream* stream) noexcept {
+  for (const Block& block : blocks_) pool_->deallocate_after(block.memory, block.bytes, stream, this);
+}
+
+void* DeviceCall::scratch(std::size_t bytes) {
+  blocks_.reserve(blocks_.size() + 1);
+  DevicePool::Users before = 0;
+  void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before);
+  pool_->order(before, context_.stream());
+  blocks_.push_back({block, bytes});
+  return block;
+}
+
+void DeviceCall::launch(const std::function<void()>& kernel, std::span<const MemoryUse> uses) {
+  for (int left = call_.tries;; --left) {
+    try {
+      return context_.stream()->launch(kernel, uses);
+    } catch (const UsageError&) {
+      throw;
+    } catch (...) {
+      if (left <= 1) throw;
+    }
+    context_.await_issued();
+  }
+}
+
+void DeviceCall::copy_window(std::size_t operand, bool out) {
+  const MemoryUse uses[] = {use_of(windows_[operand], out), use_of(views_[operand], !out)};
+  launch(
+      [this, operand, out] {
+        const TensorView window = touchable(windows_[operand]), packed = touchable(views_[operand]);
+        out ? strided_copy(packed, window) : strided_copy(window, packed);
+      },
+      uses);
+}
+
+/// The kernel.
+void DeviceCall::run_body() {
+  std::vector<TensorView> views(views_.size());
+  std::transform(views_.begin(), views_.end(), views.begin(), touchable);
+  const std::span<const TensorView> seen(views);
+  Context context = context_;
+  try {
+    ArrayContext arguments(seen.first(call_.inputs), seen.subspan(call_.inputs), call_.closure.get(), &context);
+    call_.body(arguments);
+  } catch (...) {
+    report_late_error(std::current_exception(), context.says_wrote_nothing());
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// DeviceCall: an operation on arrays as it is issued to a stream.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "sluice/ndarray/array_call.h"
+
+namespace sluice {
+
+/// Host functions are launched as simulated kernels: they find the windows where kernels can touch them, as launch()
+/// puts them; outside of kernels all addresses are handles. Functions that issue get the handles.
+class DeviceCall {
+ public:
+  DeviceCall(ArrayCall& call, Context& context);
+  /// The device is over with all of it.
+  ~DeviceCall();
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+
+  /// Takes memory, puts the steps on the stream, and returns. Throws what allocation and the stream throw.
+  void issue(Context& context);
+
+  /// Device memory that the op uses until it is over. For bodies that issue.
+  void* scratch(std::size_t bytes);
+  Provider& provider() const { return pool_->provider(); }
+
+ private:
+  /// A step on the stream: a host function as a kernel, with what it reads and writes.
+  void launch(const std::function<void()>& kernel, std::span<const MemoryUse> uses);
+  void copy_window(std::size_t operand, bool out);
+  void run_body();
+  void give_back(Stream* stream) noexcept;
+
+  ArrayCall& call_;
+  Context context_;  ///< of the issue; while that lasts, and for what kernels ask of it
+  DevicePool* pool_ = nullptr;
+  std::vector<TensorView> windows_;  ///< of the operands
+  std::vector<TensorView> views_;    ///< what the body sees: windows, or packed copies
+  struct Block {
+    void* memory;
+    std::size_t bytes;
+  };
+  std::vector<Block> blocks_;  ///< packed copies and scratch
+  std::shared_ptr<DevicePool> keeps_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+// Memory that a program brings (from_memory): who lies where, so that operations on overlapping imports keep their
+// order (SEMANTICS.md, 12).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <source_location>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sluice/engine/engine.h"
+#include "sluice/ndarray/dims.h"
+#include "sluice/ndarray/dtype.h"
+#include "sluice/ndarray/ref.h"
+#include "sluice/ndarray/sharing.h"
+
+namespace sluice {
+
+class Array;
+class Import;
+
+/// A variable, and the imports shown by arrays that operations order by it.
+struct ImportRegion final : RefCounted {
+  explicit ImportRegion(Variable v) : variable(std::move(v)) {}
+  const Variable variable;
+  std::mutex mutex;  ///< guards `imports`; nothing else is taken while it is held
+  std::vector<Import*> imports;
+};
+
+/// A stretch of foreign memory that an array shows, in the list that an engine's imports are found in.
+///
+/// Any two that overlap, and are shown by arrays at one time, name a variable together: the later one takes over
+/// variables of the earlier ones, several where those have none in common. One whose last array is gone is still listed
+/// until the operations on it have completed; later imports wait for those, but have nothing else to do with it.
+class Import {
+ public:
+  /// Lists it. `fallback`: the variable to use if it overlaps nothing. Throws std::bad_alloc.
+  Import(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner, const Variable& fallback);
+  /// Takes it off the list, and hands the owner to the I/O lane to be released there.
+  ~Import();
+  Import(const Import&) = delete;
+  Import& operator=(const Import&) = delete;
+
+  std::byte* begin() const { return begin_; }
+  std::byte* end() const { return end_; }
+  const Ref<ShareGroup>& group() const { return group_; }
+  std::vector<Variable> variables() const;
+  /// Variables of operations on imports of before that nobody sees any more. Asked once, after the constructor.
+  std::vector<Variable> take_earlier() { return std::move(earlier_); }
+
+  /// Calls f(variable, covered) for each variable. Covered: all memory that it stands for lies in this import, so that
+  /// overwriting the import overwrites all of it.
+  template <class F>
+  void each_variable(F&& f) const {
+    for (const Ref<ImportRegion>& region : regions_) f(region->variable, covers(*region));
+  }
+  /// True if an array shows memory of this import through another one; `recorded`: one that recorded operators wrote.
+  bool shared(bool recorded) const;
+  /// Recorded operators wrote to its array, which lives.
+  void set_recorded(bool recorded) { recorded_.store(recorded, std::memory_order_relaxed); }
+  /// No array shows it any more.
+  void hide() noexcept;
+
+ private:
+  friend struct ImportList;
+  bool overlaps(const Import& other) const { return begin_ < other.end_ && other.begin_ < end_; }
+  bool covers(ImportRegion& region) const;
+  void enter(std::span<Import* const> overlapping, std::span<const Ref<ShareGroup>> groups, const Variable& fallback);
+  void leave() noexcept;
+  void leave_regions() noexcept;
+
+  std::byte *const begin_, *const end_;
+  std::shared_ptr<void> owner_;
+  detail::CoreBase* core_;
+  std::vector<Ref<ImportRegion>> regions_;
+  Ref<ShareGroup> group_;
+  std::vector<Variable> earlier_;
+  std::uint64_t number_ = 0;
+  bool shown_ = true;  ///< guarded by the list
+  std::atomic<bool> recorded_{false};
+};
+
+/// The array of from_memory().
+Ref<Array> import_array(Engine& engine, void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype,
+                        Device device, const std::source_location& where);
+
+}  // namespace sluice

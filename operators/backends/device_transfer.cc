@@ -1,0 +1,24 @@
+// Copies between the host and devices with streams, and between such devices: issued to the provider, which knows how.
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/registry.h"
+
+namespace sluice {
+
+void builtin::add_device_transfers(Registry& registry) {
+  const Operator& row = registry.get("transfer");
+  Kernel kernel{.backend = "device"};
+  kernel.issues = true;
+  // Both sides are contiguous: NDArray::to sees to it.
+  kernel.run = [](ArrayContext& context) {
+    const TensorView &from = context.input(0), &to = context.output(0);
+    const std::size_t bytes = static_cast<std::size_t>(from.count()) * size_of(from.dtype);
+    if (bytes != 0) context.provider().copy(to.data, from.data, bytes, &context.stream());
+  };
+  for (int type = 0; type < kDTypeCount; ++type) {
+    for (const DeviceKind kind : {DeviceKind::gpu, DeviceKind::sim, DeviceKind::null}) {
+      row.add_kernel(kind, static_cast<DType>(type), kernel);
+    }
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,155 @@
+// The order record: reports any two accesses to a device's memory that nothing orders.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "sluice/engine/provider.h"
+#include "sluice/resources/providers/detail/access_map.h"
+
+namespace sluice {
+
+/// Told, in the order of each stream's commands, what the streams of a provider record, wait for and touch. Each stream
+/// has a clock: for each other stream, up to which of its points it has waited. It rises by waits on the device, and by
+/// points that whoever issues knows as passed and names (ordered_after): never by what happens to be over. So a wait
+/// that is missing is found however quick the device is, and whatever the delays are.
+///  - A recorded point carries its stream's clock; who waits for it joins that.
+///  - For each allocation an interval map keeps the last write, and the last read of each stream since. Allocation and
+///    free are writes.
+///  - A wait for a point that is not recorded yet holds the stream's later commands back, here as on the device.
+///  - What the host touches is checked against what it was told as passed, and not kept: that a later command comes
+///    after it is for tests of the host's side (ThreadSanitizer).
+/// Two accesses without order are one report, with both ops' names, push sites and ranges; the same two places in a
+/// program are reported once. What it cannot keep, for want of memory, it forgets: it reports less then, never wrongly.
+/// Thread-safe; the functions of one stream are called one after the other.
+class OrderRecord {
+ public:
+  using Stream = std::uint32_t;
+  using Caller = detail::Caller;
+
+  explicit OrderRecord(std::function<void(std::string)> report);
+
+  /// A stream by its name in reports. `reached`: its last point that is passed; lives until remove().
+  Stream add(std::string name, const std::atomic<std::uint64_t>* reached);
+  /// It is worked off: everything is after what it did.
+  void remove(Stream stream) noexcept;
+
+  void recorded(Stream stream, std::uint64_t point) noexcept;
+  void waits(Stream stream, Stream other, std::uint64_t point) noexcept;
+  /// Reports a point that is not passed.
+  void ordered_after(Stream stream, Stream other, std::uint64_t point, const Caller& caller) noexcept;
+  void touches(Stream stream, std::span<const MemoryUse> uses, const Caller& caller) noexcept;
+
+  /// A block that the stream may use, and others after it.
+  void allocated(Stream stream, const void* block, std::size_t bytes, const Caller& caller) noexcept;
+  /// A block that anyone may use.
+  void allocated(const void* block, std::size_t bytes) noexcept;
+  void freed(Stream stream, const void* block, const Caller& caller) noexcept;
+  /// A free at once: reports what is not passed yet.
+  void freed(const void* block, const Caller& caller) noexcept;
+
+  /// Provider::host_after and host_touches, for the calling thread. A thread that was told nothing is judged by what is
+  /// passed.
+  void host_after(std::span<const std::pair<Stream, std::uint64_t>> passed, bool afresh) noexcept;
+  void host_touches(std::span<const MemoryUse> uses, const Caller& caller) noexcept;
+
+  /// A kernel touches memory that its launch did not name: reports it.
+  void undeclared(const Caller& caller) noexcept;
+
+  /// Something could not be told: nothing is reported any more.
+  void forget() noexcept;
+
+ private:
+  /// By stream: up to which of its points, itself included.
+  using Clock = std::vector<std::uint64_t>;
+  /// A clock that a stream has had since it recorded a point.
+  struct Version {
+    std::uint64_t after;
+    Clock clock;
+  };
+  struct Recorded {
+    std::uint64_t point;
+  };
+  struct Join {
+    Stream other;
+    std::uint64_t point;
+  };
+  struct Touch {
+    MemoryUse use;
+    Caller caller;
+  };
+  struct Allocated {
+    const void* block;
+    std::size_t bytes;
+    Caller caller;
+  };
+  struct Freed {
+    const void* block;
+    Caller caller;
+  };
+  using Command = std::variant<Recorded, Join, Touch, Allocated, Freed>;
+  struct StreamState {
+    std::string name;
+    const std::atomic<std::uint64_t>* reached = nullptr;
+    bool gone = false;
+    std::uint64_t last = 0;  ///< recorded
+    Clock clock;
+    std::deque<Version> versions;  ///< by `after`; the last few
+    bool pruned = false;           ///< there were more
+    std::deque<Command> held;      ///< from a wait for a point that is not recorded yet
+  };
+  struct Allocation {
+    std::size_t bytes = 0;
+    bool live = true;
+    Caller freed;
+    detail::AccessMap accesses;
+  };
+  using Allocations = std::map<std::uintptr_t, Allocation>;
+  using Access = detail::RecordedAccess;
+
+  template <class F>
+  void guarded(F f) noexcept;
+  void issue(Stream stream, const Command& command);
+  void run_held();
+  bool execute(Stream stream, const Command& command);
+  void execute(Stream stream, const Recorded& recorded);
+  bool execute(Stream stream, const Join& join);
+  void execute(Stream stream, const Touch& touch);
+  void execute(Stream stream, const Allocated& allocated);
+  void execute(Stream stream, const Freed& freed);
+  Clock clock_at(Stream stream, std::uint64_t point) const;
+  Allocation* begin_allocation(const void* block, std::size_t bytes);
+  Allocations::iterator find(const void* address);
+  /// Enters what is inside of a block; reports what is not.
+  bool place(const Touch& touch, const std::string& stream, Allocations::iterator at, Access& access);
+
+  bool is_before(const Access& earlier, Stream stream, const Clock& clock) const;
+  bool is_passed(const Access& access) const;
+  std::string describe(const Access& access, const std::string& stream) const;
+  void report(const Access& earlier, const Access& later, const std::string& stream, const Allocation& allocation);
+  bool is_new(const Caller& a, const Caller& b, const char* kind);
+
+  const std::function<void(std::string)> report_;
+  const std::uint64_t number_;  ///< no other record has it
+  mutable std::mutex mutex_;
+  std::vector<StreamState> streams_;
+  Allocations allocations_;
+  /// Places that were reported, in pairs, and for what.
+  std::set<std::tuple<const void*, std::uint64_t, const void*, std::uint64_t, const char*>> reported_;
+  bool holds_ = false;    ///< some stream has commands held back
+  bool forgets_ = false;  ///< there was no memory for something: from then on nothing is known
+};
+
+}  // namespace sluice

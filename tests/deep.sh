@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# What is too long for CI, one part after the other; docs/testing.md says when to run which.
+#
+#   tests/deep.sh [--quick] [PART...]       all parts, or those that are named
+#
+#   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
+#   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
+#   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
+#   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
+#   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
+#
+#   --quick    a short form of each
+#
+# The output of a part is also in build/deep/PART.log. The last line says how each ended, and after how many seconds;
+# the exit status is 0 if all are ok.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+source "$root/cmake/steps.sh"
+all="models searches soak mutants explore"
+
+quick=()
+parts=()
+for word in "$@"; do
+  case $word in
+    --quick) quick=(--quick) ;;
+    --help | -h) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) if [[ " $all " != *" $word "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
+       parts+=("$word") ;;
+  esac
+done
+if [ ${#parts[@]} = 0 ]; then read -r -a parts <<<"$all"; fi
+
+models() { "$root/tests/model/check.sh" "${quick[@]}"; }
+searches() {
+  build_preset release searches engine_test -DSLUICE_TESTS=ON
+  local deep=(env SLUICE_DEEP=1)
+  if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
+  "${deep[@]}" "$root/build/release/tests/engine_test" --gtest_brief=1 \
+    --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne'
+}
+soak() { "$root/tests/soak.sh" "${quick[@]}"; }
+mutants() { "$root/tests/mutations.sh" --unmutated 1 && "$root/tests/mutations.sh" "${quick[@]}"; }
+explore() { "$root/tests/explore.sh" "${quick[@]}"; }
+
+mkdir -p "$root/build/deep"
+summary=() status=0
+for part in "${parts[@]}"; do
+  printf '\n#### %s\n' "$part"
+  start=$SECONDS
+  if "$part" 2>&1 </dev/null | tee "$root/build/deep/$part.log"; then
+    ended=ok
+  else
+    ended=FAILED status=1
+  fi
+  summary+=("$part $ended in $((SECONDS - start)) s")
+done
+printf '\ndeep: %s\n' "$(IFS=,; sed 's/,/, /g' <<<"${summary[*]}")"
+exit $status

@@ -1,0 +1,111 @@
+// Random array programs: what each sees under threads is what it sees in serial mode, bit by bit.
+#include "array_programs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace sluice::testing {
+namespace {
+
+std::vector<std::string> run(const ArrayProgram& program, EngineMode mode, Coverage* coverage = nullptr) {
+  EngineOptions options;
+  options.mode = mode;
+  options.mode_given = true;
+  options.threads = 3;
+  options.logical_cpus = 3;
+  Engine engine(options);
+  engine.on_unobserved_error([](const ErrorRoot&) {});
+  const Device devices[] = {cpu(0), cpu(1), cpu(2)};
+  return run_array_program(program, engine, devices, coverage);
+}
+
+/// Bytes are no text to print.
+std::string shown(const std::string& seen) {
+  if (seen.starts_with("step ")) return seen;
+  std::string text = std::to_string(seen.size()) + " bytes:";
+  for (std::size_t i = 0; i + sizeof(float) <= std::min<std::size_t>(seen.size(), 160); i += sizeof(float)) {
+    float value;
+    std::memcpy(&value, seen.data() + i, sizeof(value));
+    text += ' ' + std::to_string(value);
+  }
+  return text;
+}
+
+/// False, and why, where the two runs differ.
+::testing::AssertionResult same(const ArrayProgram& program, Coverage* coverage = nullptr) {
+  const std::vector<std::string> serial = run(program, EngineMode::serial, coverage);
+  const std::vector<std::string> threaded = run(program, EngineMode::threaded);
+  for (std::size_t i = 0; i < std::min(serial.size(), threaded.size()); ++i) {
+    if (serial[i] == threaded[i]) continue;
+    return ::testing::AssertionFailure() << "seed " << program.seed << ", " << program.steps.size()
+                                         << " steps: what was seen as number " << i
+                                         << " is\n  serial:   " << shown(serial[i])
+                                         << "\n  threaded: " << shown(threaded[i]);
+  }
+  if (serial.size() == threaded.size()) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "seed " << program.seed << ": " << serial.size() << " things were seen, and "
+                                       << threaded.size();
+}
+
+// SLUICE_ARRAY_PROGRAM=SEED runs that program alone, a hundred times, and shortens it first where it fails;
+// SLUICE_ARRAY_PROGRAMS=N runs those of the first N seeds.
+TEST(ArrayPrograms, AThousandOfThemEqualSerialMode) {
+  if (const char* seed = std::getenv("SLUICE_ARRAY_PROGRAM")) {
+    ArrayProgram program = make_array_program(std::strtoull(seed, nullptr, 10));
+    const auto fails = [](const ArrayProgram& p) {
+      for (int i = 0; i < 20; ++i) {
+        if (!same(p)) return true;
+      }
+      return false;
+    };
+    if (fails(program)) {
+      for (std::size_t i = program.steps.size(); i-- > 0;) {
+        ArrayProgram shorter = program;
+        shorter.steps.erase(shorter.steps.begin() + static_cast<std::ptrdiff_t>(i));
+        if (fails(shorter)) program = shorter;
+      }
+      for (const ProgramStep& s : program.steps) {
+        std::printf("%-18s %u %u %u %u\n", name_of(s.kind), s.a, s.b, s.c, s.d);
+      }
+    }
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(same(program));
+    return;
+  }
+  const char* const wanted = std::getenv("SLUICE_ARRAY_PROGRAMS");
+  const std::uint64_t programs = wanted ? std::strtoull(wanted, nullptr, 10) : 1000;
+  Coverage coverage;
+  int failures = 0;
+  for (std::uint64_t seed = 0; seed < programs && failures < 5; ++seed) {
+    const ::testing::AssertionResult result = same(make_array_program(seed), &coverage);
+    EXPECT_TRUE(result) << "again: SLUICE_ARRAY_PROGRAM=" << seed;
+    failures += !result;
+  }
+  std::printf("%llu programs\n%s", static_cast<unsigned long long>(programs), coverage.table().c_str());
+  if (programs < 1000) return;
+  // The mix is worth something only where every kind occurs, and errors neither never nor always.
+  for (int k = 0; k < kStepKinds; ++k) EXPECT_GT(coverage.run[static_cast<std::size_t>(k)], 300u) << k;
+  for (StepKind kind : {StepKind::item, StepKind::read, StepKind::good_step, StepKind::borrow}) {
+    const auto k = static_cast<std::size_t>(kind);
+    EXPECT_GT(coverage.errors[k], coverage.run[k] / 20) << name_of(kind);
+    EXPECT_LT(coverage.errors[k], coverage.run[k] * 3 / 4) << name_of(kind);
+  }
+}
+
+TEST(ArrayPrograms, AProgramIsItsSeed) {
+  const ArrayProgram a = make_array_program(7), b = make_array_program(7), c = make_array_program(8);
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  const auto same_step = [](const ProgramStep& x, const ProgramStep& y) {
+    return x.kind == y.kind && x.a == y.a && x.b == y.b && x.c == y.c && x.d == y.d;
+  };
+  EXPECT_TRUE(std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), same_step));
+  EXPECT_FALSE(std::equal(a.steps.begin(), a.steps.end(), c.steps.begin(), same_step));
+  for (const ProgramStep& s : make_array_program(3, {.steps = 500, .host_memory = false}).steps) {
+    EXPECT_TRUE(s.kind != StepKind::foreign && s.kind != StepKind::borrow);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
