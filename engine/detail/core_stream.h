@@ -147,14 +147,18 @@ void Core<P>::await_issued(DeviceKind kind) {
 }
 
 /// Takes the lane's lock and returns its next place. There is room but where many substitutes issue beside threads that
-/// had asked for room before their bodies waited.
+/// had asked for room before their bodies waited. `doubts`: the queue's before the body began; if that has risen, a
+/// kernel that the body launched may have had one of the errors that were lost meanwhile.
 template <class P>
-[[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue) {
+[[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue, std::uint32_t doubts) {
   for (;;) {
     queue.lock();
     const std::uint64_t at = queue.issued.load(std::memory_order_relaxed) + 1;
-    if (at - queue.finished.load(std::memory_order_acquire) <= DeviceQueue<P>::kRing) [[likely]]
+    if (at - queue.finished.load(std::memory_order_acquire) <= DeviceQueue<P>::kRing) [[likely]] {
+      if (queue.doubts.load(std::memory_order_relaxed) != doubts) [[unlikely]]
+        queue.suspects.store(at, std::memory_order_relaxed);
       return at;
+    }
     queue.unlock();
     point(queue);
     tend_watches();
@@ -165,8 +169,9 @@ template <class P>
 /// The op takes the next place in its lane, and lets on what may follow it there and on other streams. The watcher may
 /// finish it from here on.
 template <class P>
-[[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, ReadyList<P>& ready) {
-  const std::uint64_t at = lock_place(queue);
+[[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, std::uint32_t doubts,
+                                                  ReadyList<P>& ready) {
+  const std::uint64_t at = lock_place(queue, doubts);
   const std::uint64_t use = StreamUse::make(op->lane, at);
   op->start_pending.store(static_cast<std::int16_t>(at), std::memory_order_relaxed);
   op->phase.store(Phase::issued, std::memory_order_relaxed);
@@ -197,6 +202,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
     rare(op).thrown = std::move(why);
     op->wrote_nothing = op->troubled = true;
   };
+  const std::uint32_t doubts = queue.doubts.load(std::memory_order_acquire);
   bool run = !op->skipped;
   if (run) try {
       if (!make_room(queue)) {
@@ -215,7 +221,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
       rare(op).thrown = std::move(thrown);
       op->troubled = true;
     }
-    return place(op, queue, ready);
+    return place(op, queue, doubts, ready);
   }
   destroy_closure(op);                                // and nobody is let on before its error can be seen
   const std::int16_t parts = op->is(kAsync) ? 2 : 1;  // there will be no device work, nor a Completion
@@ -243,10 +249,11 @@ bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
   if (queue.issued.load(std::memory_order_relaxed) - queue.finished.load(std::memory_order_acquire) >= queue.most ||
       queue.lost.load(std::memory_order_acquire))
     return false;
+  const std::uint32_t doubts = queue.doubts.load(std::memory_order_acquire);
   tell<P>(Step::start, op);
   op->troubled = !call_body(op, lane);
   restore_scope(thread_state(), lane);
-  place(op, queue, ready);
+  place(op, queue, doubts, ready);
   return true;
 }
 

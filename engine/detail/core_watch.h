@@ -199,11 +199,16 @@ std::uint64_t Core<P>::settled_errors(Device device) const {
   return 0;
 }
 
-/// The device had more errors than it could keep: each op that it has not confirmed may be one of those.
+/// The device had more errors than it could keep: each op that it has not confirmed may be one of those, and so may
+/// those whose bodies are not over yet (lock_place).
 template <class P>
 void Core<P>::suspect(Watch<P>& watch, int device) {
-  for (DeviceQueue<P>* queue : watch.queues)
-    if (queue->device == device) queue->suspects = queue->issued.load(std::memory_order_acquire);
+  for (DeviceQueue<P>* queue : watch.queues) {
+    if (queue->device != device) continue;
+    std::lock_guard lock(*queue);
+    queue->suspects.store(queue->issued.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    queue->doubts.store(queue->doubts.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 }
 
 /// The device will not answer any more: all that it has not confirmed fails with one root, and what comes later too.
@@ -265,7 +270,8 @@ void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
       }
       std::exception_ptr error;
       bool wrote_nothing = false;
-      if (!watch.late.empty() || at <= queue.suspects || queue.lost.load(std::memory_order_relaxed)) [[unlikely]]
+      if (!watch.late.empty() || at <= queue.suspects.load(std::memory_order_relaxed) ||
+          queue.lost.load(std::memory_order_relaxed)) [[unlikely]]
         error = late_error(watch, queue, run, at, wrote_nothing);
       if (run->is(kCaptured)) {
         captured_device_done(static_cast<Captured*>(run), std::move(error), ready);
@@ -297,7 +303,7 @@ std::exception_ptr Core<P>::late_error(Watch<P>& watch, DeviceQueue<P>& queue, R
     return what;
   }
   if (queue.lost.load(std::memory_order_relaxed)) return std::make_exception_ptr(Error(queue.root));
-  if (at <= queue.suspects)
+  if (at <= queue.suspects.load(std::memory_order_relaxed))
     return std::make_exception_ptr(
         std::runtime_error("its device reported more errors than it could keep, and this op may have had one"));
   return nullptr;

@@ -62,10 +62,11 @@ struct DeviceQueue {
   // Written by who finishes, under the watch's mutex.
   alignas(64) Atomic<std::uint64_t> finished{0};  ///< the host has dealt with the end of these
   Atomic<bool> lost{false};
-  std::uint64_t reached = 0;     ///< as of this look
-  std::uint64_t suspects = 0;    ///< up to there ops fail with `suspicion`
-  std::uint64_t settles_at = 0;  ///< Watch::settling waits for the op at this place
-  ErrorRef root;                 ///< of a lost device; written before `lost`
+  Atomic<std::uint32_t> doubts{0};    ///< times that errors of its device were lost; changed under the lock too
+  Atomic<std::uint64_t> suspects{0};  ///< up to there ops may have had one of those; changed under the lock
+  std::uint64_t reached = 0;          ///< as of this look
+  std::uint64_t settles_at = 0;       ///< Watch::settling waits for the op at this place
+  ErrorRef root;                      ///< of a lost device; written before `lost`
 };
 
 /// What watches the streams of one provider: a thread that is there while something is in flight, and a little longer.

@@ -208,27 +208,62 @@ TEST(Devices, AWaitForASilentDeviceEndsWithItsTime) {
   engine.wait(v);
 }
 
+/// Holds whoever finishes ops of the provider, by the end of a closure that it destroys, until it is opened.
+struct HeldWatcher {
+  HeldWatcher(Engine& engine, Place place) {
+    auto last = std::make_unique<End>(*this);
+    engine.push([end = std::move(last)](Context& c) { c.stream()->launch([] {}); }, {}, {.on = place});
+    begun.wait();
+  }
+  struct End {
+    explicit End(HeldWatcher& of) : held(of) {}
+    ~End() { held.begun.raise(), held.gate.pass(); }
+    HeldWatcher& held;
+  };
+  Signal begun;
+  Gate gate;
+};
+
+void report_a_thousand_errors() {
+  for (int i = 0; i < 1000; ++i) report_late_error(std::make_exception_ptr(std::runtime_error("out of range")));
+}
+
 /// The device keeps 256 reports: where more came, each of its unconfirmed ops may have had one.
 TEST(Devices, ErrorsThatTheDeviceLostMakeSuspects) {
-  QuietEngine engine({.providers = {sim_devices(1)}});
+  QuietEngine engine({.providers = {sim_devices(2)}});
   const Variable a = engine.variable(), b = engine.variable();
-  Gate device;
-  Signal issued;
-  engine.push(
-      [&](Context& c) {
-        c.stream()->launch([&] {
-          device.pass();
-          for (int i = 0; i < 1000; ++i) report_late_error(std::make_exception_ptr(std::runtime_error("out of range")));
-        });
-      },
-      {write(a)}, {.on = sim(0)});
-  engine.push([&](Context& c) { c.stream()->launch([] {}), issued.raise(); }, {write(b)}, {.on = sim(0)});
+  HeldWatcher held(engine, sim(1));
+  Signal reported, issued;
+  engine.push([&](Context& c) { c.stream()->launch([&] { report_a_thousand_errors(), reported.raise(); }); },
+              {write(a)}, {.on = sim(0)});
+  engine.push([&](Context& c) { c.stream()->launch([] {}); }, {write(b)}, {.on = sim(0)});
+  engine.push([&] { issued.raise(); }, {}, {.on = sim(0)});
+  reported.wait();
   issued.wait();
-  device.open();
+  held.gate.open();
   EXPECT_NE(failure([&] { engine.wait(a); }), "");
   EXPECT_NE(failure([&] { engine.wait(b); }).find("more errors than it could keep"), std::string::npos);
   engine.push([](Context& c) { c.stream()->launch([] {}); }, {write(a), write(b)}, {.on = sim(0)});
   engine.wait(a);
+}
+
+/// The same where the body that launched the kernel is not over when the engine learns of lost errors.
+TEST(Devices, AnOpWhoseBodyIsNotOverIsSuspectToo) {
+  QuietEngine engine({.providers = {sim_devices(2)}});
+  const Variable a = engine.variable(), b = engine.variable();
+  HeldWatcher held(engine, sim(1));
+  Signal reported, launched;
+  Gate body;
+  engine.push([&](Context& c) { c.stream()->launch([&] { report_a_thousand_errors(), reported.raise(); }); },
+              {write(a)}, {.on = sim(0)});
+  engine.push([&](Context& c) { c.stream()->launch([] {}), launched.raise(), body.pass(); }, {write(b)},
+              {.on = sim(0)});
+  reported.wait();
+  launched.wait();
+  held.gate.open();
+  EXPECT_NE(failure([&] { engine.wait(a); }), "");
+  body.open();
+  EXPECT_NE(failure([&] { engine.wait(b); }).find("more errors than it could keep"), std::string::npos);
 }
 
 /// SEMANTICS 14: a kernel may say that it wrote nothing, and then the old value is whole.
