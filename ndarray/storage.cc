@@ -17,8 +17,9 @@ Buffer::~Buffer() {
   std::byte* data = data_.load(std::memory_order_acquire);
   if (!data) return;
   if (pool_) {
-    pool_->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_,
-                      users_.load(std::memory_order_relaxed));
+    // Where nobody came to use it, the next is still to be after those who used its memory before.
+    const DevicePool::Users users = users_.load(std::memory_order_relaxed) | before_.load(std::memory_order_relaxed);
+    pool_->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users);
   } else if (!owner_ && !import_) {
     memory_pool(device_).deallocate(data, bytes_);
   }

@@ -111,7 +111,12 @@ ErrorRef Core<P>::decide_error(Op* op) {
   const RareParts<P>& parts = rare(op);
   if (op->kind == OpKind::replay) return parts.program->first_error;
   if (op->is(kNoBody)) return nullptr;
-  if (op->skipped) return parts.start_error;
+  if (op->skipped) {
+    // Other inputs may have been in flight when one was seen to fail: now all are known.
+    if (parts.skipped_for_input)
+      if (ErrorRef first = start_error(op)) return first;
+    return parts.start_error;
+  }
   // Issued to a device before an input's error was known: what it made of it is worth nothing, nor is what it reports.
   if (op->is(kOnStream) && !op->is(kSeesPoison))
     if (ErrorRef earlier = start_error(op)) return earlier;

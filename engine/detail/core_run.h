@@ -30,7 +30,10 @@ ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
     }
     return scope.root;
   }
-  return op->is(kSeesPoison) ? nullptr : start_error(op);
+  if (op->is(kSeesPoison)) return nullptr;
+  ErrorRef met = start_error(op);
+  if (met && op->is(kOnStream)) rare(op).skipped_for_input = true;
+  return met;
 }
 
 template <class P>

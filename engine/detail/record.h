@@ -222,9 +222,10 @@ struct RareParts {
   // The running thread's.
   template <class T>
   using Plain = typename P::template Plain<T>;
-  Plain<ErrorRef> start_error;        ///< why the body was skipped
-  Plain<std::exception_ptr> thrown;   ///< by the body
-  std::atomic<bool> returned{false};  ///< the body did, of an async op: for those who look (core_explain.h)
+  Plain<ErrorRef> start_error;            ///< why the body was skipped
+  Plain<bool> skipped_for_input = false;  ///< of a stream op: for an input's error, so that there may be more
+  Plain<std::exception_ptr> thrown;       ///< by the body
+  std::atomic<bool> returned{false};      ///< the body did, of an async op: for those who look (core_explain.h)
   // The Completion's.
   typename P::template Atomic<bool> told{false};  ///< it was answered, not dropped: what the body throws then is late
   Plain<bool> answered = false;                   ///< with an error
@@ -250,6 +251,7 @@ struct RareParts {
     traced = 0;
     started_at = ended_at = 0;
     start_error = nullptr;
+    skipped_for_input = false;
     thrown = exception = device_error = nullptr;
     answered = false;
     told.store(false, std::memory_order_relaxed);

@@ -112,6 +112,7 @@ class Run {
 
  private:
   Device device(std::uint32_t n) const { return devices_[n % devices_.size()]; }
+  Device host(std::uint32_t n) const { return device(n).kind == DeviceKind::cpu ? device(n) : devices_[0]; }
   NDArray& array(std::uint32_t n) { return arrays_[n % arrays_.size()]; }
   const NDArray& leaf(std::uint32_t n) const { return leaves_[n % leaves_.size()]; }
   static std::string bytes_of(const NDArray& x) {
@@ -206,7 +207,7 @@ class Run {
         return put(array(s.a).to(device(s.b)), s.d);
       case StepKind::foreign: {
         const std::int64_t begin = s.a % (kBlock - 1), end = begin + 1 + s.b % (kBlock - begin);
-        return put(from_memory(block_->data() + begin, block_, {end - begin}, DType::f32, device(s.c)), s.d);
+        return put(from_memory(block_->data() + begin, block_, {end - begin}, DType::f32, host(s.c)), s.d);
       }
       case StepKind::parts: {
         if (s.a % 4 == 0) {
@@ -221,7 +222,8 @@ class Run {
       case StepKind::own_op:
         return own_op(s);
       case StepKind::borrow: {
-        const NDArray x = array(s.a).is_contiguous() ? array(s.a) : array(s.a).copy();
+        const NDArray here = array(s.a).to(host(array(s.a).device().index));
+        const NDArray x = here.is_contiguous() ? here : here.copy();
         if (x.dtype() != DType::f32) return;
         auto elements = x.borrow<float>();
         for (float& element : elements) element = element * 0.5F + static_cast<float>(s.b % 4);
@@ -232,7 +234,12 @@ class Run {
         return fail(s);
       case StepKind::recover: {
         const NDArray& x = s.b % 4 ? array(s.a) : leaf(s.a);
-        engine_.recover(x);
+        if (program_.late_errors) {
+          const NoGrad none;
+          x.fill(0.75);
+        } else {
+          engine_.recover(x);
+        }
         return;
       }
       case StepKind::forward: {
@@ -411,6 +418,7 @@ class Run {
     };
     push.outputs = std::span(&target, 1);
     push.updates = torn ? 0 : 1;
+    push.issues = !program_.late_errors;
     push.options.name = torn ? "torn" : "intact";
     push_arrays(push);
   }
@@ -472,10 +480,11 @@ ArrayProgram make_array_program(std::uint64_t seed, const ProgramOptions& option
   const auto number = [&random] { return static_cast<std::uint32_t>(random() >> 33U); };
   std::vector<StepKind> drawn;
   for (const Kind& k : kKinds) {
-    if (!options.host_memory && (k.kind == StepKind::foreign || k.kind == StepKind::borrow)) continue;
+    const bool steps = k.kind == StepKind::step || k.kind == StepKind::good_step || k.kind == StepKind::sgd_recover;
+    if (options.late_errors && steps) continue;
     drawn.insert(drawn.end(), static_cast<std::size_t>(k.weight), k.kind);
   }
-  ArrayProgram program{seed, {}};
+  ArrayProgram program{seed, options.late_errors, {}};
   for (int i = 0; i < options.steps; ++i) {
     const StepKind kind = drawn[number() % drawn.size()];
     program.steps.push_back({kind, number(), number(), number(), number()});

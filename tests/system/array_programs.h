@@ -55,13 +55,18 @@ struct ProgramStep {
   std::uint32_t a, b, c, d;
 };
 
+/// Where an op's kernel fails, what was made of its value was made already: it is torn, while serial mode skips it and
+/// leaves the old value whole, and an optimiser's gate may close for a step that has no part in it. So in programs with
+/// late errors nothing asks which it was: `recover` overwrites, and nothing steps. In the others ops on devices with
+/// streams fail when they are issued.
 struct ArrayProgram {
   std::uint64_t seed = 0;
+  bool late_errors = false;
   std::vector<ProgramStep> steps;
 };
 struct ProgramOptions {
   int steps = 60;
-  bool host_memory = true;  ///< imports and borrows, for devices whose memory the host may touch
+  bool late_errors = false;
 };
 ArrayProgram make_array_program(std::uint64_t seed, const ProgramOptions& options = {});
 
@@ -72,8 +77,9 @@ struct Coverage {
   std::string table() const;
 };
 
-/// Runs it on an engine and on devices of it (three or more), with waits where the steps say so and at the end. Returns
-/// all that was seen: bytes of elements, or the text of the error. New arrays belong to the engine meanwhile.
+/// Runs it on an engine and on devices of it (three or more, of which the first is a CPU: the host's memory is imported
+/// and borrowed there), with waits where the steps say so and at the end. Returns all that was seen: bytes of elements,
+/// or the text of the error. New arrays belong to the engine meanwhile.
 std::vector<std::string> run_array_program(const ArrayProgram& program, Engine& engine, std::span<const Device> devices,
                                            Coverage* coverage = nullptr);
 
