@@ -2,6 +2,8 @@
 // null provider, in turns. The lane's part and the pusher's are timed apart: the first op holds the lane until all are
 // pushed.
 //
+// And what the record of accesses (resources/providers/order_record.h) takes for each op of a program on two streams.
+//
 //   bench_devices [ROUNDS [OPS]]        [15 rounds, 100,000 ops]
 #include <algorithm>
 #include <atomic>
@@ -12,6 +14,7 @@
 
 #include "sluice/engine/engine.h"
 #include "sluice/resources/providers/null.h"
+#include "sluice/resources/providers/order_record.h"
 
 namespace {
 
@@ -50,6 +53,34 @@ Cost chain(sluice::Engine& engine, sluice::Place place, int ops, int variables) 
   return cost;
 }
 
+/// ns for each op's part in the record: it reads one array and writes another, in turns on two streams, and each eighth
+/// waits for the other stream. All is in order, so that nothing is reported.
+double record(int ops) {
+  constexpr int kArrays = 64;
+  static std::vector<std::byte> memory(kArrays * 1024);
+  bool reported = false;
+  sluice::OrderRecord record([&](std::string) { reported = true; });
+  std::atomic<std::uint64_t> reached[2] = {0, 0};
+  const sluice::OrderRecord::Stream streams[2] = {record.add("a", &reached[0]), record.add("b", &reached[1])};
+  for (int i = 0; i < kArrays; ++i) record.allocated(memory.data() + i * 1024, 1024);
+  const sluice::OrderRecord::Caller caller{{1, 0}, {"op", std::source_location::current()}};
+  std::uint64_t point = 0;
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < ops; ++i) {
+    const int s = i / 8 % 2;
+    if (i % 8 == 0) {
+      record.recorded(streams[1 - s], ++point);
+      record.waits(streams[s], streams[1 - s], point);
+    }
+    const sluice::MemoryUse uses[] = {{memory.data() + i * 7 % kArrays * 1024, 1024, false},
+                                      {memory.data() + (i * 7 + 1) % kArrays * 1024, 1024, true}};
+    record.touches(streams[s], uses, caller);
+  }
+  const double cost = since(begin) / ops;
+  if (reported) std::printf("the record reported accesses that are in order\n");
+  return cost;
+}
+
 double median(std::vector<double> x, double at = 0.5) {
   std::sort(x.begin(), x.end());
   return x[static_cast<std::size_t>(at * static_cast<double>(x.size() - 1))];
@@ -79,6 +110,10 @@ int main(int count, char** words) {
       std::printf("\n");
     }
   }
+  std::vector<double> recorded;
+  for (int i = 0; i < rounds; ++i) recorded.push_back(record(ops));
+  std::printf("record of accesses: %.1f ns an op (%.1f to %.1f)\n", median(recorded), median(recorded, 0.25),
+              median(recorded, 0.75));
   const sluice::LaneStats stats = engine.lane_stats(sluice::null(0));
   std::printf("null(0): %llu ops, %llu points\n", static_cast<unsigned long long>(stats.issued),
               static_cast<unsigned long long>(stats.points));

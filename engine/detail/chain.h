@@ -235,7 +235,8 @@ class Chain {
     }
     // `complete` first: it may be what finishes the op, and only once the op was started can it be.
     const bool finish = (gained & complete) && pending(op).fetch_sub(1, std::memory_order_acq_rel) == 1;
-    if ((gained & issued) && op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(op);
+    if ((gained & issued) && (op->single() || op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1))
+      ready.start.push(op);
     if (finish) ready.finish.push(op);
   }
 };

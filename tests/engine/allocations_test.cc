@@ -72,6 +72,16 @@ void* operator new[](std::size_t size, const std::nothrow_t&) noexcept try {
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
+void* operator new(std::size_t size, std::align_val_t align, const std::nothrow_t&) noexcept try {
+  return take(size, static_cast<std::size_t>(align), __builtin_return_address(0));
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](std::size_t size, std::align_val_t align, const std::nothrow_t&) noexcept try {
+  return take(size, static_cast<std::size_t>(align), __builtin_return_address(0));
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void operator delete(void* p) noexcept { give(p); }
 void operator delete[](void* p) noexcept { give(p); }
 void operator delete(void* p, std::size_t) noexcept { give(p); }
@@ -82,6 +92,8 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give(p);
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give(p); }
 void operator delete(void* p, const std::nothrow_t&) noexcept { give(p); }
 void operator delete[](void* p, const std::nothrow_t&) noexcept { give(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { give(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { give(p); }
 
 namespace sluice {
 namespace {
