@@ -71,10 +71,10 @@ class Chain {
             break;
           }
         }
-        // Who links a successor has, all rights are here or come now, and the op is not running on a right that it had:
-        // nobody else changes the state.
-        if ((now & kSettled) == kSettled && !on_stream &&
-            ((bits & kDone) || !(old & (exclusive ? kWriteComplete : kReadComplete)))) {
+        // Who links a successor has, all rights are here or come now, and the op is over or not running on a right that
+        // it had: nobody else changes the state.
+        if ((now & kSettled) == kSettled &&
+            ((bits & kDone) || (!on_stream && !(old & (exclusive ? kWriteComplete : kReadComplete))))) {
           token->state.store(now, std::memory_order_release);
           break;
         }
