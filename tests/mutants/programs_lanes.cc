@@ -172,13 +172,14 @@ std::string in_a_row(std::uint64_t seed) {
 std::string starving(std::uint64_t seed) {
   struct Starved : Bed {
     using Bed::Bed;
-    bool ran = false, pushed = false;
-    int before = 0, all = 0;
+    bool ran = false;
+    detail::ExplorePolicy::Atomic<bool> pushed{false};
+    int before = 0;
     void again() {
       engine->push(
           [this] {
-            if (ran || ++all > 2600) return;
-            if (pushed && ++before > 1700) return fail("an op of a low priority starves");
+            if (ran) return;
+            if (++before > 600) return fail("an op of a low priority starves");
             again();
           },
           {}, {.priority = 7});
@@ -188,9 +189,15 @@ std::string starving(std::uint64_t seed) {
   Starved& b = *bed;
   b.make({.threads = 1}, 1);
   return run_bed(std::move(bed), {[&b] {
-                   b.again();
+                   // The worker begins when it cannot miss the other in the queue.
+                   b.engine->push(
+                       [&b] {
+                         while (!b.pushed.load(std::memory_order_acquire)) ExplorePolicy::pause();
+                         b.again();
+                       },
+                       {}, {.priority = 7});
                    b.engine->push([&b] { b.ran = true; }, {}, {.priority = 1});
-                   b.pushed = true;
+                   b.pushed.store(true, std::memory_order_release);
                  }},
                  false, {}, 300'000);
 }
