@@ -48,19 +48,22 @@ class Nodes {
   /// Throws bad_alloc.
   Node* make() {
     static_assert(sizeof(Node) == 64 || !std::is_same_v<typename P::template Plain<int>, int>);
-    std::lock_guard lock(mutex_);
-    void* place = free_;
+    void* place = nullptr;
     VariableRare<P>* rare = nullptr;
-    if (place) {
-      SLUICE_IN_USE(place, sizeof(Node));
-      rare = free_->rare;
-      free_ = free_->next;
-    } else {
-      if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
-      place = slabs_.back().nodes + slabs_.back().used++;
-      SLUICE_IN_USE(place, sizeof(Node));
+    {
+      std::lock_guard lock(mutex_);
+      place = free_;
+      if (place) {
+        SLUICE_IN_USE(place, sizeof(Node));
+        rare = free_->rare;
+        free_ = free_->next;
+      } else {
+        if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
+        place = slabs_.back().nodes + slabs_.back().used++;
+        SLUICE_IN_USE(place, sizeof(Node));
+      }
     }
-    Node* const node = new (place) Node;
+    Node* const node = new (place) Node;  // its members are the policy's, where the explorer may change threads
     if (rare) node->rare.store(rare, std::memory_order_relaxed);
     return node;
   }
