@@ -137,6 +137,13 @@ struct WaitOptions {
 /// Where a body calls exit(), static objects older than the first engine keep their destructors to themselves.
 /// No signal handler is installed. stop() is no function for one, unless the interrupted thread cannot be in the
 /// engine.
+///
+/// Where there is no memory a call throws std::bad_alloc, has done nothing, and may be tried again; what was pushed
+/// goes on, if need be on the thread that waits for it. Where oneTBB is refused memory or a thread in the midst of its
+/// work it cannot be asked again: from then on ops run on plain threads, and loops (parallel_for) alone, one of which
+/// may throw what oneTBB threw. Outside of what the engine can catch are a thread of oneTBB's own that finds no memory
+/// as it begins, and the third or a later thread of a lane that cannot be started: those end the process
+/// (docs/decisions/0010-no-memory.md has all such cases).
 class Engine {
  public:
   /// Throws UsageError for options out of range. Starts no thread before the first push.

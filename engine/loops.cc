@@ -6,6 +6,7 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "sluice/engine/detail/policy.h"
@@ -45,6 +46,7 @@ struct Loop {
   const FunctionRef<void(std::int64_t, std::int64_t)> body;
   const detail::ThreadState& state;  ///< of the op
   const ScopeState scope;  ///< a copy: while helpers read it, the caller's own part of the loop may change the thread's
+  std::atomic<bool> thrown{false};  ///< by the body
 };
 
 std::int64_t chunk_count(std::int64_t n, std::int64_t grain) { return n / grain + (n % grain != 0); }
@@ -63,7 +65,12 @@ void run_chunks(Loop* loop, std::int64_t first, std::int64_t last) {
     ~Done() { SLUICE_HANDS_OVER(const_cast<std::int64_t*>(&loop->n)); }
   } const done{loop};
   const Helper helper(loop->state, loop->scope);
-  for (std::int64_t i = first; i < last; ++i) call_chunk(loop->body, loop->n, loop->grain, i);
+  try {
+    for (std::int64_t i = first; i < last; ++i) call_chunk(loop->body, loop->n, loop->grain, i);
+  } catch (...) {
+    loop->thrown.store(true, std::memory_order_relaxed);
+    throw;
+  }
 }
 
 /// Isolated: while this thread waits for the last chunk it must not pick up another op of its lane.
@@ -74,13 +81,20 @@ void run_on_arena(Loop& loop) {
     ~Finish() { SLUICE_TAKES_OVER(const_cast<std::int64_t*>(&loop.n)); }
   } const finish{loop};
   const std::int64_t chunks = chunk_count(loop.n, loop.grain);
-  tbb::this_task_arena::isolate([&] {
-    tbb::parallel_for(
-        tbb::blocked_range<std::int64_t>(0, chunks, 1),
-        [at = &loop](const tbb::blocked_range<std::int64_t>& range)
-            SLUICE_UNSEEN { run_chunks(at, range.begin(), range.end()); },
-        tbb::simple_partitioner());
-  });
+  try {
+    tbb::this_task_arena::isolate([&] {
+      tbb::parallel_for(
+          tbb::blocked_range<std::int64_t>(0, chunks, 1),
+          [at = &loop](const tbb::blocked_range<std::int64_t>& range)
+              SLUICE_UNSEEN { run_chunks(at, range.begin(), range.end()); },
+          tbb::simple_partitioner());
+    });
+  } catch (...) {
+    // oneTBB's own exception, perhaps for a thread that it could not make: then the arena hangs where it next counts
+    // its threads.
+    if (!loop.thrown.load(std::memory_order_relaxed)) detail::SystemPolicy::tbb_failed();
+    throw;
+  }
 }
 
 /// For a thread that is none of the lane's own: it becomes one for the loop. False where another is there.
@@ -109,7 +123,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int6
   const std::int64_t chunks = chunk_count(n, grain);
   detail::ThreadState& state = detail::thread_state();
   if (chunks > 1 && parallel_width() > 1) {
-    Loop loop{n, grain, body, state, detail::ThreadObject<ScopeState>::get()};
+    Loop loop{n, grain, body, state, detail::ThreadObject<ScopeState>::get(), {}};
     if (!state.joins) return run_on_arena(loop);
     if (run_joined(loop, state)) return;
   }

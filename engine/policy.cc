@@ -2,15 +2,42 @@
 #include "sluice/engine/detail/policy.h"
 
 #include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/info.h>
 #include <oneapi/tbb/task_arena.h>
+#include <oneapi/tbb/tbb_allocator.h>
 
 #include <memory>
-#include <vector>
+#include <new>
 
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/detail/tsan.h"
 
 namespace sluice::detail {
+namespace {
+
+/// oneTBB and the C library do not stand it everywhere that there is no memory: here and there it ends the process. So
+/// before they take much there is to be that much: else this throws, and may be tried again. Not so much that malloc
+/// would take it from the system, and learn from that.
+void find_memory() { ::operator delete(::operator new (std::size_t{100} << 10)); }
+
+/// Before any other use of oneTBB: at its first it looks for libraries and counts the cores. Where it finds no memory
+/// to count, whoever asks it again waits for ever, so that lanes do without it then.
+void begin_tbb() {
+  static const bool begun = [] {
+    find_memory();
+    try {
+      static_cast<void>(tbb::tbb_allocator<char>::allocator_type());
+      static_cast<void>(tbb::info::default_concurrency());
+    } catch (...) {
+      SystemPolicy::tbb_failed();
+    }
+    return true;
+  }();
+  static_cast<void>(begun);
+}
+
+}  // namespace
+
 /// A lane's arena. Another takes its place when it has lost a task.
 struct SystemPolicy::Workers::Pool {
   std::mutex mutex;
@@ -19,6 +46,14 @@ struct SystemPolicy::Workers::Pool {
   std::atomic<bool> guest{false};  ///< a waiter that helps is in it, for a loop
   /// With a place more, which only a guest can have.
   static std::unique_ptr<tbb::task_arena> make(int width) { return std::make_unique<tbb::task_arena>(width + 1, 1); }
+  /// The arena, with all that it needs. Under the mutex. An arena that found no memory at its first use would wait for
+  /// ever at the next; one that is told its width here tries again.
+  tbb::task_arena& ready() {
+    static constinit thread_local bool has_arena = false;  // oneTBB makes one for each thread, too
+    if (!std::exchange(has_arena, true) || !arena->is_active()) find_memory();
+    arena->initialize(width + 1, 1);
+    return *arena;
+  }
   std::shared_ptr<Pool> next;  ///< of those that no lane has now
 };
 
@@ -33,13 +68,9 @@ struct SystemPolicy::Workers::Arenas {
   }
   std::mutex mutex;
   std::shared_ptr<Pool> idle;  ///< a list
-  /// Each may still hold the task that it lost, and with it what that task is to start: named here, because a leak
-  /// checker does not look into oneTBB's memory.
-  struct Abandoned {
-    std::unique_ptr<tbb::task_arena> arena;
-    const Start* lost;
-  };
-  std::vector<Abandoned> abandoned;
+  /// Starts whose task an arena may still hold, a list: named here, because a leak checker does not look into oneTBB's
+  /// memory.
+  std::shared_ptr<Start> lost;
   tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 256};
 };
 
@@ -51,8 +82,31 @@ struct SystemPolicy::Workers::Start {
   std::shared_ptr<Start> self;
   std::shared_ptr<Start> next;  ///< in the watch's list, as the next, under its mutex
   bool listed = false;
+  std::shared_ptr<Start> lost_before;          ///< the next in the list of the lost, under the mutex of the arenas
+  std::unique_ptr<tbb::task_arena> abandoned;  ///< by its lane, because it lost the task
+  bool lost = false;
   std::chrono::steady_clock::time_point at;
   bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
+  /// Keeps it for an arena that may come back to it. Under the mutex of the arenas.
+  static void keep(const std::shared_ptr<Start>& start, Arenas& all) {
+    if (std::exchange(start->lost, true)) return;
+    start->lost_before = std::exchange(all.lost, start);
+  }
+};
+
+/// What an arena is given. Says so: from then on oneTBB may call it, even though it throws.
+class SystemPolicy::Workers::Task {
+ public:
+  Task(Start* start, bool& given) : start_(start), given_(&given) {}
+  Task(const Task& other) : start_(other.start_) {
+    if (other.given_) *other.given_ = true;
+  }
+  Task& operator=(const Task&) = delete;
+  SLUICE_UNSEEN void operator()() const { arrive(start_); }
+
+ private:
+  Start* const start_;
+  bool* const given_ = nullptr;
 };
 
 /// oneTBB 2021.8 loses a task now and then: enqueued into an arena whose last thread is about to leave, it stays there
@@ -131,9 +185,11 @@ class SystemPolicy::Workers::Watch {
     {
       Arenas& all = Arenas::get();
       std::scoped_lock lock(start->pool->mutex, all.mutex);
-      auto fresh = Pool::make(start->pool->width);
-      all.abandoned.reserve(all.abandoned.size() + 1);
-      all.abandoned.push_back({std::exchange(start->pool->arena, std::move(fresh)), start.get()});
+      if (!start->lost && !plain_threads.load(std::memory_order_relaxed)) {
+        auto fresh = Pool::make(start->pool->width);
+        start->abandoned = std::exchange(start->pool->arena, std::move(fresh));
+      }
+      Start::keep(start, all);
     }
     detach(start);
     return true;
@@ -153,7 +209,10 @@ void SystemPolicy::forked() {
   if (arenas_made.load(std::memory_order_relaxed)) plain_threads.store(true, std::memory_order_relaxed);
 }
 
+void SystemPolicy::tbb_failed() { plain_threads.store(true, std::memory_order_relaxed); }
+
 SystemPolicy::Workers::Workers(int width) {
+  begin_tbb();
   if (plain_threads.load(std::memory_order_relaxed)) return;
   Arenas& all = Arenas::get();
   std::lock_guard lock(all.mutex);
@@ -182,9 +241,11 @@ bool SystemPolicy::Workers::run_inside(void* arena, void (*body)(void*), void* d
     ~Leaves() { pool.guest.store(false, std::memory_order_release); }
   } const leaves{pool};
   tbb::task_arena* at = nullptr;  // the one that takes its place leaves it where it is
-  {
+  try {
     std::lock_guard lock(pool.mutex);
-    at = pool.arena.get();
+    at = &pool.ready();
+  } catch (const std::bad_alloc&) {
+    return false;
   }
   at->execute([=] { body(data); });
   return true;
@@ -202,21 +263,44 @@ void SystemPolicy::start_substitute(std::function<void()> drainer) {
 
 void SystemPolicy::Workers::start(std::function<void()> drainer) {
   if (const auto hook = before_start.load(std::memory_order_relaxed)) hook();
-  if (!pool_) return std::thread(std::move(drainer)).detach();
+  const auto plain = [&] { return !pool_ || plain_threads.load(std::memory_order_relaxed); };
+  if (plain()) return std::thread(std::move(drainer)).detach();
   auto start = std::make_shared<Start>();
   start->drainer = std::move(drainer);
   start->pool = pool_;
   start->at = std::chrono::steady_clock::now();
   Watch::get().add(start);
   start->self = start;  // the task's own share, without another allocation
-  Start* const task = start.get();
-  SLUICE_HANDS_OVER(task);
+  SLUICE_HANDS_OVER(start.get());
+  bool given = false;
   try {
     std::lock_guard lock(pool_->mutex);
-    pool_->arena->enqueue([task]() SLUICE_UNSEEN { arrive(task); });
+    try {
+      if (!plain()) return pool_->ready().enqueue(Task(start.get(), given));
+    } catch (...) {
+      // oneTBB threw when it had the task: it wakes or makes threads for it then. The arena may run it or not, and
+      // hangs where it next counts its threads; so it gets no more work, nor does any other.
+      if (!given) throw;
+      tbb_failed();
+    }
   } catch (...) {
     start->self.reset();
     if (start->take()) throw;
+    return;  // the watch was quicker
+  }
+  if (given) {
+    Arenas& all = Arenas::get();
+    std::lock_guard lock(all.mutex);
+    Start::keep(start, all);
+  } else {
+    start->self.reset();
+  }
+  if (!start->take()) return;
+  try {
+    detach(start);
+  } catch (...) {
+    start->drainer = nullptr;
+    throw;
   }
 }
 

@@ -202,6 +202,7 @@ struct SystemPolicy {
     struct Pool;
     struct Arenas;
     struct Start;
+    class Task;
     static void detach(std::shared_ptr<Start> start);
     class Watch;
     static void arrive(Start* task);
@@ -219,6 +220,8 @@ struct SystemPolicy {
 
   /// In a child: where oneTBB was in use before the fork, its threads are the parent's. Lanes get plain threads then.
   static void forked();
+  /// The same where oneTBB failed in the midst of its work, and cannot be asked again. Loops run alone then.
+  static void tbb_failed();
   static inline std::atomic<bool> arenas_made{false}, plain_threads{false};
 
   static std::int64_t now() {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fault_programs.h"
+#include "process.h"
 #include "sluice/engine/detail/policy.h"
 
 namespace sluice {
@@ -22,10 +23,13 @@ using testing::programs;
 using testing::QuietEngine;
 using testing::Trial;
 
+/// What one trial may take: of time in which no thread wants to run (a wake-up that is lost costs a second of it: waits
+/// end by themselves then), and of the CPU's. How busy the machine is with other things adds to neither.
+constexpr double kMostAsleep = 2;
 #ifdef SLUICE_SANITIZED  // which slow all down
-constexpr auto kNoHang = std::chrono::seconds(6);
+constexpr double kMostCpu = 12;
 #else
-constexpr auto kNoHang = std::chrono::seconds(2);
+constexpr double kMostCpu = 4;
 #endif
 FaultPoint starts;
 
@@ -33,16 +37,23 @@ void fail_start() {
   if (starts.passes()) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
 }
 
-/// Ends the process, with a word on what hung, when a trial takes ten times what it may. Time is counted in beats of a
-/// thread's, so that a process that was stopped as a whole has not hung.
+/// Ends the process, with a word on what hung, when a trial takes ten times what it may.
 class Watch {
  public:
+  struct Taken {
+    double asleep, cpu;  ///< seconds
+  };
+
   Watch()
       : thread_([this] {
           while (!ended_.load()) {
-            std::this_thread::sleep_for(kBeat);
-            if (!running_.load() || beats_.fetch_add(1) < 10 * (kNoHang / kBeat)) continue;
-            std::fprintf(stderr, "hangs: %s, k = %ld, %s\n", program.load(), k.load(), stays ? "from then on" : "once");
+            std::this_thread::sleep_for(std::chrono::duration<double>(kBeat));
+            if (!running_.load()) continue;
+            if (testing::others_asleep_now()) asleep_.fetch_add(1);
+            const Taken now = taken();
+            if (now.asleep < 10 * kMostAsleep && now.cpu < 10 * kMostCpu) continue;
+            std::fprintf(stderr, "hangs: %s, k = %ld, %s: %.1f s asleep, %.1f s of CPU\n", program.load(), k.load(),
+                         stays ? "from then on" : "once", now.asleep, now.cpu);
             std::abort();
           }
         }) {}
@@ -51,13 +62,14 @@ class Watch {
     thread_.join();
   }
   void begin() {
-    beats_.store(0);
+    asleep_.store(0);
+    cpu_before_.store(testing::cpu_seconds());
     running_.store(true);
   }
-  /// How long it was.
-  std::chrono::milliseconds end() {
+  /// Since begin().
+  Taken end() {
     running_.store(false);
-    return beats_.load() * kBeat;
+    return taken();
   }
 
   std::atomic<const char*> program{""};
@@ -65,8 +77,13 @@ class Watch {
   std::atomic<bool> stays{false};
 
  private:
-  static constexpr std::chrono::milliseconds kBeat{50};
-  std::atomic<long> beats_{0};
+  Taken taken() const {
+    return {static_cast<double>(asleep_.load()) * kBeat, testing::cpu_seconds() - cpu_before_.load()};
+  }
+
+  static constexpr double kBeat = 0.05;
+  std::atomic<long> asleep_{0};  ///< beats that found it so
+  std::atomic<double> cpu_before_{0};
   std::atomic<bool> running_{false}, ended_{false};
   std::thread thread_;
 };
@@ -106,7 +123,9 @@ class Faults : public ::testing::TestWithParam<FaultProgram> {
         engine.wait(v);
         EXPECT_TRUE(works);
       }
-      EXPECT_LT(watch.end(), kNoHang);
+      const Watch::Taken taken = watch.end();
+      EXPECT_LT(taken.asleep, kMostAsleep);
+      EXPECT_LT(taken.cpu, kMostCpu);
       return passed;
     };
     for (int warm = 0; warm < 3; ++warm) run(1'000'000'000, false);

@@ -1,16 +1,19 @@
 // What this process takes of the machine.
 #pragma once
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
-#include <string>
 #include <thread>
 
 namespace sluice::testing {
@@ -19,22 +22,30 @@ inline std::ptrdiff_t threads_now() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
 
+/// True if every other thread of this process sleeps: none runs, or would if there were a core for it. Takes nothing
+/// from operator new.
+inline bool others_asleep_now() {
+  DIR* const tasks = ::opendir("/proc/self/task");
+  if (!tasks) return false;
+  bool awake = false;
+  while (const dirent* const task = awake ? nullptr : ::readdir(tasks)) {
+    if (task->d_name[0] == '.' || std::atol(task->d_name) == ::gettid()) continue;
+    char name[300], stat[512] = "";
+    std::snprintf(name, sizeof(name), "/proc/self/task/%s/stat", task->d_name);
+    const int file = ::open(name, O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;  // of a thread that is just gone there is nothing
+    if (::read(file, stat, sizeof(stat) - 1) > 0)
+      if (const char* const name_end = std::strrchr(stat, ')')) awake = std::strncmp(name_end, ") S", 3) != 0;
+    ::close(file);
+  }
+  ::closedir(tasks);
+  return !awake;
+}
+
 /// Waits until every other thread of this process sleeps, as two looks find it. False if that does not come to pass.
 inline bool others_sleep(std::chrono::seconds limit = std::chrono::seconds(10)) {
-  const std::string self = std::to_string(::gettid());
-  const auto awake = [&] {
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-      if (task.path().filename() == self) continue;
-      std::ostringstream text;
-      text << std::ifstream(task.path() / "stat").rdbuf();
-      const std::string stat = text.str();
-      const std::size_t name_end = stat.rfind(')');  // of a thread that is just gone there is nothing
-      if (name_end != std::string::npos && stat.compare(name_end, 3, ") S") != 0) return true;
-    }
-    return false;
-  };
   const auto end = std::chrono::steady_clock::now() + limit;
-  for (int looks = 0; looks < 2; looks = awake() ? 0 : looks + 1) {
+  for (int looks = 0; looks < 2; looks = others_asleep_now() ? looks + 1 : 0) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::yield();
   }
