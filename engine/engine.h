@@ -5,8 +5,9 @@
 //   engine.push([=] { resize(*frame, *thumb); }, {read(frame), write(thumb)}, {.on = cpu(1), .name = "resize"});
 //   engine.wait(thumb);
 //
-// The result of a program is that of running its pushes one by one (docs/architecture.md says how). Everything here
-// may be called from any thread, ops included, unless it says otherwise.
+// The result of a program is that of running its pushes one by one. docs/semantics.md has the rules, docs/engine.md
+// says how the engine keeps them, docs/glossary.md explains the words. Everything here may be called from any thread,
+// ops included, unless it says otherwise.
 #pragma once
 
 #include <array>

@@ -88,7 +88,7 @@ class Provider {
   /// The calling thread reads or writes memory that streams use as well (pinned buffers), now.
   virtual void host_touches(std::span<const MemoryUse> /*uses*/) noexcept {}
 
-  // ---- errors that a device finds late (SEMANTICS.md, 16)
+  // ---- errors that a device finds late (docs/semantics.md, 16)
   /// How many errors the device's kernels have reported. Only grows. An error is counted before its op's point is seen
   /// as reached.
   virtual std::uint64_t errors(int /*device*/) const noexcept { return 0; }

@@ -1,5 +1,5 @@
 // Memory that a program brings (from_memory): who lies where, so that operations on overlapping imports keep their
-// order (SEMANTICS.md, 12).
+// order (docs/semantics.md, 12).
 #pragma once
 
 #include <atomic>

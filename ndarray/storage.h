@@ -1,5 +1,5 @@
-// What lies behind the handles: buffers, versions, arrays (SEMANTICS.md, 7). For operators and autograd; programs use
-// NDArray.
+// What lies behind the handles: buffers, versions, arrays (docs/semantics.md, 7). For operators and autograd; programs
+// use NDArray.
 #pragma once
 
 #include <atomic>

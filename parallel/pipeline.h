@@ -52,10 +52,10 @@ class Pipeline {
   std::vector<NamedParameter> parameters() const;
 
   /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
-  /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (SEMANTICS.md, 22).
-  /// Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and target
-  /// differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that verify()
-  /// refuses or that runs a stage's backward actions out of index order.
+  /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device
+  /// (docs/semantics.md, 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws
+  /// ArrayError where x and target differ in length or have fewer rows than microbatches, and std::invalid_argument for
+  /// a schedule that verify() refuses or that runs a stage's backward actions out of index order.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
