@@ -98,9 +98,9 @@ class Ticket {
   std::uint64_t generation_ = 0;
 };
 
-/// Holds a variable for the host, as an op would, until it is released or destroyed, on any thread. Move-only.
-/// While the thread that took it is blocked in a wait, nobody is expected to release it: a wait that only its release
-/// could end throws. A Borrow that a body took counts in this way during this body alone.
+/// Holds a variable for the host, as an op would, until it is released or destroyed, on any thread. Move-only. While
+/// the thread that took it is blocked in a wait, nobody is expected to release it: a wait that only its release could
+/// end throws. A Borrow that a body took counts in this way during this body alone.
 class Borrow {
  public:
   Borrow() = default;
@@ -140,9 +140,9 @@ struct WaitOptions {
 /// thread each, because the threads of oneTBB belong to the parent. A child that is forked inside a body must end
 /// there, with exec or _exit.
 ///
-/// Where a body calls exit(), the destructors of static objects that are older than the first engine do not run.
-/// The engine installs no signal handler. Do not call stop() from a signal handler, unless the interrupted thread
-/// cannot be inside the engine.
+/// Where a body calls exit(), the destructors of static objects that are older than the first engine do not run. The
+/// engine installs no signal handler. Do not call stop() from a signal handler, unless the interrupted thread cannot be
+/// inside the engine.
 class Engine {
  public:
   /// Throws UsageError for options out of range. Starts no thread before the first push.

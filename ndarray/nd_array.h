@@ -51,9 +51,9 @@ struct ScalarOperand : Scalar {
 };
 
 /// A view (shape, strides, offset) of an array. Copies view the same array. Operators on it are pushed and return at
-/// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned.
-/// One handle may be used by one thread at a time; several handles to one array, by several threads at once.
-/// An NDArray that was made without arguments is empty: its use throws ArrayError.
+/// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned. One
+/// handle may be used by one thread at a time; several handles to one array, by several threads at once. An NDArray
+/// that was made without arguments is empty: its use throws ArrayError.
 class NDArray {
   using Where = std::source_location;
 

@@ -52,7 +52,7 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
   bool pinned() const { return pool_ && device_.kind == DeviceKind::cpu; }
   /// The pool that device memory and pinned memory come from; else null.
   DevicePool* pool() const { return pool_; }
-  /// Another buffer of the same kind: in the memory of the same device, or pinned like this one.
+  /// Another buffer for the same device: in its own memory, or in ordinary host memory (not pinned).
   Ref<Buffer> another(std::size_t bytes) const;
 
  private:

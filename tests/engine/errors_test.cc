@@ -1,5 +1,5 @@
-// Errors as data, scopes, and access from the host: docs/semantics.md, 5, 6, 12, 14, after
-// whose numbers the tests are named.
+// Errors as data, scopes, and access from the host: docs/semantics.md, 5, 6, 12, 14, after whose numbers the tests are
+// named.
 #include <gtest/gtest.h>
 
 #include <thread>
