@@ -2,8 +2,8 @@
 //
 // Each access of an op is a token. A variable knows the last token (its tail); each token knows its successor. Rights
 // travel down the chain as bits that are only ever set. So every transition is one atomic read-modify-write of the
-// token's state word, and the thread that makes it does exactly what follows from it. The idea is that of
-// Álvarez et al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
+// token's state word, and the thread that makes it does exactly what follows from it. The idea is that of Álvarez et
+// al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
 #pragma once
 
 #include <array>
