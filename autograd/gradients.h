@@ -1,4 +1,4 @@
-// Gradients: the tape that operators on with_grad() arrays write, and the ways to run it backwards.
+// Gradients. Operators on with_grad() arrays are recorded on a tape; these functions run it backwards.
 #pragma once
 
 #include <source_location>
@@ -22,17 +22,17 @@ class WithGrad : ScopeGuard {
   WithGrad() { current_scope().flags &= ~kNoGradFlag; }
 };
 
-/// Adds to the .grad() of the leaves: the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
-/// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. A gradient is summed over its
-/// uses in the order of the program, then added into .grad() in the order of pushes. Frees the tape unless `retain`.
-/// Pushes and returns; does not wait. Throws ArrayError: a root without history, a tape freed before, shapes that
-/// differ. Several threads may run backward on separate graphs at once.
+/// Adds to the .grad() of the leaves the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
+/// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array is
+/// summed over the uses of the array in the order of the program, and then added into .grad() in the order of pushes.
+/// Frees the tape unless `retain`. Pushes and returns; does not wait. Throws ArrayError for a root without history, a
+/// tape that was freed before, and shapes that differ. Several threads may run backward on separate graphs at once.
 void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients, bool retain = false,
               std::source_location where = std::source_location::current());
 
-/// The gradients of `y`'s only element with respect to each of `xs` (leaves or arrays on the way), which .grad() does
-/// not see. With `create_graph` they are recorded themselves. An empty handle for an x that y does not depend on. Keeps
-/// the tape with create_graph or `retain`.
+/// Returns the gradients of `y`'s only element with respect to each of `xs`, which are leaves or results on the way to
+/// y. It does not change .grad(). With `create_graph` the gradients are recorded themselves. The result is an empty
+/// handle for an x that y does not depend on. Keeps the tape with create_graph or `retain`.
 std::vector<NDArray> grad(const NDArray& y, std::span<const NDArray> xs, bool create_graph = false, bool retain = false,
                           std::source_location where = std::source_location::current());
 /// The same for <roots, gradients> as in backward().

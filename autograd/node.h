@@ -1,4 +1,4 @@
-// The tape: a node for each recorded operation, with edges to the nodes that made its inputs. Behind the public face.
+// The tape: a node for each recorded operation, with edges to the nodes that made its inputs. Internal to autograd/.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ struct Window {
   std::int64_t offset = 0;
 };
 
-/// The window of a handle; null if it is the array as it was made.
+/// The window of a handle; null if the handle shows the whole array in the shape that it was made with.
 std::unique_ptr<Window> window_of(const NDArray& x);
 /// The gradient of an array, from that of a view of it.
 NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where);
-/// The other way: the part of an array's gradient (or value) that a view shows.
+/// The opposite of fold: the part of an array's gradient (or value) that a view shows.
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
 
 class Node;
 
-/// Where the gradient of an input goes: an output of the node that made its array. No node: no gradient is wanted.
+/// Where the gradient of an input goes: to an output of the node that made its array. Without a node no gradient is
+/// wanted.
 struct Edge {
   Ref<Node> node;
   std::int32_t output = 0;
@@ -43,7 +44,7 @@ class Node final : public History {
   explicit Node(std::uint64_t seq) : sequence(seq) {}
   ~Node() override { release(); }
 
-  /// Lets go of what backward needs, however long the chain behind it is, without recursion.
+  /// Releases what backward needs. It does not recurse, however long the chain of nodes behind it is.
   void release() noexcept;
 
   Kind kind = Kind::operation;

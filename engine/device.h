@@ -9,9 +9,9 @@ namespace sluice {
 enum class DeviceKind : std::uint8_t { cpu, gpu, sim, null };
 inline constexpr int kDeviceKinds = 4;
 
-/// A logical device. CPU devices are as many as SLUICE_LOGICAL_CPUS (default 1) and share the cores. The others are
-/// there where a provider of their kind was given (EngineOptions::providers): `sim` devices are simulated on the host,
-/// and a `null` device does nothing, at once: it shows what the host pays.
+/// A logical device. There are SLUICE_LOGICAL_CPUS CPU devices (default 1), which share the cores. Other kinds exist
+/// where a provider of the kind was given (EngineOptions::providers). `sim` devices are simulated on the host. `null`
+/// devices do nothing, at once; they show what an op costs the host.
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
   std::uint8_t index = 0;
@@ -19,7 +19,7 @@ struct Device {
 };
 
 namespace detail {
-/// Number 255 stands for all that no engine can have: a push to it throws.
+/// Numbers that no engine can have become 255, and a push to that device throws.
 constexpr std::uint8_t device_number(int index) {
   return static_cast<std::uint8_t>(index < 0 || index > 255 ? 255 : index);
 }
@@ -36,8 +36,8 @@ inline std::string to_string(Device d) {
   return std::string(names[static_cast<int>(d.kind)]) + "(" + std::to_string(d.index) + ")";
 }
 
-/// Each device has a compute lane and two copy lanes; the I/O lane is one for the engine. Where the device has streams
-/// each of its lanes is one.
+/// Each device has a compute lane and two copy lanes. The engine has one I/O lane. On a device with streams each lane
+/// is a stream.
 enum class LaneKind : std::uint8_t { compute, copy_in, copy_out, io };
 
 /// Where an operation runs. Made from a Device it means that device's compute lane.

@@ -5,8 +5,9 @@
 //   engine.push([=] { resize(*frame, *thumb); }, {read(frame), write(thumb)}, {.on = cpu(1), .name = "resize"});
 //   engine.wait(thumb);
 //
-// The result of a program is that of running its pushes one by one (docs/architecture.md says how). Everything here
-// may be called from any thread, ops included, unless it says otherwise.
+// The result of a program is that of running its pushes one by one. docs/semantics.md has the rules, docs/engine.md
+// says how the engine keeps them, docs/glossary.md explains the words. Everything here may be called from any thread,
+// ops included, unless it says otherwise.
 #pragma once
 
 #include <array>
@@ -39,7 +40,8 @@ enum class EngineMode : std::uint8_t {
   explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving
 };
 
-/// Zeroes and empties mean: from the environment, else the default in brackets.
+/// A field that is zero or empty is taken from the environment variable that its comment names, else it is the default
+/// in brackets.
 struct EngineOptions {
   EngineMode mode = EngineMode::threaded;  ///< SLUICE_ENGINE=serial | explore:SEED
   std::uint64_t explore_seed = 0;
@@ -47,18 +49,18 @@ struct EngineOptions {
   int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
   int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
   std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
-  std::chrono::nanoseconds device_limit{0};  ///< a device that answers nothing for so long is given up for lost [never]
+  std::chrono::nanoseconds device_limit{0};  ///< a device that makes no progress for so long counts as lost [never]
   std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: declared bytes in flight, at most 2^60
+  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60
   bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
 };
 
 /// What a lane of a device with streams has done since the engine was made.
 struct LaneStats {
   std::uint64_t issued = 0, finished = 0;  ///< ops; the difference is in flight
-  std::uint64_t points = 0;                ///< recorded: each stands for all that was issued before it
-  std::uint64_t waits = 0;                 ///< for other streams, on the device
-  std::uint64_t covered = 0;               ///< ops that those waits wait for beyond what they must
+  std::uint64_t points = 0;                ///< points recorded; each stands for all ops that were issued before it
+  std::uint64_t waits = 0;                 ///< waits for other streams, on the device
+  std::uint64_t covered = 0;               ///< ops that these waits cover and did not need to
 };
 
 namespace detail {
@@ -72,15 +74,17 @@ class Ticket {
   Ticket() = default;
   /// A number that no other op of this engine has.
   std::uint64_t id() const { return generation_ << 32 | index_; }
-  /// True when the op has completed, failed or been skipped. Does not block. What a wait on a variable says may be
-  /// known a moment before the ticket says it.
+  /// True when the op has completed, failed or been skipped. Does not block. A wait on a variable that the op writes
+  /// may return a moment before this says true.
   bool done() const;
-  /// Blocks until then. Throws the op's error: the root that it failed with or was skipped for (kept for the latest
-  /// 65,536 failed ops at least). Inside an op: throws Error (deadlock) if the wait can never end (Engine::wait).
+  /// Blocks until done(). Throws the op's error: the root that it failed with or was skipped for. The engine keeps the
+  /// errors of at least the latest 65,536 failed ops. Inside an op, a wait that can never end throws Error (deadlock),
+  /// as Engine::wait says.
   void wait() const;
   /// As wait(), but returns false when the time is over first.
   bool wait_for(std::chrono::nanoseconds limit) const;
-  /// True if the op had not begun: it will not run, and completes as cancelled in its turn.
+  /// Cancels the op if it has not begun, and says whether it did. A cancelled op does not run; it completes as
+  /// cancelled in its turn.
   bool cancel() const;
 
  public:  // for the engine
@@ -94,9 +98,9 @@ class Ticket {
   std::uint64_t generation_ = 0;
 };
 
-/// Holds a variable for the host, as an op would, until released or destroyed (on any thread). Move-only. While the
-/// thread that took it blocks in a wait it counts as held: a wait that only its release could end throws. One that a
-/// body took counts so in this body alone.
+/// Holds a variable for the host, as an op would, until it is released or destroyed, on any thread. Move-only. While
+/// the thread that took it is blocked in a wait, nobody is expected to release it: a wait that only its release could
+/// end throws. A Borrow that a body took counts in this way during this body alone.
 class Borrow {
  public:
   Borrow() = default;
@@ -114,29 +118,31 @@ class Borrow {
 
 struct LoggedPush {
   std::uint64_t id;                ///< Ticket::id of the op; 0 for a wait or a borrow
-  const char* name;                ///< of the op; else "wait", "borrow" or "recover"
+  const char* name;                ///< the op's name, or "wait", "borrow" or "recover"
   std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed, waited or borrowed; 0 from outside
-  const void* variable = nullptr;  ///< of a wait, a borrow or a recovery: Variable::get()
+  const void* variable = nullptr;  ///< the variable of a wait, a borrow or a recovery: Variable::get()
 };
 
 enum class StopMode : std::uint8_t { drain, cancel };
 
 /// How a thread waits.
 struct WaitOptions {
-  /// While it waits, and finds any, it runs ready ops of the compute lane of its scope's device, as one more worker: so
-  /// one op more than the lane has threads may run at once, and the wait may end later, by the rest of an op. Not for a
-  /// thread that holds a lock which such an op takes. A thread inside an op never does, nor one that holds a Borrow.
+  /// The waiting thread runs ready ops of the compute lane of its scope's device, as one more worker. So one op more
+  /// than the lane has threads may run at once, and the wait may return later than it could, by the rest of an op. Do
+  /// not set this on a thread that holds a lock which such an op takes. It has no effect inside an op, and on a thread
+  /// that holds a Borrow.
   bool help = false;
 };
 
-/// A process may fork while ops are in flight; the parent does not notice. In the child every call of an engine that
-/// was there before throws ForkedError, and its destructor, Completions and Borrows do nothing. An engine that the
-/// child makes is whole, but its ops' loops (parallel_for) run on one thread each, because oneTBB's threads are the
-/// parent's. A child that is forked inside a body must end there, with exec or _exit.
+/// A process may fork while ops are in flight; nothing changes for the parent. In the child every call of an engine
+/// that was made before the fork throws ForkedError, and the destructors of that engine and of its Completions and
+/// Borrows do nothing. An engine that the child makes works, but the loops inside its ops (parallel_for) run on one
+/// thread each, because the threads of oneTBB belong to the parent. A child that is forked inside a body must end
+/// there, with exec or _exit.
 ///
-/// Where a body calls exit(), static objects older than the first engine keep their destructors to themselves.
-/// No signal handler is installed. stop() is no function for one, unless the interrupted thread cannot be in the
-/// engine.
+/// Where a body calls exit(), the destructors of static objects that are older than the first engine do not run. The
+/// engine installs no signal handler. Do not call stop() from a signal handler, unless the interrupted thread cannot be
+/// inside the engine.
 ///
 /// Where there is no memory a call throws std::bad_alloc, has done nothing, and may be tried again; what was pushed
 /// goes on, if need be on the thread that waits for it. Where oneTBB is refused memory or a thread in the midst of its
@@ -148,19 +154,19 @@ class Engine {
  public:
   /// Throws UsageError for options out of range. Starts no thread before the first push.
   explicit Engine(const EngineOptions& options = {});
-  /// stop(drain), then, a thirtieth of the time before it is over, stop(cancel): SLUICE_EXIT_SECONDS [30] in all. Where
-  /// that takes more than a second it tells watch's hook, or stderr, what it waits for. After a stop(cancel) it waits
-  /// for bodies that still run, and hardly for Completions and Borrows that are open: nothing begins any more.
+  /// Calls stop(drain) and, when a thirtieth of the time is left, stop(cancel): SLUICE_EXIT_SECONDS [30] in all. After
+  /// a second it tells the hook of watch(), or stderr, what it waits for. After a stop(cancel) no op begins any more;
+  /// then it waits for bodies that still run, and only briefly for open Completions and Borrows.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// The process's engine, made from the environment at first use, drained at exit and never destroyed. The end of a
-  /// process waits for all engines together no longer than SLUICE_EXIT_SECONDS, and says after a second what for.
+  /// The process's engine. It is made from the environment at first use, drained at exit and never destroyed. The end
+  /// of a process waits for all engines together at most SLUICE_EXIT_SECONDS; after a second it says what for.
   static Engine& instance();
 
-  /// A new variable. `has_value = false`: its value comes with the first write, and until then its poison is torn.
-  /// `name` lives as long as the variable (a literal).
+  /// A new variable. With `has_value = false` its value comes with the first write; a failure before that leaves torn
+  /// poison. `name` must live as long as the variable (a literal).
   Variable variable(const char* name = nullptr, bool has_value = true);
 
   /// Pushes `body` (f(), f(Context&), f(Completion) or f(Context&, Completion)) to run once the ops pushed before it
@@ -168,8 +174,8 @@ class Engine {
   /// From outside: blocks at the caps (max_ops, max_bytes) while some op is ready or running. From an op: never blocks.
   /// Throws UsageError (null closure, unknown device or lane, a variable of another engine or none, priority out of
   /// range, more than 32,000 accesses), StoppedError after stop, CapError at the hard cap (four times max_ops or
-  /// max_bytes); then nothing was pushed. Costs in proportion to the number of accesses, and of many that are not named
-  /// in the order in which their variables were made, what sorting them takes.
+  /// max_bytes); then nothing was pushed. The cost is in proportion to the number of accesses; many accesses that are
+  /// not in the order in which their variables were made are sorted too.
   template <detail::Body F>
   Ticket push(F&& body, std::initializer_list<Access> accesses, const PushOptions& options = {},
               std::source_location where = std::source_location::current()) {
@@ -181,31 +187,31 @@ class Engine {
 
   /// Calls `pushes` on this thread and records what it pushes here instead of running it. A captured push returns an
   /// empty ticket (done); waits, borrows and recoveries inside throw UsageError, and so does a capture inside another.
-  /// What `pushes` throws passes through; more than 31,999 variables in all are a UsageError. Variables, closures and
-  /// PushOptions are those of the capture: what is to vary from replay to replay is the value of a variable.
+  /// An exception of `pushes` passes through; more than 31,999 variables in all are a UsageError. Variables, closures
+  /// and PushOptions stay those of the capture: only the values of variables can vary from replay to replay.
   template <std::invocable F>
   Program capture(F&& pushes, const char* name = "program",
                   std::source_location where = std::source_location::current());
   /// Pushes the whole program as one op over all its variables: atomic, in its place in the order, never beside itself.
   /// Its operations run as if pushed one by one at that place, with their lanes, priorities and errors; they may not
-  /// push. Where all are for one lane of one thread, with one priority, and none completes later, they run in the order
-  /// of their pushes, one when the other has returned. Counts as one op against the caps, with all declared bytes. The
-  /// ticket is for the whole: it throws the error of the first op, in the order of the capture, that failed or was
-  /// skipped; a cancel skips all. Blocks and throws like push.
+  /// push. If all of them are for one lane with one thread, have one priority, and none completes later, they run one
+  /// after the other in the order of their pushes. A replay counts as one op against the caps, with all declared bytes.
+  /// The ticket is for the whole: it throws the error of the first op, in the order of the capture, that failed or was
+  /// skipped; to cancel it skips all ops. Blocks and throws like push.
   Ticket replay(const Program& program, std::source_location where = std::source_location::current());
 
   /// Blocks until the value is readable: every op pushed before that writes `x` has completed. Takes its place like a
   /// read. Throws Error, each time, while the variable is poisoned. Inside an op: the lane goes on with a substitute
-  /// thread (in serial mode the wait runs what it needs, and nothing else). A wait that can never end, because what it
-  /// waits for stands, directly or through others, behind the op itself or behind a Borrow of its thread, throws Error
-  /// (deadlock) within some 20 ms: one wait of each such circle, while those who wait for its ops meet what comes of
-  /// that. Circles through several engines are not found, only named (explain, watch).
+  /// thread (in serial mode the wait runs the ops that it needs, and no others). A wait can never end if what it waits
+  /// for stands, directly or through other ops, behind the op itself or behind a Borrow of its thread. Of each such
+  /// circle one wait throws Error (deadlock) within some 20 ms; the other waits of the circle then end in the ordinary
+  /// way. Circles through several engines are not found; explain and watch name them.
   ///
-  /// A body's wait on a thread that is not the body's own, nor parallel_for's, is one from outside, also where the body
-  /// waits for that thread, and circles through it are not found. While a thread of oneTBB (a tbb::task_group in the
-  /// body) waits, each lane may have one more thread, so that what it waits for can run. A body that joins a thread of
-  /// another kind which waits for ops of the same lane may stand for ever; so may one whose task oneTBB runs inside
-  /// another body's wait for tasks (tbb::this_task_arena::isolate keeps them apart).
+  /// If a body starts a thread of its own (not through parallel_for) and that thread waits, the wait counts as one from
+  /// outside, even where the body waits for the thread; circles through it are not found. While a thread of oneTBB (a
+  /// tbb::task_group in the body) waits, each lane may have one more thread, so that what it waits for can run. A body
+  /// that joins another kind of thread, which waits for ops of the same lane, may never end. So may a body whose task
+  /// oneTBB runs inside another body's wait for tasks (tbb::this_task_arena::isolate keeps the two apart).
   void wait(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
     wait(x, WaitOptions{}, where);
   }
@@ -219,17 +225,18 @@ class Engine {
     return wait_until(variable_of(x), limit, WaitOptions{}, where);
   }
 
-  /// Blocks until all that was pushed before the call, by anyone, has completed. Throws AggregateError: the roots that
-  /// still poison a live variable, and (the latest 4,096 at least) of failed ops that wrote nothing, until
-  /// clear_errors(). Not inside an op (throws). Runs ops meanwhile, unless told not to (WaitOptions::help).
+  /// Blocks until everything that any thread pushed before the call has completed. Throws AggregateError with the roots
+  /// that still poison a live variable, and the roots of failed ops that wrote nothing (at least the latest 4,096),
+  /// until clear_errors(). Throws Error (deadlock) inside an op. Runs ops meanwhile, unless told not to
+  /// (WaitOptions::help).
   void wait_all(const WaitOptions& how = {.help = true});
   /// Forgets failed ops that wrote nothing, and reports roots that nobody observed.
   void clear_errors();
 
   /// The variable's root error as of now, without waiting; null if none. Throws UsageError.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
-  /// Pushes a recovery: intact poison (the old value is whole) is cleared, torn poison stays. Outside of the caps,
-  /// never blocks. Throws UsageError, StoppedError.
+  /// Pushes a recovery: it clears intact poison (the old value is whole) and leaves torn poison. It does not count
+  /// against the caps and never blocks. Throws UsageError, StoppedError.
   Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
     return push_recover(variable_of(x), where);
   }
@@ -238,47 +245,49 @@ class Engine {
   /// poisoned. Pass read(x) or update(x).
   Borrow borrow(Access access, std::source_location where = std::source_location::current());
 
-  /// Refuses further pushes; `drain` lets what is in flight run, `cancel` skips what has not begun. Returns true when
-  /// all has completed, false when the deadline came first (what is open stays open and is named to watch's hook, or
-  /// on stderr; stop may be called again).
+  /// Refuses further pushes. `drain` lets the ops in flight run, `cancel` skips those that have not begun. Returns true
+  /// when all have completed, false when the deadline came first; then the remaining ops are named to the hook of
+  /// watch() or on stderr, and stop may be called again.
   bool stop(StopMode mode = StopMode::drain, std::chrono::nanoseconds deadline = std::chrono::seconds(30));
 
-  /// Called once with each root that nobody observed (no wait threw it), on the thread and at the time of a
-  /// clear_errors() or stop(). So that memory stays bounded some are reported earlier: of the roots that poison no live
-  /// variable the engine keeps the latest 4,096 or more, and a push, by an op too, reports the oldest that go. The hook
-  /// may call the engine; what it throws comes out of the call that it was called from, and a push has pushed nothing
-  /// then. Default: one line on stderr.
+  /// Sets the hook that is called once with each root that nobody observed (no wait threw it), on the thread and at the
+  /// time of a clear_errors() or stop(). Some are reported earlier, so that memory stays bounded: of the roots that
+  /// poison no live variable the engine keeps the latest 4,096 or more, and a push, also from an op, reports the oldest
+  /// ones that it drops. The hook may call the engine. An exception of the hook comes out of the call that called it;
+  /// if that was a push, nothing was pushed. Default: one line on stderr.
   void on_unobserved_error(std::function<void(const ErrorRoot&)> hook);
 
-  /// Ops in flight: pushed and not completed. While ops begin and end there may seem to be a few more.
+  /// Ops in flight: pushed and not completed. While ops begin and end the number may be a little too high.
   std::size_t in_flight() const;
   /// Worker threads of a CPU device's compute lane.
   int threads(Device device = cpu(0)) const;
   int device_count(DeviceKind kind = DeviceKind::cpu) const;
-  /// What stands for this kind of device. Throws UsageError where the engine has no such device.
+  /// The provider of this kind of device. Throws UsageError where the engine has no such device.
   std::shared_ptr<Provider> provider(Device device) const;
-  /// Zeroes for a lane without a stream.
+  /// The counts of a stream lane; all zero for another lane.
   LaneStats lane_stats(const Place& place) const;
 
   /// What `x`, or an op, waits for, down to the root cause, in a few sentences: "frame: 2 ops in flight. 'resize'
-  /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." At any time;
-  /// looks at every op in flight and disturbs none. Throws UsageError for a variable or a ticket of another engine.
+  /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." May be called
+  /// at any time; it looks at every op in flight and disturbs none. Throws UsageError for a variable or a ticket of
+  /// another engine.
   std::string explain(const HasVariable auto& x) const { return explain_variable(variable_of(x)); }
   std::string explain(const Ticket& op) const;
 
-  /// The watchdog: a thread that names, once, each op in flight that has not moved for `limit`, nor what it waits for:
-  /// name, variables, push site and reason. `hook` gets the report, on that thread; default: stderr. It looks four
-  /// times in each limit; a later call takes the place of this one, and a limit of 0 ends it. SLUICE_WATCHDOG=seconds
-  /// does it for the default engine.
+  /// Starts the watchdog: a thread that reports, once, each op in flight that has not moved for `limit`, if what the op
+  /// waits for has not moved either. The report has name, variables, push site and reason; `hook` gets it, on that
+  /// thread (default: stderr). The watchdog looks four times in each limit. A later call replaces this one, and a limit
+  /// of 0 ends it. SLUICE_WATCHDOG=seconds starts one for the default engine.
   void watch(std::chrono::nanoseconds limit, std::function<void(const std::string& report)> hook = {});
-  /// One look of the watchdog, on this thread and as of `now`: its report, empty if there is nothing new. An op's time
-  /// counts from the first look that sees it as it is.
+  /// One look of the watchdog, on this thread and as of `now`. Returns its report, which is empty if there is nothing
+  /// new. The time of an op counts from the first look that saw it in its present state.
   std::string overdue(std::chrono::nanoseconds limit,
                       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
-  /// Records every op pushed from now on, when it completes. A recording that is on goes on.
+  /// Starts a recording of the ops that are pushed from now on; each is recorded when it completes. A recording that is
+  /// on already goes on.
   void start_trace();
-  /// Ends the recording and returns it, in order of start times; what completes later is in none.
+  /// Ends the recording and returns it, in the order of start times. Ops that complete later are in no recording.
   /// SLUICE_TRACE=file.json does both for the default engine and writes the file for Perfetto when the process ends
   /// (write_trace, trace.h).
   std::vector<TraceEvent> stop_trace();
@@ -287,8 +296,9 @@ class Engine {
   /// empties the log.
   std::vector<LoggedPush> take_order();
 
- public:  // for floors above: what they have with a device
-  /// What `make` gave the first time that it was asked for. It goes with the engine, after the last variable.
+ public:  // for floors above: objects of theirs that belong to a device of this engine
+  /// The object that `make` returned at the first call for this device. It is destroyed with the engine, after the last
+  /// variable.
   void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
 
  public:  // for the engine
@@ -320,13 +330,14 @@ struct Elsewhere {
   Elsewhere *next = nullptr, *before = nullptr;
 };
 
-/// The engine behind its face: one implementation for each policy (engine/detail/core.h).
+/// What Engine calls; there is one implementation for each policy (engine/detail/core.h).
 class CoreBase : public std::enable_shared_from_this<CoreBase> {
  public:
   virtual ~CoreBase() = default;
   virtual VariableBase* new_variable(const char* name, bool has_value) = 0;
   virtual void delete_variable(VariableBase* variable) noexcept = 0;
-  /// Checks, waits at the caps, reserves: all that can throw. Then the closure is moved in, and commit cannot fail.
+  /// Does everything of a push that can throw: it checks, waits at the caps and reserves. The caller then moves the
+  /// closure in, and commit_push cannot fail.
   virtual OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                               const PushOptions& options, const std::source_location& where) = 0;
   virtual void abandon_push(Operation* operation) noexcept = 0;
@@ -349,10 +360,10 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
                         const std::source_location& where) = 0;
   virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
-  /// Waits until no op is ready or running; what awaits a Completion or a borrow is not waited for. False when the time
-  /// was over first.
+  /// Waits until no op is ready or running. Ops that await a Completion or a borrow are not waited for. Returns false
+  /// when the time was over first.
   virtual bool settle(std::chrono::nanoseconds limit) = 0;
-  /// In a forked child: refuses everything from here on, and touches no lock.
+  /// Called in a forked child: from here on the engine refuses every call, and touches no lock.
   virtual void forked() noexcept = 0;
   virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
   virtual std::size_t in_flight() const = 0;
@@ -369,7 +380,7 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual std::vector<LoggedPush> take_order() = 0;
   virtual void stand_elsewhere(Elsewhere& wait) = 0;
   virtual void go_on(Elsewhere& wait) = 0;
-  /// What is in flight (look.h); and, for one who looks often, only the words of the op records.
+  /// What is in flight (look.h). op_words() gives only the state words of the op records, for callers that look often.
   virtual Look look() = 0;
   virtual std::vector<std::uint64_t> op_words() = 0;
   /// "no error", "no value yet" or "poisoned (torn) by ...".

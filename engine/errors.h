@@ -26,7 +26,7 @@ struct ErrorRoot {
   std::string operation;       ///< the op's name
   std::string file;            ///< push site
   std::uint32_t line = 0;
-  std::string message;       ///< what() of the exception, or what is known
+  std::string message;       ///< what() of the exception, or another description
   std::exception_ptr cause;  ///< the exception itself, where there was one
 
   /// "[resize] main.cc:41: no such file": one line.
@@ -55,7 +55,7 @@ class AggregateError : public Error {
   std::vector<ErrorRef> roots_;
 };
 
-/// Thrown at the call for a use that cannot be right: a null closure, an unknown device, a variable of another engine.
+/// Thrown at the call for a wrong use: a null closure, an unknown device, a variable of another engine.
 class UsageError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -65,8 +65,8 @@ class StoppedError : public UsageError {
   using UsageError::UsageError;
 };
 
-/// Thrown in a forked child by whatever asks something of an engine that its parent made: the child has a copy of the
-/// engine's memory, and none of its threads.
+/// Thrown in a forked child by every call of an engine that its parent made: the child has a copy of the engine's
+/// memory, and none of its threads.
 class ForkedError : public StoppedError {
   using StoppedError::StoppedError;
 };

@@ -28,14 +28,15 @@ class FunctionRef<R(Args...)> {
 };
 
 /// Calls body(begin, end) for the chunks [0, grain), [grain, 2 grain) ... of [0, n), possibly at once and in any order,
-/// and returns when all are done. The chunks depend on n and grain alone, never on the number of threads, so that a
-/// reduction over chunks that is summed in chunk order has the same bits everywhere.
-/// Runs on the threads of the lane whose op calls it (one thread budget, SLUICE_THREADS; a waiter that runs the op,
-/// WaitOptions::help, is one more); outside of any op, on the calling thread alone. While it waits the caller runs no
-/// other op. Blocking. The first exception of a body is rethrown. n <= 0 calls nothing; grain < 1 counts as 1.
+/// and returns when all are done. The chunks depend on n and grain alone, never on the number of threads, so a
+/// reduction that sums its chunks in chunk order has the same bits everywhere. Runs on the threads of the lane whose op
+/// calls it: lanes and loops share one number of threads, SLUICE_THREADS. A waiting thread that runs the op
+/// (WaitOptions::help) is one more. Outside of any op it runs on the calling thread alone. While it waits the caller
+/// runs no other op. Blocking. The first exception of a body is rethrown. n <= 0 calls nothing; grain < 1 counts as 1.
 void parallel_for(std::int64_t n, std::int64_t grain, FunctionRef<void(std::int64_t, std::int64_t)> body);
 
-/// How many threads parallel_for may use here. For sizing chunks never: bits would depend on it. For scheduling alone.
+/// How many threads parallel_for may use here. Use it for scheduling only: if the sizes of chunks depended on it, the
+/// bits of results would too.
 int parallel_width();
 
 }  // namespace sluice

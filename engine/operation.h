@@ -1,4 +1,4 @@
-// Operations as the engine keeps them: the closure in its record, and what bodies are given (Context, Completion).
+// Operations: the options of a push, what a body is given (Context, Completion), and how closures are stored.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ class Stream;
 class Context;
 class Completion;
 
-/// The operator an op was pushed for, as the floors above know it; the engine passes it on to traces and captures.
+/// The operator that an op was pushed for. The floors above define it; the engine passes it on to traces and captures.
 struct OperatorInfo {
   const char* name = "";
 };
 
-/// What a body sees of a poisoned access: `skip` (the op is skipped and spreads the poison) or `run` (the body is
-/// called and asks Context::error). With `run`, an update leaves the poison as it is unless Context::heal is called.
+/// What happens when an access is poisoned. `skip`: the op is skipped and passes the poison on. `run`: the body is
+/// called and can ask Context::error; an update then leaves the poison as it is, unless the body calls Context::heal.
 enum class OnPoison : std::uint8_t { skip, run };
 
 inline constexpr int kPriorities = 8;
@@ -41,7 +41,7 @@ struct PushOptions {
   const char* name = nullptr;       ///< lives as long as the engine (a literal); default: the operator's
   std::size_t bytes = 0;            ///< counted against EngineOptions::max_bytes until the op completes
   OnPoison on_poison = OnPoison::skip;
-  bool never_blocks = false;                 ///< at the cap of ops goes on to the hard cap, as a push from an op does
+  bool never_blocks = false;                 ///< goes on to the hard cap of ops, as a push from an op does
   const OperatorInfo* op = nullptr;          ///< the operator's row
   std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
 };
@@ -81,8 +81,8 @@ bool is_null(const F& f) {
   return false;
 }
 
-/// What an operation is for. All but `body` and `captured` never enter a lane: whoever finds them ready deals with
-/// them.
+/// What an operation is for. Only `body` and `captured` enter a lane. The others are finished by the thread that makes
+/// them ready.
 enum class OpKind : std::uint8_t { body, wait, borrow, recover, replay, captured };
 
 /// The part of an op record that does not belong to the protocol.
@@ -93,13 +93,13 @@ struct Operation {
   const char* name = nullptr;
   std::source_location where;
   const OperatorInfo* info = nullptr;
-  std::uint64_t tag = 0;  ///< of the scope of its push, as the next two
+  std::uint64_t tag = 0;  ///< this and the next two: from the scope of the push
   std::uint32_t flags = 0;
   Device scope_device;
   OpKind kind = OpKind::body;
-  bool troubled = false;                        ///< of a stream op: there is more to its end than that it is over
-  std::uint32_t index = 0;                      ///< of its record
-  bool wrote_nothing = false, skipped = false;  ///< the running thread's
+  bool troubled = false;                        ///< of a stream op: its end needs more than the common path
+  std::uint32_t index = 0;                      ///< the number of its record
+  bool wrote_nothing = false, skipped = false;  ///< written by the running thread
 };
 
 /// An op record that is being filled: where the closure goes.
@@ -110,23 +110,23 @@ struct OpenPush {
 
 }  // namespace detail
 
-/// What a body may ask while it runs. Not to be kept.
+/// What a body may ask while it runs. It is valid during the call of the body only.
 class Context {
  public:
   Device device() const { return device_; }
   /// The stream that the op issues to, on a stream lane; else null.
   Stream* stream() const { return stream_; }
-  /// True when the op's scope or the engine was cancelled meanwhile: a long body may then return or throw early.
+  /// True when the op's scope or the engine was cancelled while the body runs: a long body may return or throw early.
   bool cancelled() const;
-  /// The body throws, but it had written nothing: the poison it leaves is intact, and `recover` can clear it.
+  /// For a body that throws and has written nothing: the poison that it leaves is intact, and `recover` can clear it.
   void wrote_nothing() { operation_->wrote_nothing = wrote_nothing_ = true; }
-  /// On a stream lane, for a body that lacks room: blocks until all that was issued to devices of this kind is over,
-  /// and what it used given back. It waits for nothing that is only queued, so that this always ends, but for a device
-  /// that does not answer: then with the engine's stop(cancel).
+  /// On a stream lane, for a body that lacks memory: blocks until all work that was issued to devices of this kind is
+  /// over and its memory is given back. It does not wait for ops that are only queued, so it always ends. If a device
+  /// does not answer it ends with the engine's stop(cancel).
   void await_issued();
-  /// For a body on a stream lane: of the errors that Provider::errors counts for a device, how many are dealt with:
-  /// what came of them carries its poison already. Where a kernel of this op finds that there are more, something that
-  /// the op builds upon may have failed.
+  /// For a body on a stream lane: how many of the errors that Provider::errors counts for a device the engine has dealt
+  /// with. What was made from those carries its poison already. If a kernel of this op finds that the device has
+  /// counted more, something that the op depends on may have failed.
   std::uint64_t settled_errors(Device device) const;
   /// With OnPoison::run: the error that this variable carried when the op began; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }
@@ -150,9 +150,9 @@ class Context {
   bool wrote_nothing_ = false;
 };
 
-/// The answer of an op that completes later than it returns. Move-only, one-shot: the first answer counts, any thread
-/// may give it, and dropping it without one fails the op as abandoned. What the body throws is an answer too, and
-/// counts for nothing after another.
+/// The answer of an op that completes later than its body returns. Move-only. Any thread may answer; the first answer
+/// counts. If the Completion is destroyed without an answer the op fails as abandoned. An exception of the body is an
+/// answer too, unless there was one before.
 class Completion {
  public:
   Completion() = default;
@@ -167,9 +167,9 @@ class Completion {
     return *this;
   }
   ~Completion() { abandon(); }
-  /// The op is done: what it wrote is there. Nothing happens on an empty or answered Completion.
+  /// The op is done and its results are there. Does nothing on an empty or answered Completion.
   void done() noexcept { answer(nullptr, ErrorKind::failed); }
-  /// The op failed with this exception; with null, for a reason that is not told.
+  /// The op failed with this exception. Null means: for an unknown reason.
   void fail(std::exception_ptr error) noexcept;
   explicit operator bool() const { return operation_ != nullptr; }
 

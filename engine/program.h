@@ -1,5 +1,5 @@
-// Programs: a stretch of pushes, captured once, its dependencies resolved, and replayed many times at a small part of
-// the cost.
+// Programs: a stretch of pushes that is captured once, with its dependencies resolved, and replayed many times at a
+// small part of the cost.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct ProgramBase {
 };
 }  // namespace detail
 
-/// What Engine::capture made. A handle: copies name the same program, which lives until the last of them and the last
-/// replay in flight are gone; its closures are destroyed then, on the thread that lets go last. Thread-safe like a
+/// The result of Engine::capture. A handle: copies name the same program. It lives until the last handle and the last
+/// replay in flight are gone; its closures are destroyed then, on the thread that releases it last. Thread-safe like a
 /// shared_ptr.
 class Program {
  public:

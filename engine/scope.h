@@ -1,5 +1,5 @@
-// Scopes: what a pushing thread sets around a stretch of pushes, and what then stands around each body,
-// whatever thread runs it (device, cancel scope, user flags such as grad mode, a tag for traces).
+// Scopes: what a pushing thread sets around a stretch of pushes (device, cancel scope, flags such as grad mode, a tag
+// for traces). Each body runs with the scope of its push, whichever thread runs it.
 #pragma once
 
 #include <atomic>
@@ -25,18 +25,18 @@ struct CancelState {
 /// What travels with a push. Copied into the op; set around its body.
 struct ScopeState {
   Device device = cpu(0);
-  std::uint32_t flags = 0;  ///< bits that higher floors own (autograd: bit 0, "no gradients")
-  std::uint64_t tag = 0;    ///< free for the pusher; a trace carries it (parallel/: the action)
+  std::uint32_t flags = 0;  ///< bits that higher floors define (autograd: bit 0, "no gradients")
+  std::uint64_t tag = 0;    ///< free for the program; traces carry it (parallel/ puts the action there)
   std::shared_ptr<detail::CancelState> cancel;
-  Variable sequence;  ///< named with `order` by every push of the scope; not passed on to pushes from the bodies
-  detail::ProgramBase* recorder = nullptr;  ///< of a capture: the thread's pushes go there (Engine::capture)
+  Variable sequence;  ///< every push of the scope names it with `order`; pushes from the bodies do not
+  detail::ProgramBase* recorder = nullptr;  ///< during a capture: where the thread's pushes go (Engine::capture)
 };
 
-/// The calling thread's scope. Inside a body: the scope of the op's push; what the body sets there ends with it. The
-/// reference is for the calling thread, and inside a body for that body.
+/// The calling thread's scope. Inside a body this is the scope of the op's push, and what the body sets ends with the
+/// body. The reference is valid on the calling thread only, and inside a body during that body only.
 ScopeState& current_scope();
 
-/// Restores the thread's scope when it goes.
+/// Restores the thread's scope when it is destroyed.
 class ScopeGuard {
  public:
   ScopeGuard() : saved_(current_scope()) {}
@@ -60,8 +60,8 @@ class TagScope : ScopeGuard {
   explicit TagScope(std::uint64_t tag) { current_scope().tag = tag; }
 };
 
-/// Pushes run one after another in push order while the guard lives, together with all others under the same variable:
-/// on a device's own variable, push order *is* the schedule.
+/// While the guard lives, pushes run one after another in push order, and so do all other pushes under the same
+/// variable. With a variable for each device, the order of the pushes is the device's schedule.
 class SequenceScope : ScopeGuard {
  public:
   explicit SequenceScope(Variable sequence) { current_scope().sequence = std::move(sequence); }
@@ -71,8 +71,8 @@ class SequenceScope : ScopeGuard {
 class CancelScope {
  public:
   CancelScope() : state_(std::make_shared<detail::CancelState>()) {}
-  /// Queued ops of this scope will not run; they complete as cancelled, all with one root. Running ones go on, and
-  /// see Context::cancelled().
+  /// Queued ops of this scope will not run; they complete as cancelled, all with one root. Ops that run already go on,
+  /// and can ask Context::cancelled().
   void cancel() { state_->cancelled.store(true); }
   bool cancelled() const { return state_->cancelled.load(); }
 

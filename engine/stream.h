@@ -1,5 +1,5 @@
-// Streams: in-order queues of a device. An op on a stream lane is issued when its body returns and complete when the
-// device says so; between streams the device waits, never the host.
+// Streams: in-order queues of a device. An op on a stream lane is issued when its body returns, and complete when the
+// device has confirmed it. Where one stream must wait for another, the device waits, never the host.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,9 @@ namespace sluice {
 
 class Stream;
 
-/// A point in a stream: everything issued before it. Points of a stream are numbered upwards by whoever records them
-/// (the engine: an op's place in its lane). No stream: reached since ever.
+/// A point in a stream: it stands for everything that was issued before it. The caller of record() numbers the points
+/// of a stream, upwards; the engine takes the op's place in its lane as the number. An event without a stream has
+/// always been reached.
 struct StreamEvent {
   Stream* stream = nullptr;
   std::uint64_t point = 0;
@@ -27,27 +28,29 @@ struct MemoryUse {
 };
 
 /// A device's in-order queue, as the engine uses it (docs/devices.md). All functions may be called from any thread, and
-/// none but await() blocks. What reports a device that no longer answers is the provider (Provider::lost), not these.
+/// none but await() blocks. A device that no longer answers is reported by its provider (Provider::lost), not here.
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Marks the point after everything issued so far. `point` is above all that were recorded before. Where it cannot be
-  /// recorded now, for want of memory, the next one that can stands for it too: false.
+  /// Marks the point after everything that was issued so far. `point` is larger than all that were recorded before.
+  /// Returns false where there is no memory to record it; then the next point that is recorded stands for it too.
   virtual bool record(std::uint64_t point) noexcept = 0;
-  /// The last recorded point that the device has passed; 0 before the first. What was issued before it is over, and
-  /// what it wrote can be seen by the calling thread.
+  /// The last recorded point that the device has passed; 0 before the first. All work that was issued before that point
+  /// is over, and the calling thread sees what it wrote.
   virtual std::uint64_t reached() const noexcept = 0;
-  /// What is issued later waits, on the device, until the other stream has passed the first of its recorded points that
-  /// is not below the event's. False: this kind of device cannot wait for that one, and nothing was issued. May throw.
+  /// Makes all work that is issued here later wait, on the device, until the other stream has passed the event's point,
+  /// or the first recorded point after it. Returns false where this kind of device cannot wait for the other one; then
+  /// nothing was issued. May throw.
   virtual bool wait(const StreamEvent& event) = 0;
-  /// What is issued later is after these points too, which the caller knows to be passed and so does not wait() for.
-  /// For a record of accesses: called only where the provider wants it (Provider::wants_order).
+  /// Tells a record of accesses that all work issued here later comes after these points too. The caller knows that
+  /// they are passed, and so does not wait() for them. Called only where the provider wants it (Provider::wants_order).
   virtual void ordered_after(std::span<const StreamEvent> /*passed*/) noexcept {}
   /// Blocks the calling thread until the device has passed the point, or the time is over, or earlier.
   virtual void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept = 0;
-  /// Issues a function of the host as a kernel, which runs in its turn on a thread that stands for the device. Only
-  /// simulated devices have such kernels: others throw UsageError. What it throws is a late error of the op that the
-  /// calling thread is in. `uses`: what of the device's memory it touches, for a record of accesses.
+  /// Issues a function of the host as a kernel. It runs in its turn on a thread that stands for the device. Only
+  /// simulated devices have such kernels; others throw UsageError. An exception of the kernel is a late error of the op
+  /// that the calling thread is in. `uses` says which of the device's memory the kernel touches, for a record of
+  /// accesses.
   virtual void launch(std::function<void()> kernel, std::span<const MemoryUse> uses = {});
   /// The backend's handle (a cudaStream_t); null for a simulated stream.
   virtual void* native() const { return nullptr; }

@@ -24,12 +24,12 @@ struct TraceEvent {
   Device device;
   LaneKind lane;
   std::uint32_t thread;  ///< number of the engine's thread that ran the body
-  std::uint64_t id;      ///< Ticket::id; of a captured op that of its replay
+  std::uint64_t id;      ///< Ticket::id; for a captured op, that of its replay
   std::uint64_t tag;     ///< ScopeState::tag of the push
   const char* file;      ///< push site
   std::uint32_t line;
   std::int64_t pushed, ready, start, end;
-  std::int64_t done;  ///< complete: of an op with a Completion later than the end of its body
+  std::int64_t done;  ///< when it was complete; with a Completion that is later than `end`
   bool failed;        ///< failed, skipped or cancelled
   std::vector<TraceAccess> accesses{};
 };
@@ -40,13 +40,14 @@ struct TraceDependency {
   std::size_t access;         ///< in the accesses of `after`: the first variable that orders the two
 };
 
-/// Which traced ops follow directly from which: for each variable a writer's readers, and the next writer behind those
-/// readers or, without any, behind the writer. Each pair once, in order of `after`.
+/// The direct dependencies between traced ops. For each variable the readers depend on the writer before them, and a
+/// writer depends on the readers before it or, if there are none, on the writer before it. Each pair is there once, in
+/// the order of `after`.
 std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events);
 
 /// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread, an
-/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane. What is not UTF-8 in a
-/// name shows as U+FFFD.
+/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane. Bytes of a name that are
+/// not UTF-8 show as U+FFFD.
 std::string to_perfetto(std::span<const TraceEvent> events);
 
 /// to_perfetto into a file, piece by piece: takes some 50 bytes of memory for each event. Throws std::runtime_error

@@ -14,18 +14,18 @@ class Engine;
 namespace detail {
 class CoreBase;
 
-/// What a handle needs to know; the protocol's part is behind it (engine/detail/).
+/// The part of a variable that its handles use. The protocol's part follows it in memory (engine/detail/record.h).
 struct VariableBase {
   std::atomic<std::uint32_t> refs{1};
-  std::uint32_t number = 0;  ///< order of making: pushers lock in this order, the same in every run
+  std::uint32_t number = 0;  ///< in the order in which variables are made: the order in which pushes lock several
   CoreBase* core = nullptr;
   const char* name = nullptr;
 };
 void destroy_variable(VariableBase* variable) noexcept;
 }  // namespace detail
 
-/// A handle to a variable of one engine; copies name the same variable, which lives until the last handle and the
-/// last op that names it are gone. Thread-safe like a shared_ptr.
+/// A handle to a variable of one engine. Copies name the same variable. It lives until the last handle and the last op
+/// that names it are gone. Thread-safe like a shared_ptr.
 class Variable {
  public:
   Variable() = default;
@@ -50,12 +50,12 @@ class Variable {
   detail::VariableBase* base_ = nullptr;
 };
 
-/// read: shared; sees the value. update: alone; sees and changes the value. write: alone; overwrites all of it, so that
-/// a poisoned variable heals. order: alone and in push order, but no value and no poison (handles, lanes,
-/// communicators).
+/// read: sees the value, and may run beside other reads. All other modes exclude every other op. update: sees and
+/// changes the value. write: overwrites all of it, so that a poisoned variable heals. order: in push order, but there
+/// is no value and no poison (for library handles, schedules, communicators).
 enum class AccessMode : std::uint8_t { read, update, write, order };
 
-/// One access of a push. Refers to the variable without owning it: made in the push's argument list.
+/// One access of a push. It does not own the variable; it is made in the argument list of the push.
 struct Access {
   detail::VariableBase* variable = nullptr;
   AccessMode mode = AccessMode::read;
@@ -82,8 +82,8 @@ Access order(const HasVariable auto& x) {
   return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::order};
 }
 
-/// A value with its variable, shared by all handles: `Var<Image> frame(engine, ...)`. Bodies that name it in their push
-/// reach the value with `*frame`; others must not.
+/// A value with its variable, shared by all handles: `Var<Image> frame(engine.variable(), ...)`. A body whose push
+/// names it reaches the value with `*frame`; other code must not.
 template <class T>
 class Var {
  public:

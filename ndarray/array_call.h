@@ -1,4 +1,4 @@
-// ArrayCall: what an operation on arrays owns until it completes, and how it is run. Behind push_arrays.
+// ArrayCall: what an operation on arrays owns until it completes, and how it is run. Used by push_arrays.
 #pragma once
 
 #include <memory>
@@ -28,13 +28,13 @@ struct Preserve {
 
 /// The elements that a window touches, as memory.
 MemoryUse use_of(const TensorView& view, bool writes);
-/// The calling thread reads or writes pinned memory. For a record of accesses.
+/// Tells a record of accesses that the calling thread reads or writes pinned memory.
 void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes);
 
 class DeviceCall;
 
-/// The engine keeps it until the op is over, on a stream lane until the device is done with the op: so whatever kernels
-/// use while they run is here.
+/// The engine keeps it until the op is over; on a stream lane that is when the device has confirmed the op. So
+/// everything that kernels use while they run is kept here.
 struct ArrayCall : Pooled<ArrayCall> {
   ArrayPush::Body body = nullptr;
   std::shared_ptr<const void> closure;

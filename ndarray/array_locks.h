@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-/// The locks of the arrays of a push, taken in address order. Not copied: names the push.
+/// The locks of the arrays of a push, taken in address order. It refers to the push, and is not copied.
 class ArrayLocks {
  public:
   explicit ArrayLocks(const ArrayPush& push) : push_(push) { settle(); }
@@ -41,7 +41,7 @@ class ArrayLocks {
     std::sort(many_.begin(), many_.end(), std::less<>());
     many_.erase(std::unique(many_.begin(), many_.end()), many_.end());
   }
-  /// A few are kept in order, each once; many are put in order when all are there.
+  /// Keeps a few locks in order, each once. Many locks are put in order when all of them are there.
   void add(ArrayMutex& of_array) {
     if (of_array.group()) groups_ = true;
     std::recursive_mutex* const mutex = &of_array.current();
@@ -56,7 +56,7 @@ class ArrayLocks {
     if (many_.empty()) many_.assign(few_.begin(), few_.end());
     many_.push_back(mutex);
   }
-  /// True if these are the mutexes that count.
+  /// True if these are still the mutexes in use.
   bool current() {
     const auto held = [locks = list()](ArrayMutex& mutex) {
       return !mutex.group() || std::binary_search(locks.begin(), locks.end(), &mutex.current(), std::less<>());

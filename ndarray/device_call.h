@@ -10,17 +10,17 @@
 
 namespace sluice {
 
-/// Host functions are launched as simulated kernels: they find the windows where kernels can touch them, as launch()
-/// puts them; outside of kernels all addresses are handles. Functions that issue get the handles.
+/// Host functions are launched as simulated kernels, and launch() gives them the windows at addresses that kernels can
+/// touch. Outside of kernels all addresses are handles, and functions that issue get these.
 class DeviceCall {
  public:
   DeviceCall(ArrayCall& call, Context& context);
-  /// The device is over with all of it.
+  /// Called when the device has confirmed the op.
   ~DeviceCall();
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
 
-  /// Takes memory, puts the steps on the stream, and returns. Throws what allocation and the stream throw.
+  /// Takes memory, issues the steps to the stream, and returns. Throws what allocation and the stream throw.
   void issue(Context& context);
 
   /// Device memory that the op uses until it is over. For bodies that issue.
@@ -35,10 +35,10 @@ class DeviceCall {
   void give_back(Stream* stream) noexcept;
 
   ArrayCall& call_;
-  Context context_;  ///< of the issue; while that lasts, and for what kernels ask of it
+  Context context_;  ///< used while the op is issued, and by kernels that ask it something
   DevicePool* pool_ = nullptr;
-  std::vector<TensorView> windows_;  ///< of the operands
-  std::vector<TensorView> views_;    ///< what the body sees: windows, or packed copies
+  std::vector<TensorView> windows_;  ///< the windows of the operands
+  std::vector<TensorView> views_;    ///< what the body sees: these windows, or packed copies
   struct Block {
     void* memory;
     std::size_t bytes;

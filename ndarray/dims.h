@@ -1,4 +1,4 @@
-// Dims: a short list of sizes or strides, held inline so that closures can carry it without the heap.
+// Dims: a short list of sizes or strides. It holds them inline, so that closures can carry it without the heap.
 #pragma once
 
 #include <algorithm>

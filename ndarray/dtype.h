@@ -27,7 +27,8 @@ constexpr std::string_view name_of(DType t) {
 constexpr bool is_floating(DType t) { return t <= DType::bf16; }
 constexpr bool is_integer(DType t) { return t >= DType::i8 && t <= DType::i64; }
 
-/// The DType of a C++ type; float16 and bfloat16 have no C++20 type and are reached as bits only.
+/// The DType of a C++ type. There is none for f16 and bf16: the types of half.h hold their bits for conversions, and
+/// programs reach such elements with to_bytes, or with to(DType::f32).
 template <class T>
 struct dtype_of_t;
 template <>

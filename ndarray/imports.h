@@ -1,5 +1,5 @@
-// Memory that a program brings (from_memory): who lies where, so that operations on overlapping imports keep their
-// order (SEMANTICS.md, 12).
+// Memory that a program brings (from_memory): which import lies where, so that operations on overlapping imports keep
+// their order (docs/semantics.md, 12).
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace sluice {
 class Array;
 class Import;
 
-/// A variable, and the imports shown by arrays that operations order by it.
+/// A variable, and the imports whose operations it orders.
 struct ImportRegion final : RefCounted {
   explicit ImportRegion(Variable v) : variable(std::move(v)) {}
   const Variable variable;
@@ -33,9 +33,10 @@ struct ImportRegion final : RefCounted {
 
 /// A stretch of foreign memory that an array shows, in the list that an engine's imports are found in.
 ///
-/// Any two that overlap, and are shown by arrays at one time, name a variable together: the later one takes over
-/// variables of the earlier ones, several where those have none in common. One whose last array is gone is still listed
-/// until the operations on it have completed; later imports wait for those, but have nothing else to do with it.
+/// Two imports that overlap, and that arrays show at the same time, have a variable in common: the later import takes
+/// over variables of the earlier ones (several, where those have none in common). An import whose last array is gone
+/// stays in the list until the operations on it have completed. A later import of its memory comes after these, and has
+/// nothing else to do with it.
 class Import {
  public:
   /// Lists it. `fallback`: the variable to use if it overlaps nothing. Throws std::bad_alloc.
@@ -49,7 +50,7 @@ class Import {
   std::byte* end() const { return end_; }
   const Ref<ShareGroup>& group() const { return group_; }
   std::vector<Variable> variables() const;
-  /// Variables of operations on imports of before that nobody sees any more. Asked once, after the constructor.
+  /// The variables of operations on earlier imports that no array shows any more. Called once, after the constructor.
   std::vector<Variable> take_earlier() { return std::move(earlier_); }
 
   /// Calls f(variable, covered) for each variable. Covered: all memory that it stands for lies in this import, so that
@@ -60,9 +61,9 @@ class Import {
   }
   /// True if an array shows memory of this import through another one; `recorded`: one that recorded operators wrote.
   bool shared(bool recorded) const;
-  /// Recorded operators wrote to its array, which lives.
+  /// Notes whether recorded operators wrote to its array.
   void set_recorded(bool recorded) { recorded_.store(recorded, std::memory_order_relaxed); }
-  /// No array shows it any more.
+  /// Called when no array shows it any more.
   void hide() noexcept;
 
  private:

@@ -26,7 +26,7 @@ class NDArray;
 template <class T>
 class HostBorrow;
 
-/// A use of an array that cannot be right: shapes, dtypes or devices that do not fit. what() is one line:
+/// Thrown at the call for a wrong use of an array: shapes, dtypes or devices that do not fit. what() is one line:
 /// "[matmul] main.cc:41: (64, 10) x (12, 3): inner sizes differ".
 class ArrayError : public UsageError {
  public:
@@ -51,9 +51,9 @@ struct ScalarOperand : Scalar {
 };
 
 /// A view (shape, strides, offset) of an array. Copies view the same array. Operators on it are pushed and return at
-/// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned.
-/// A handle is for one thread at a time; handles to one array may be used from several threads at once.
-/// An NDArray made without arguments is empty: its use throws ArrayError.
+/// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned. One
+/// handle may be used by one thread at a time; several handles to one array, by several threads at once. An NDArray
+/// that was made without arguments is empty: its use throws ArrayError.
 class NDArray {
   using Where = std::source_location;
 
@@ -61,10 +61,10 @@ class NDArray {
   NDArray() = default;
   NDArray(const NDArray&) = default;
   NDArray(NDArray&&) noexcept = default;
-  /// On a named handle: makes it name what `other` names.
+  /// On a named handle: makes the handle view the array of `other`.
   NDArray& operator=(const NDArray& other) & = default;
   NDArray& operator=(NDArray&& other) & noexcept = default;
-  /// On a view just made: x(i) = y writes y's elements, broadcast to the view's shape, through to the array.
+  /// On a view without a name: x(i) = y writes y's elements, broadcast to the view's shape, to the array.
   void operator=(const NDArray& other) && { assign(other); }
   void operator=(NDArray&& other) && { assign(other); }
   void operator=(const ScalarOperand& value) && { fill(value); }
@@ -82,13 +82,13 @@ class NDArray {
   Engine& engine() const { return checked().engine(); }
   const Dims& strides() const { return strides_; }
   std::int64_t offset() const { return offset_; }
-  /// Row-major without gaps (then reshape makes no copy).
+  /// True if the elements lie in row-major order without gaps; then reshape makes no copy.
   bool is_contiguous() const;
   /// True if both view the same array.
   bool same_array(const NDArray& other) const { return array_ == other.array_; }
   friend std::int64_t len(const NDArray& x) { return x.size(0); }
 
-  // Views: no elements are copied or waited for, and writing to the view writes to the array.
+  // Views. They copy no elements and wait for nothing. A write to the view is a write to the array.
   /// x(1), x(slice(0, 10, 2), all), x(-1, all, slice_from(3)): as NumPy's indexing; missing indices mean `all`. Throws
   /// ArrayError for a position out of range and for more indices than axes.
   template <class... I>
@@ -103,28 +103,30 @@ class NDArray {
   /// All axes reversed: the transpose of a matrix.
   NDArray transpose() const;
   NDArray broadcast_to(const Dims& shape, Where where = Where::current()) const;
-  /// Drops an axis of size 1; adds one before `axis`.
+  /// squeeze drops an axis of size 1; unsqueeze adds one before `axis`.
   NDArray squeeze(int axis, Where where = Where::current()) const;
   NDArray unsqueeze(int axis, Where where = Where::current()) const;
   /// The same elements in another shape; one size may be -1. A view where the strides allow it, else a copy.
   NDArray reshape(const Dims& shape, Where where = Where::current()) const;
-  /// Axes from `axis` on joined into one.
+  /// Joins the axes from `axis` on into one.
   NDArray flatten(int axis = 0, Where where = Where::current()) const;
-  /// Any window on the array: strides and offset in elements, from the start of its buffer. Checked against its size.
+  /// Any window on the array: strides and offset are in elements, from the start of its buffer. Throws ArrayError for a
+  /// window that goes beyond the buffer.
   NDArray strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where = Where::current()) const;
 
   // Operators that are members. Each pushes and returns at once.
-  /// This view if it is contiguous, else a copy that is.
+  /// This view if it is contiguous, else a contiguous copy.
   NDArray contiguous(Where where = Where::current()) const;
   /// A new array with these elements.
   NDArray copy(Where where = Where::current()) const;
-  /// On another device (this one: the same handle). Runs on that device's copy-in lane; to the host, on this one's
-  /// copy-out lane. Between devices of different kinds it goes through cpu(0).
+  /// A copy on another device; for this array's own device, the same handle. It runs on the copy-in lane of that
+  /// device, or, to the host, on the copy-out lane of this one. Between devices of different kinds it goes through
+  /// cpu(0).
   NDArray to(Device device, Where where = Where::current()) const;
-  /// In another dtype, as static_cast would (this one: the same handle).
+  /// A copy in another dtype, converted as by static_cast; for this array's own dtype, the same handle.
   NDArray to(DType dtype, Where where = Where::current()) const;
-  /// Writes y's elements, broadcast, to this view. Throws where y's dtype differs, and, outside of a NoGrad scope,
-  /// where this is an array made by with_grad (all writes below do).
+  /// Writes y's elements, broadcast, to this view. Throws ArrayError where y's dtype differs. Outside of a NoGrad scope
+  /// this and all writes below throw ArrayError for an array made by with_grad.
   void assign(const Operand& y) const;
   void fill(const ScalarOperand& value) const;
   NDArray& operator+=(const Operand& y);
@@ -137,7 +139,7 @@ class NDArray {
   NDArray& operator/=(const ScalarOperand& y);
 
   // Host access. Blocking; throws Error while the array is poisoned.
-  /// Returns when the value is readable: all ops pushed before that write it have completed.
+  /// Returns when the value is readable: all ops that write it and were pushed before have completed.
   void wait() const;
   /// The only element. Throws ArrayError unless there is exactly one, T is of the dtype's kind (floating, integer,
   /// bool) and the value fits T.
@@ -148,16 +150,15 @@ class NDArray {
   std::vector<T> to_vector(Where where = Where::current()) const;
   /// The elements' bytes in row-major order, of any dtype.
   std::vector<std::byte> to_bytes(Where where = Where::current()) const;
-  /// The memory itself, held like an op would hold it until the HostBorrow goes: `borrow<const float>()` to read,
-  /// `borrow<float>()` to read and write. The view must be contiguous, T its dtype's type, and the array in host
-  /// memory: what is on a device comes to the host with to(cpu(0)), and as item, to_vector, to_bytes and printing bring
-  /// it.
+  /// The memory itself, held as an op would hold it until the HostBorrow is destroyed: `borrow<const float>()` to read,
+  /// `borrow<float>()` to read and write. The view must be contiguous, T must be its dtype's type, and the array must
+  /// be in host memory. An array on a device can be copied to the host by to(cpu(0)), item, to_vector or to_bytes.
   template <class T>
   HostBorrow<T> borrow(Where where = Where::current()) const;
 
   // Gradients (defined in autograd/).
-  /// Marks the array as one whose gradient is wanted; returns this handle. The array must be floating and must not come
-  /// from recorded operators; views of it are no leaves.
+  /// Marks the array as a leaf, whose gradient is wanted; returns this handle. The array must be floating and must not
+  /// be the result of recorded operators. Views of it are not leaves.
   NDArray with_grad(Where where = Where::current()) const;
   /// True if operators on it are recorded.
   bool requires_grad() const;
@@ -169,7 +170,7 @@ class NDArray {
   /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from, and frees the
   /// tape unless `retain`.
   void backward(bool retain = false, Where where = Where::current()) const;
-  /// The present value as an array of its own without history: it keeps the value when this array is written.
+  /// The present value as another array, without history. It keeps this value when this array is written.
   NDArray detach() const;
 
   /// As NumPy prints it. Waits.
@@ -200,12 +201,12 @@ class NDArray {
   std::int64_t offset_ = 0;
 };
 
-/// The engine's variable of the array's present value: engine.wait(x), engine.error(x), engine.recover(x), and read(x)
-/// in a push. To write arrays in an op of one's own, see push_arrays (ndarray/push.h). The whole of a partition, and an
-/// import that overlaps several earlier ones, have several variables: this is the first.
+/// The engine's variable of the array's present value. It makes engine.wait(x), engine.error(x), engine.recover(x)
+/// work, and read(x) in a push. To write arrays in an op of your own use push_op (ndarray/push.h). The whole of a
+/// partition has several variables, and so has an import that overlaps several earlier ones: this is the first of them.
 Variable variable_of(const NDArray& x);
 
-/// Host memory of an array, held until this goes. Move-only.
+/// Host memory of an array, held until this object is destroyed. Move-only.
 template <class T>
 class HostBorrow : public std::span<T> {
  public:
@@ -213,7 +214,7 @@ class HostBorrow : public std::span<T> {
       : std::span<T>(elements), version_(std::move(version)), holds_(std::move(holds)) {}
   HostBorrow(HostBorrow&&) noexcept = default;
   HostBorrow& operator=(HostBorrow&&) noexcept = default;
-  /// Lets later ops on.
+  /// Releases the array: later ops can run.
   void release() { holds_.clear(); }
 
  private:
@@ -221,16 +222,17 @@ class HostBorrow : public std::span<T> {
   std::vector<Borrow> holds_;
 };
 
-/// The engine that new arrays belong to: Engine::instance() unless a program sets another (nullptr sets it back), as
-/// tests do. The engine must outlive its arrays. Not for use while other threads make arrays.
+/// The engine that new arrays belong to: Engine::instance(), unless a program sets another, as tests do (nullptr sets
+/// it back). The engine must outlive its arrays. Do not call set_default_engine while other threads make arrays.
 Engine& default_engine();
 void set_default_engine(Engine* engine);
 
-/// An array to write: its elements are unspecified until then. On the device of the thread's scope.
+/// An array whose elements are unspecified until it is written. Without `device` it is on the device of the thread's
+/// scope.
 NDArray empty(const Dims& shape, DType dtype = DType::f32);
 NDArray empty(const Dims& shape, DType dtype, Device device);
-/// The same, from rows sizes[0], sizes[1], ... along axis 0, each part an array of its own in one buffer: ops on
-/// different parts may run at once, and an op on the whole waits for all.
+/// One buffer in parts of sizes[0], sizes[1], ... rows along axis 0. Each part is an array of its own, and so is the
+/// whole. Ops on different parts may run at once; an op on the whole comes after the earlier ops on every part.
 struct Partitioned {
   NDArray whole;
   std::vector<NDArray> parts;
@@ -238,22 +240,24 @@ struct Partitioned {
 Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_shape, DType dtype, Device device,
                         std::source_location where = std::source_location::current());
 
-/// An array with these elements, row-major; they are copied at the call, so that it has its value at once; on a device
-/// with memory of its own it gets them from there by a transfer.
+/// An array with these elements, row-major. They are copied at the call. On the host the array has its value at once;
+/// on a device with memory of its own a transfer brings it there.
 NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device,
                    std::source_location where = std::source_location::current());
-/// An array over host memory that `owner` keeps alive and that nobody but arrays of this engine writes meanwhile. On a
-/// device with memory of its own: a copy by a transfer, and what follows is of no concern. Else no copy, and writes
-/// always go to this memory: a value that a snapshot or the tape holds is copied away first.
+/// An array over host memory. `owner` keeps the memory alive, and only arrays of this engine may write to it meanwhile.
+/// For a device with memory of its own this makes a copy, by a transfer, and the rest of this comment does not apply.
+/// For the host it makes no copy, and writes always go to this memory: a value that a snapshot or the tape holds is
+/// copied away first.
 ///
-/// Imports may overlap in any way, with other dtypes, from several threads: operations on them take effect in push
-/// order, as if they were views of one array. While arrays show overlapping memory they share their poison too, which a
-/// write heals that overwrites all that they show. Gradients follow arrays, not memory: recorded operators may write to
-/// an import only while no other array shows its memory, and once they did nobody may write through another.
+/// Imports may overlap in any way, with different dtypes, and from several threads: operations on them take effect in
+/// push order, as if the imports were views of one array. While arrays show overlapping memory they share their poison;
+/// a write heals it if it overwrites everything that they show. Gradients follow arrays, not memory. So recorded
+/// operators may write to an import only while no other array shows its memory, and after that no other array may be
+/// used to write there.
 ///
-/// When the array and the last operation on it are gone, the owner's deleter runs on the I/O lane (at once where the
-/// engine was stopped). Throws ArrayError; where operations are in flight on an import of this memory that is gone,
-/// what Engine::push throws.
+/// When the array and the last operation on it are gone, the owner's deleter runs on the I/O lane (at once if the
+/// engine was stopped). Throws ArrayError. If operations are still in flight on an earlier import of this memory whose
+/// arrays are gone, it pushes an op, and throws what Engine::push throws.
 NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device,
                     std::source_location where = std::source_location::current());
 template <class T>
@@ -307,13 +311,13 @@ std::vector<T> NDArray::to_vector(Where where) const {
 }
 
 namespace detail {
-/// An array over memory that belongs to `owner` alone. No copy.
+/// An array over memory that belongs to `owner` alone. Makes no copy.
 NDArray adopt_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device);
 /// An array to write, in memory of cpu(0) that streams of the device copy from and to.
 NDArray empty_pinned(const Dims& shape, DType dtype, Device device);
-/// An array with these elements, there.
+/// An array with these elements in such memory.
 NDArray host_array(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device);
-/// Takes the holds for borrow(); with `update`, moves a held value away first.
+/// Takes the engine's Borrows for borrow(). With `update`, a value that is held elsewhere is moved away first.
 std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where);
 }  // namespace detail
 

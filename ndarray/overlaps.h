@@ -1,4 +1,5 @@
-// Which arrays of a push lie in the same memory: in time that grows with their number, not with their pairs.
+// Finds the arrays of a push that lie in the same memory. The time grows with their number, not with that of their
+// pairs.
 #pragma once
 
 #include <span>
@@ -10,7 +11,7 @@ namespace sluice {
 
 /// True if two of these views share an element, or lie between each other's.
 bool any_overlap(std::span<const NDArray> views);
-/// Snapshots of memory that arrays of `outputs`, which stay, lie in. With their locks.
+/// The snapshots that show memory of those `outputs` which stay. The caller holds the locks of the outputs.
 std::vector<Ref<Array>> holders(std::span<const NDArray> outputs);
 
 }  // namespace sluice

@@ -372,7 +372,7 @@ ArrayPushResult push_checked(const ArrayPush& push, const char* name, const Push
 }
 
 /// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both
-/// values are whole when the write itself is skipped (SEMANTICS.md, 14).
+/// values are whole when the write itself is skipped (docs/semantics.md, 14).
 void copy_held(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
@@ -419,7 +419,8 @@ ArrayPushResult push_arrays(const ArrayPush& push) {
     options.on = any.checked(name, push.where).device();
   }
   check(push, name, options.on.device);
-  // A replay would need its versions pinned (SEMANTICS.md, 21); until arrays do that, better none than a wrong one.
+  // A replay would need its versions pinned (docs/semantics.md, 21). Arrays cannot do that yet, so a capture is
+  // refused.
   if (current_scope().recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
   copy_held(push, options);
   return push_checked(push, name, options);

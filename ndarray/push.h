@@ -17,11 +17,12 @@ namespace sluice {
 
 class DeviceCall;
 
-/// What the body of an array operation works on: the versions resolved for it, never handles. Valid while it runs.
+/// What the body of an array operation works on: the versions that its push resolved, never handles. Valid while the
+/// body runs.
 ///
-/// On a device with streams a body runs as a simulated kernel, when its turn comes there, and finds the device's
-/// memory; one that issues by itself (ArrayPush::issues) runs on the host, where the addresses are only to be handed
-/// on.
+/// On a device with streams a body runs as a simulated kernel, when its turn comes there, and the addresses are those
+/// of the device's memory. A body that issues work itself (ArrayPush::issues) runs on the host, and must not touch the
+/// addresses but only pass them on to kernels.
 class ArrayContext {
  public:
   int inputs() const { return static_cast<int>(inputs_.size()); }
@@ -35,16 +36,16 @@ class ArrayContext {
   const A& attributes() const {
     return *static_cast<const A*>(attributes_);
   }
-  /// Memory until the returned block goes: host memory; for a body that issues, the device's, until the op is over.
-  /// Throws std::bad_alloc.
+  /// Memory for the body's own use. It is host memory, until the returned block is destroyed; for a body that issues it
+  /// is memory of the device, until the op is over. Throws std::bad_alloc.
   Scratch scratch(std::size_t bytes) const {
     return device().kind == DeviceKind::cpu ? Scratch(device(), bytes) : device_scratch(bytes);
   }
   Context& engine_context() const { return *engine_context_; }
-  /// For a body that issues: where to, and whose memory it is. Others throw UsageError.
+  /// For a body that issues: the stream to which, and the provider whose memory it is. Other bodies get a UsageError.
   Stream& stream() const;
   Provider& provider() const;
-  /// The same operation for a kernel that its body calls on some of the windows.
+  /// The context for a kernel that the body calls on some of its windows.
   ArrayContext part(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                     const void* attributes) const {
     return {inputs, outputs, attributes, engine_context_, device_call_};
@@ -73,14 +74,14 @@ class ArrayContext {
 struct ArrayPush {
   using Body = void (*)(ArrayContext& context);
 
-  Body body = nullptr;                     ///< null: nothing to do but what the push brings about itself
-  std::shared_ptr<const void> closure;     ///< what the body finds with attributes<A>()
+  Body body = nullptr;                     ///< null: only the copies that the push makes itself
+  std::shared_ptr<const void> closure;     ///< what attributes<A>() gives the body
   std::span<const NDArray* const> inputs;  ///< read
   std::span<const NDArray> outputs;        ///< overwritten whole (each view), or, in `updates`, read and written
   std::uint32_t updates = 0;               ///< bit i: the body also reads output i
   bool updates_all = false;                ///< it reads them all
-  bool issues = false;                     ///< on a device with streams the body issues work; else it is a kernel
-  std::uint8_t tries = 1;                  ///< launches that fail are made again, so often in all
+  bool issues = false;                     ///< on a device with streams: the body issues work; else it is a kernel
+  std::uint8_t tries = 1;                  ///< how often in all a launch that fails is tried
   bool elementwise = false;                ///< an output element depends on input elements of its own index alone
   bool dense_inputs = false;               ///< the body wants contiguous inputs: others are packed for it
   bool dense_outputs = false;              ///< the same for outputs, unpacked afterwards
@@ -106,20 +107,20 @@ struct ArrayPushResult {
   std::vector<Past> output_histories;
 };
 
-/// Resolves versions and pushes, as one instant. An output whose present value is held elsewhere (a tape, a snapshot)
-/// gets a new version; an input that overlaps an output is read as it was before. Throws ArrayError where an output
-/// overlaps itself or another output, arrays belong to different engines, or one is where the operation's device cannot
-/// reach it (a device's kernels reach its own memory, and host memory that is pinned); and what Engine::push throws.
+/// Resolves versions and pushes, at one instant. An output whose present value is held elsewhere (a tape, a snapshot)
+/// gets a new version. An input that overlaps an output is read as it was before. Throws ArrayError where an output
+/// overlaps itself or another output, where arrays belong to different engines, and where the operation's device cannot
+/// reach an array: a device's kernels reach its own memory, and pinned host memory. Throws what Engine::push throws.
 ArrayPushResult push_arrays(const ArrayPush& push);
 
-/// Pushes the copies that a write to these arrays needs where their values are held elsewhere (a tape, a snapshot): a
-/// write that is pushed next finds none held. push_arrays does so by itself; this is for those who want the copies'
-/// errors before.
+/// Pushes the copies that a write to these arrays needs where their values are held elsewhere (a tape, a snapshot), so
+/// that a write which is pushed next finds no value held. push_arrays does this itself; this function is for callers
+/// that need the errors of the copies before.
 void copy_held_values(std::span<const NDArray> outputs, std::source_location where);
 
-/// For programs: an op of one's own on arrays. body(ArrayContext&) finds the elements of `inputs` (read), then those of
-/// `outputs`, which it must overwrite completely. Not recorded for gradients. May be a push of thousands of arrays
-/// (docs/performance/arrays.md says what each costs); all of them at one instant.
+/// For programs: an op of your own on arrays. body(ArrayContext&) gets the elements of `inputs`, which it reads, and of
+/// `outputs`, which it must overwrite completely. It is not recorded for gradients. A push may have thousands of
+/// arrays, all of them at one instant (docs/performance/arrays.md says what each costs).
 ///   push_op([](ArrayContext& c) { ... c.input(0).as<float>() ... }, {x}, {y}, {.name = "mine"});
 template <class F>
 Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray> outputs,

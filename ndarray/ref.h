@@ -1,4 +1,4 @@
-// Ref: a counted pointer whose count lies in the object, so that a handle is one word and a copy one atomic add.
+// Ref: a counted pointer. The count lies in the object, so a handle is one word and a copy costs one atomic add.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class RefCounted {
   void drop_ref() const noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-  /// How many Refs there are: exact only for one who holds the only one.
+  /// How many Refs there are. The number is exact only for a caller that holds the only one.
   std::uint32_t refs() const noexcept { return refs_.load(std::memory_order_acquire); }
 
  private:

@@ -1,4 +1,4 @@
-// What arrays have in common that lie in one memory: the parts of a partitioned buffer, or imports that overlap.
+// What arrays that lie in one memory have in common: the parts of a partitioned buffer, or imports that overlap.
 #pragma once
 
 #include <atomic>
@@ -11,25 +11,25 @@ namespace sluice {
 
 class Array;
 
-/// Arrays that lie in one memory. A write there cannot move to a new version, because the others would not see it; it
-/// copies held values away instead. Groups of imports become one when a later import overlaps both.
+/// Arrays that lie in one memory. A write to one of them cannot move to a new version, because the others would not see
+/// it. It copies held values away instead. Two groups of imports become one when a later import overlaps both.
 class ShareGroup final : public RefCounted {
  public:
   ~ShareGroup() override;
 
-  /// The group that this one has become part of: the one whose members count.
+  /// The group that this one has become part of, or itself. Its lock and its list are the ones in use.
   ShareGroup& root();
-  /// Takes `other` in. With the locks of both, which are roots; the list of imports does not change meanwhile.
+  /// Takes `other` in. Both are roots; the caller holds both locks, and the list of imports does not change meanwhile.
   void take_in(ShareGroup& other);
 
   /// A snapshot that shows the shared memory.
   void list_snapshot(Array* array);
   static void strike_snapshot(const Ref<ShareGroup>& group, Array* array) noexcept;
-  /// Those that live. On a root, with its lock.
+  /// The snapshots that live. Called on a root, with its lock held.
   std::vector<Ref<Array>> snapshots();
   bool any_snapshot();
 
-  std::recursive_mutex lock;  ///< of a root: stands for the mutex of every array of the group
+  std::recursive_mutex lock;  ///< of a root: used in place of the mutex of every array of the group
 
  private:
   std::atomic<ShareGroup*> into_{nullptr};  ///< set once; counted
@@ -37,8 +37,8 @@ class ShareGroup final : public RefCounted {
   std::vector<Array*> snapshots_;
 };
 
-/// Guards an array's version and history: a mutex of its own, or that of its group, which may become part of another
-/// while somebody waits for it. Recursive, because serial mode runs a body inside its push.
+/// Guards an array's version and history. It is a mutex of its own, or that of the array's group; the group may become
+/// part of another while a thread waits for the mutex. Recursive, because serial mode runs a body inside its push.
 class ArrayMutex {
  public:
   void lock() {
@@ -51,11 +51,11 @@ class ArrayMutex {
     }
   }
   void unlock() { group_ ? group_->root().lock.unlock() : own_.unlock(); }
-  /// The mutex that counts now: stays so while it is held.
+  /// The mutex in use now. It does not change while it is held.
   std::recursive_mutex& current() { return group_ ? group_->root().lock : own_; }
 
   const Ref<ShareGroup>& group() const { return group_; }
-  /// Before anyone else sees the array.
+  /// Called before another thread can see the array.
   void join(Ref<ShareGroup> group) { group_ = std::move(group); }
 
  private:

@@ -19,10 +19,10 @@ void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedP
                      const std::vector<NamedArray>& state = {},
                      const std::map<std::string, std::string>& metadata = {});
 
-/// Reads it back into the same arrays, on whatever devices these are (pushed writes, which heal poisoned arrays), and
-/// returns the metadata. Blocking on the file. Throws FormatError, in one line with the file, the tensor and both
-/// shapes, where a tensor is missing, is one too many, or has another shape or dtype; then nothing was changed. Without
-/// `state`, what the file holds under "optimizer." is left out: for inference.
+/// Reads a checkpoint into these arrays, on whatever devices they are, and returns the metadata. The writes are pushed,
+/// and heal poisoned arrays. Blocks on the file. If a tensor is missing, is not expected, or has another shape or
+/// dtype, it throws a FormatError of one line with the file, the tensor and both shapes; then nothing was changed.
+/// Without `state` it ignores what the file holds under "optimizer.": for inference.
 std::map<std::string, std::string> load_checkpoint(const std::filesystem::path& path,
                                                    const std::vector<NamedParameter>& parameters,
                                                    const std::vector<NamedArray>& state = {});

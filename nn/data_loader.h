@@ -48,8 +48,9 @@ struct Batch {
 ///   DataLoader loader(images, labels, {.batch = 64, .shuffle = true, .seed = 1});
 ///   for (auto [x, y] : loader) { ... }
 ///
-/// Each begin() is an epoch, numbered from 0; with `shuffle` each has an order of its own. Batches are pushed, not
-/// waited for: what a transform throws is met where x is waited for. The data must be in host memory. For one thread.
+/// Each begin() starts an epoch, numbered from 0; with `shuffle` each epoch has its own order. Batches are pushed and
+/// not waited for; an exception of a transform comes out where the program waits for x. The data must be in host
+/// memory. Used by one thread.
 class DataLoader {
   struct Epoch;
 
@@ -93,7 +94,7 @@ class DataLoader {
   /// Batches of an epoch.
   std::int64_t size() const;
   std::int64_t samples() const { return data_.shape()[0]; }
-  /// The samples' numbers in the order of an epoch.
+  /// The numbers of the samples, in the order of the given epoch.
   std::vector<std::int64_t> order(std::uint64_t epoch) const;
   const DataLoaderOptions& options() const { return *options_; }
 

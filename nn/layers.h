@@ -1,6 +1,7 @@
-// Layers. Weights are drawn from the stream when the layer is made, uniform in [-b, b] with b = 1 / sqrt(inputs of one
-// output) as PyTorch does, on the device of the thread's scope, and want gradients. Bad arguments throw ArrayError; so
-// does forward() for shapes that do not fit, and names the place where the layer was made.
+// Layers. A layer draws its weights from the stream when it is made, uniform in [-b, b] with b = 1 / sqrt(number of
+// inputs of one output), as PyTorch does. They are on the device of the thread's scope and want gradients. Bad
+// arguments throw ArrayError. forward() throws ArrayError for shapes that do not fit, and names the place where the
+// layer was made.
 #pragma once
 
 #include <concepts>
@@ -17,7 +18,7 @@
 
 namespace sluice {
 
-/// (n, in) to (n, out): x . transpose(weight) + bias, and with `relu` no negative results, in the same pass.
+/// Maps (n, in) to (n, out): x . transpose(weight) + bias. With `relu` negative results become 0 in the same pass.
 class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, RandomStream& stream, bool bias = true, bool relu = false,
@@ -36,12 +37,12 @@ class Linear : public Module {
 struct ConvOptions {
   std::int64_t stride = 1;
   std::int64_t padding = 0;
-  bool relu = false;  ///< no negative results, in the same pass
+  bool relu = false;  ///< negative results become 0 in the same pass
   bool bias = true;
   DType dtype = DType::f32;
 };
 
-/// (n, in, height, width) to (n, out, ...) by a square kernel.
+/// Maps (n, in, height, width) to (n, out, ...) by a square kernel.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, RandomStream& stream, const ConvOptions& options = {},
@@ -79,7 +80,7 @@ class Relu : public Module {
   std::source_location where_;
 };
 
-/// (n, a, b, ...) to (n, a b ...).
+/// Maps (n, a, b, ...) to (n, a * b * ...).
 class Flatten : public Module {
  public:
   explicit Flatten(std::source_location where = std::source_location::current()) : where_(where) {}
@@ -89,14 +90,14 @@ class Flatten : public Module {
   std::source_location where_;
 };
 
-/// Layers one after the other. Its parameters are named by the layer's number: "0.weight".
+/// Layers that are applied one after the other. A parameter's name begins with the number of its layer: "0.weight".
 ///   Sequential net{Flatten(), Linear(784, 128, stream, true, true), Linear(128, 10, stream)};
 class Sequential : public Module {
  public:
   Sequential() = default;
   Sequential(std::initializer_list<ModulePtr> layers) : Sequential(std::vector<ModulePtr>(layers)) {}
   explicit Sequential(const std::vector<ModulePtr>& layers);
-  /// From layers by value.
+  /// Takes layers by value.
   template <class... M>
   requires(std::derived_from<M, Module>&&...) && (sizeof...(M) > 0) &&
       (sizeof...(M) > 1 || !(std::same_as<M, Sequential> || ...)) explicit Sequential(M... layers) {
@@ -105,7 +106,7 @@ class Sequential : public Module {
 
   NDArray forward(const NDArray& x) override;
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
-  /// Each layer in its own way: a layer that lies on several devices has its say.
+  /// Calls to() of each layer. A layer that lies on several devices may throw.
   void to(Device device) override;
 
   /// Throws UsageError for a null layer.
@@ -113,8 +114,8 @@ class Sequential : public Module {
   template <class M>
   requires std::derived_from<M, Module>
   void push_back(M layer) { push_back(ModulePtr(std::make_shared<M>(std::move(layer)))); }
-  /// Layers [begin, end), shared with this one and named by their numbers here: the stage of a pipeline. Throws
-  /// UsageError for a range that is none.
+  /// The layers [begin, end) as a Sequential of their own, for the stage of a pipeline. It shares the layers with this
+  /// one, and they keep the numbers that they have here. Throws UsageError if begin > end or end > size().
   Sequential slice(std::size_t begin, std::size_t end) const;
   std::size_t size() const { return layers_.size(); }
   /// Throws std::out_of_range.

@@ -1,4 +1,4 @@
-// Modules: what has parameters and maps an array to an array.
+// Modules: objects that have parameters and map an array to an array.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ struct NamedArray {
   NDArray value;
 };
 
-/// A module's parameter: `value` points into the module, which must outlive its use.
+/// A module's parameter. `value` points into the module, which must live as long as the pointer is used.
 struct NamedParameter {
   std::string name;  ///< "0.weight": the path to it, as PyTorch names it
   NDArray* value;
 };
 
-/// Base of layers and of what is made of them. For one thread at a time; forward() pushes and returns.
+/// The base class of layers and of models made of them. Used by one thread at a time. forward() pushes and returns.
 class Module {
  public:
   virtual ~Module() = default;
@@ -29,12 +29,12 @@ class Module {
   virtual NDArray forward(const NDArray& x) = 0;
   NDArray operator()(const NDArray& x) { return forward(x); }
 
-  /// Appends the parameters, their names after `prefix` ("", or "0." with its dot). The default: none.
+  /// Appends the parameters. Their names begin with `prefix` ("", or "0." with its dot). By default there are none.
   virtual void collect(const std::string& prefix, std::vector<NamedParameter>& out);
   /// All parameters, in the order of the layers.
   std::vector<NamedParameter> parameters();
-  /// Moves the parameters and their gradients to a device. They stay leaves, but are new arrays where the device is
-  /// another: make the optimiser afterwards. Pushes; does not wait.
+  /// Moves the parameters and their gradients to a device. On another device they are new arrays, which are leaves
+  /// again: so make the optimiser afterwards. Pushes; does not wait.
   virtual void to(Device device);
 };
 

@@ -23,17 +23,18 @@ class ParameterList {
   std::vector<NamedArray> arrays_;
 };
 
-/// Base of optimisers. Parameters of one device step in one operation, or on the CPU in a few where they are many. One
-/// gate stands over all gradients, whatever devices they are on: if an operation that made one of them failed, then no
-/// parameter and no state changes, and each carries the error until recover(). Where devices find errors late, the gate
-/// is a word that a kernel writes after all gradients, and that all kernels of the step read:
+/// Base class of optimisers. The parameters of one device step in one operation; on the CPU many parameters step in a
+/// few operations. One gate decides for all gradients, on whatever devices they are: if an operation that made one of
+/// them failed, then no parameter and no state changes, and each carries the error until recover(). Where devices find
+/// errors late, the gate is a flag that a kernel writes after all gradients are there, and that all kernels of the step
+/// read.
 ///
 ///   try { loss.backward(); sgd.step(); loss.item<float>(); } catch (const Error&) { sgd.recover(); continue; }
 ///
 /// Without the gate each parameter steps by itself, as soon as its own gradient is there. On a device that finds errors
-/// late, any error that it has just found counts, whatever it comes of: to be safe the step is refused. Without the
-/// gate one that another device found late, and that came over by a transfer, may meet a step under way: it leaves it
-/// torn. All functions push and return. For one thread at a time.
+/// late, an error of any op that the device has just found refuses the step, to be safe. Without the gate there is one
+/// case that is not safe: if another device finds an error late, in something that a transfer brought here, the step
+/// may be under way already; then it is left torn. All functions push and return. Used by one thread at a time.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -45,17 +46,18 @@ class Optimizer {
   void step(std::source_location where = std::source_location::current());
   /// Drops the gradients.
   void zero_grad();
-  /// After a failed batch: parameters and state have their last good values again, and the gradients are dropped. What
-  /// an operation left half written stays poisoned.
+  /// For use after a failed batch: parameters and state have their last good values again, and the gradients are
+  /// dropped. A parameter that an operation left half written stays poisoned.
   void recover(std::source_location where = std::source_location::current());
 
   /// The arrays given to the constructor, under their names.
   const std::vector<NamedArray>& parameters() const { return parameters_; }
-  /// What it remembers between steps, for a checkpoint: "0.weight.momentum". Views of its own arrays: assign to load.
+  /// What the optimiser keeps between steps, for a checkpoint, under names such as "0.weight.momentum". The arrays are
+  /// its own: to load a state, assign to them.
   std::vector<NamedArray> state() const;
 
   double lr() const { return lr_; }
-  /// For the steps from now on.
+  /// Sets the learning rate of the steps from now on.
   void set_lr(double lr) { lr_ = lr; }
 
  protected:
@@ -68,15 +70,15 @@ class Optimizer {
   /// has a dtype or device without a kernel.
   Optimizer(const Operator& row, const ParameterList& parameters, std::vector<StateSpec> state, double lr, bool gate,
             std::source_location where);
-  /// What the row's kernel is given with the step that is pushed now. It finds the gradient as its input; its outputs
-  /// are the parameter and then its states, on the parameter's device. All that a step changes is changed by kernels:
+  /// The attributes for the row's kernel in the step that is pushed now. The kernel's input is the gradient; its
+  /// outputs are the parameter and then its states, on the parameter's device. Only kernels change what a step changes;
   /// nothing is read or written when an operation is issued.
   virtual Attributes attributes() const = 0;
 
  private:
   struct Group {
     Device device;
-    bool issues = false;               ///< its kernels do
+    bool issues = false;               ///< its kernels issue work themselves
     std::vector<std::size_t> members;  ///< parameters that step in one operation
   };
   NDArray push_gate(std::span<const std::size_t> members, Device device, std::source_location where) const;
@@ -85,8 +87,8 @@ class Optimizer {
   const Operator& row_;
   std::vector<NamedArray> parameters_;
   std::vector<StateSpec> state_specs_;
-  std::vector<KernelFunction> kernels_;       ///< of each parameter
-  std::vector<std::vector<NDArray>> states_;  ///< of each parameter
+  std::vector<KernelFunction> kernels_;       ///< one for each parameter
+  std::vector<std::vector<NDArray>> states_;  ///< one list for each parameter
   std::vector<Group> groups_;
   double lr_;
   bool gate_;

@@ -11,14 +11,14 @@
 
 namespace sluice {
 
-/// X_scalar: the number, and whether it stands on the left.
+/// For the rows X_scalar: the number, and whether it stands on the left.
 struct ScalarAttributes {
   Scalar value;
   bool left = false;
   friend bool operator==(const ScalarAttributes&, const ScalarAttributes&) = default;
 };
 
-/// fill, arange: value + i * step.
+/// For fill and arange: element i is value + i * step.
 struct FillAttributes {
   Scalar value;
   Scalar step;
@@ -45,7 +45,7 @@ struct DTypeAttributes {
   friend bool operator==(const DTypeAttributes&, const DTypeAttributes&) = default;
 };
 
-/// scatter: the window that the input has in an array of `shape`, in elements.
+/// For scatter: the window that the input has in an array of `shape`; strides and offset are in elements.
 struct WindowAttributes {
   Dims shape;
   Dims strides;
@@ -60,11 +60,11 @@ struct AxisAttributes {
   friend bool operator==(const AxisAttributes&, const AxisAttributes&) = default;
 };
 
-/// sum, max: bit i is set where axis i is reduced. `keep`: it stays with size 1.
+/// For sum and max: bit i is set if axis i is reduced. `keep`: the axis stays with size 1.
 struct ReduceAttributes {
   std::uint32_t axes = 0;
   bool keep = false;
-  double scale = 1;  ///< of a sum; a mean's is 1 / n
+  double scale = 1;  ///< the sum is multiplied by it; for a mean it is 1 / n
   friend bool operator==(const ReduceAttributes&, const ReduceAttributes&) = default;
 };
 
@@ -76,13 +76,13 @@ struct MatmulAttributes {
 struct ConvAttributes {
   std::int64_t stride = 1, padding = 0;
   bool relu = false;
-  Dims wanted;  ///< of gradients: the shape of x or of the weight
+  Dims wanted;  ///< for gradients: the shape of x or of the weight
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
 
 struct PoolAttributes {
   std::int64_t kernel = 2, stride = 2, padding = 0;
-  Dims wanted;  ///< of the gradient: the shape of x
+  Dims wanted;  ///< for the gradient: the shape of x
   friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
 };
 

@@ -1,4 +1,5 @@
-// The library's own rows and kernels, listed by hand: a linker drops what only registers itself.
+// The library's own rows and kernels. They are listed by hand, because a linker drops files that only register
+// themselves.
 #pragma once
 
 namespace sluice {

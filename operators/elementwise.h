@@ -5,13 +5,13 @@
 
 namespace sluice {
 
-// Floating: f32, f64. Arithmetic: these and i32, i64 (which wrap on overflow).
-// Each returns a new array of the broadcast shape and pushes one op; ArrayError where shapes or dtypes do not fit.
+// "Floating" operators take f32 and f64. "Arithmetic" ones take i32 and i64 too, which wrap on overflow. Each returns a
+// new array of the broadcast shape and pushes one op. Throws ArrayError where shapes or dtypes do not fit.
 
 NDArray neg(const Operand& x);     ///< arithmetic
 NDArray abs(const Operand& x);     ///< arithmetic; gradient 0 at 0
 NDArray square(const Operand& x);  ///< arithmetic
-NDArray exp(const Operand& x);     ///< floating, as all below
+NDArray exp(const Operand& x);     ///< floating, as those below
 NDArray log(const Operand& x);
 NDArray sqrt(const Operand& x);
 NDArray reciprocal(const Operand& x);
@@ -27,7 +27,7 @@ NDArray add(const Operand& a, const Operand& b);  ///< arithmetic, as all of the
 NDArray sub(const Operand& a, const Operand& b);
 NDArray mul(const Operand& a, const Operand& b);
 NDArray div(const Operand& a, const Operand& b);      ///< integers: towards zero; by 0 gives 0
-NDArray maximum(const Operand& a, const Operand& b);  ///< NaN wins; equal elements: the gradient goes to a
+NDArray maximum(const Operand& a, const Operand& b);  ///< NaN if any is NaN; for equal elements the gradient goes to a
 NDArray minimum(const Operand& a, const Operand& b);
 NDArray pow(const Operand& a, const Operand& b);  ///< floating
 

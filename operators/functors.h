@@ -1,8 +1,9 @@
 // The scalar functions of elementwise operators, written once for all backends.
 //
-// A unary functor has the function f(x) and its derivative df(v), where v is x, or with `from_output` f(x), whichever
-// is cheaper to keep. A new one needs its entry in the list at the end, and its function in elementwise.h; kernels,
-// broadcasting, the in-place form, the gradient and its tests follow from the list.
+// A unary functor has the function f(x) and its derivative df(v). Here v is x or, with `from_output`, f(x), whichever
+// is cheaper to keep. To add one: the functor and its entry in the list at the end; its function in elementwise.h and
+// elementwise.cc; there also its derivative<> in terms of operators, for gradients of gradients; its case in
+// tests/operators/ops_table.h. Rows, kernels, broadcasting and gradients are made from the list.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@
 
 namespace sluice::functors {
 
-/// Integer arithmetic wraps, as in the machine, instead of being undefined.
+/// Integer arithmetic wraps on overflow, as the machine does, instead of being undefined.
 template <class T, class F>
 SLUICE_HD inline T wrapping(T a, T b, F f) {
   if constexpr (std::is_integral_v<T>) {
@@ -96,7 +97,7 @@ SLUICE_BINARY(Greater, "greater", true, a > b);
 SLUICE_BINARY(GreaterEqual, "greater_equal", true, a >= b);
 #undef SLUICE_BINARY
 
-/// g f'(x), from g and the value kept.
+/// g f'(x), from g and the value that was kept.
 template <class F>
 struct Derivative {
   static constexpr bool integers = false;

@@ -1,12 +1,13 @@
-// Optimiser steps as operators: they update weights and state in place, in one pass. Not recorded.
+// Optimiser steps as operators: they update weights and state in place, in one pass. They are not recorded for
+// gradients.
 #pragma once
 
 #include "sluice/operators/registry.h"
 
 namespace sluice {
 
-/// d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum. All of one shape
-/// and dtype (f32, f64). Updates w and v.
+/// Updates w and v: d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum.
+/// All arrays have one shape and dtype (f32, f64).
 void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, double lr, double momentum,
               double weight_decay);
 
@@ -19,7 +20,7 @@ struct AdamStep {
 /// Updates w, m (first moment) and v (second).
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step);
 
-/// target += the sum of `terms`, added in their order. All of one shape and dtype.
+/// Adds `terms` to target, one after another in their order. All arrays have one shape and dtype.
 void accumulate(const NDArray& target, std::span<const NDArray> terms,
                 std::source_location where = std::source_location::current());
 /// The sum of the terms in their order.

@@ -1,4 +1,4 @@
-// The registry: one row per operator, kernels from backends, and the one path by which operators are applied.
+// The registry: one row per operator, the kernels of backends, and the path by which operators are applied.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-/// An operator's attributes: a value of the struct that its row expects, shared, immutable and comparable.
+/// The attributes of an operator's call: a value of the struct that its row expects. Shared, immutable and comparable.
 class Attributes {
  public:
   Attributes() = default;
@@ -26,7 +26,7 @@ class Attributes {
   requires(!std::is_same_v<A, Attributes>)
       Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})
       : value_(std::make_shared<const A>(std::move(value))), table_(&table_of<A>) {}
-  /// The struct; A must be the type that it was made from (throws std::bad_cast).
+  /// The struct. Throws std::bad_cast if A is not the type that it was made from.
   template <class A>
   const A& get() const {
     if (!table_ || *table_->type != typeid(A)) throw std::bad_cast();
@@ -34,7 +34,7 @@ class Attributes {
   }
   explicit operator bool() const { return value_ != nullptr; }
   const std::shared_ptr<const void>& pointer() const { return value_; }
-  /// Equal types and equal values: A's own ==, so that no attribute is forgotten.
+  /// True for equal types and equal values. It uses the struct's own ==, so that no attribute is forgotten.
   friend bool operator==(const Attributes& a, const Attributes& b) {
     if (!a.table_ || !b.table_) return a.table_ == b.table_;
     return *a.table_->type == *b.table_->type && a.table_->equal(a.value_.get(), b.value_.get());
@@ -59,7 +59,7 @@ struct Spec {
   friend bool operator==(const Spec&, const Spec&) = default;
 };
 
-/// What an operator's rule sees of a call, and where it puts what comes out.
+/// What an operator's shape rule sees of a call: the inputs and attributes. The rule answers with output().
 class Signature {
  public:
   Signature(const char* name, std::source_location where, std::span<const Spec> inputs, const Attributes& attributes)
@@ -78,9 +78,9 @@ class Signature {
 
   /// Throws ArrayError: "[name] main.cc:41: (64, 10) x (12, 3): why", with the inputs' shapes.
   [[noreturn]] void fail(const std::string& why) const;
-  /// Throws where the inputs from `first` on differ in dtype.
+  /// Throws if the inputs from `first` on differ in dtype.
   void same_dtypes(int first = 0) const;
-  /// Throws unless the operator computes in input i's dtype: f32 f64 (floating), and i32 i64.
+  /// floating throws unless input i is f32 or f64; arithmetic allows i32 and i64 too.
   void arithmetic(int i = 0) const;
   void floating(int i = 0) const;
   void rank(int i, int rank) const;
@@ -97,23 +97,24 @@ class Signature {
   int count_ = 0;
 };
 
-/// What an operator's gradient rule sees. It answers with set(i, gradient of input i), made by operators.
+/// What an operator's gradient rule sees. The rule answers with set(i, gradient of input i), which it makes by
+/// operators.
 class GradientContext {
  public:
   virtual ~GradientContext() = default;
-  /// True if the gradient of input i is wanted: others need not be computed.
+  /// True if the gradient of input i is wanted. Other gradients need not be computed.
   virtual bool wanted(int i) const = 0;
   /// The gradient with respect to output i (zeros where nothing used that output).
   virtual const NDArray& gradient(int i = 0) = 0;
   /// False if nothing used output i.
   virtual bool has_gradient(int i) const = 0;
-  /// Values kept by the row's `needs`.
+  /// The values that were kept because the row's `needs` names them.
   virtual const NDArray& input(int i) const = 0;
   virtual const NDArray& output(int i = 0) const = 0;
   virtual const Spec& input_spec(int i) const = 0;
   virtual int inputs() const = 0;
   virtual const Attributes& attributes() const = 0;
-  /// The forward call's place, for the gradient's errors and traces.
+  /// The place of the forward call in the source, for the gradient's errors and traces.
   virtual std::source_location where() const = 0;
   /// True if the gradient is recorded itself: it must then be made of operators that have gradients.
   virtual bool create_graph() const = 0;
@@ -122,14 +123,14 @@ class GradientContext {
 
 using KernelFunction = void (*)(ArrayContext& context);
 
-/// A kernel of a backend. Of those that fit, the one with the highest rank is taken.
+/// A kernel of a backend. Of the kernels that fit, the one with the highest rank is used.
 struct Kernel {
   const char* backend = "";  ///< "reference", "cpu", ...
   int rank = 0;              ///< reference: 0, cpu: 10
   KernelFunction run = nullptr;
-  bool dense_inputs = false;   ///< wants contiguous inputs: others are packed for it
+  bool dense_inputs = false;   ///< it wants contiguous inputs: other inputs are packed for it
   bool dense_outputs = false;  ///< the same for outputs, which are unpacked afterwards
-  bool issues = false;         ///< on a device with streams: puts work on the stream. Else it is itself the kernel.
+  bool issues = false;  ///< on a device with streams: it issues work to the stream; else it runs as a kernel there
 };
 
 namespace needs {
@@ -146,20 +147,21 @@ struct Operator : OperatorInfo {
   int min_inputs = 1;
   int max_inputs = 1;           ///< up to 16 have bits in `needs`
   bool elementwise = false;     ///< inputs broadcast; an output element depends on its own index alone
-  int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0
-  Infer infer = nullptr;        ///< shapes and dtypes, with its checks
+  int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0's dtype does
+  Infer infer = nullptr;        ///< checks the inputs, and gives the outputs' shapes and dtypes
   Gradient gradient = nullptr;  ///< null: no gradient flows back
-  /// needs[i]: what the gradient of input i wants kept (the last entry counts for all further inputs).
+  /// needs[i]: the values that the gradient of input i uses, and that are kept. The last entry counts for all further
+  /// inputs too.
   std::vector<std::uint32_t> needs;
 
   Operator() = default;
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
 
-  /// The kernel with the highest rank, at most `max_rank`; null if there is none. A device that is simulated on the
-  /// host (sim, null) has the CPU's kernels of rank 0 beside its own. Thread-safe.
+  /// The kernel with the highest rank that is at most `max_rank`; null if there is none. A device that is simulated on
+  /// the host (sim, null) has the CPU's kernels of rank 0 beside its own. Thread-safe.
   const Kernel* kernel(DeviceKind device, DType dtype, int max_rank = 1 << 30) const;
-  /// Adds a kernel; it is found by calls from now on. Thread-safe.
+  /// Adds a kernel; calls from now on find it. Thread-safe.
   void add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const;
 
  private:
@@ -172,13 +174,13 @@ struct Operator : OperatorInfo {
   mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, kDeviceKinds> kernels_{};
 };
 
-/// All rows by name. The library's own are there from the first use; a program adds its own at any time.
+/// All rows, by name. The library's own rows are there from the first use; a program can add rows at any time.
 class Registry {
  public:
   static Registry& instance();
   /// Adds a row; returns it. Throws UsageError for a name that is taken.
   const Operator& add(std::unique_ptr<Operator> row);
-  /// Adds the row or returns null.
+  /// The row of this name; null if there is none.
   const Operator* find(std::string_view name) const;
   /// Throws UsageError for an unknown name.
   const Operator& get(std::string_view name) const;
@@ -203,7 +205,8 @@ const Operator& add_operator(const char* name, F&& fill) {
   return add_operator(Registry::instance(), name, std::forward<F>(fill));
 }
 
-/// Kernels of rank at most this are chosen by the calling thread's pushes: for tests that compare backends.
+/// While it lives, the calling thread's pushes use only kernels of rank at most `max_rank`. For tests that compare
+/// backends.
 class KernelRankLimit {
  public:
   static int current();
@@ -219,19 +222,19 @@ class KernelRankLimit {
 struct ApplyOptions {
   std::source_location where = std::source_location::current();
   int priority = kDefaultPriority;
-  /// Where the outputs go (views of existing arrays, of the right shape and dtype); empty: new arrays.
+  /// The outputs, if they are existing arrays: views of the right shape and dtype. Empty: new arrays are made.
   std::span<const NDArray> into = {};
   /// Bit i: the kernel reads into[i] too and changes it (optimiser states, accumulation).
   std::uint32_t updates = 0;
   /// Where outputs live when there are no inputs; default: the scope's device.
   Place on = {};
-  /// Where it runs, if not there (transfers): that device has the kernel.
+  /// Where the op runs, if not there (transfers). The kernel is then one of this device.
   Place lane = {};
-  /// New outputs on the host are for streams of this device to copy from and to, if it has any.
+  /// If this device has streams, new outputs on the host lie in memory that the streams can copy from and to.
   Device pinned = {};
 };
 
-/// The one path of every operator: checks, shapes, recording, versions, push. Returns the outputs (new arrays, or
+/// Applies an operator: checks, shapes, recording for gradients, versions, push. Returns the outputs (new arrays, or
 /// `into`). Throws ArrayError at the call, and what Engine::push throws.
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                                const ApplyOptions& options);
@@ -244,12 +247,12 @@ inline constexpr std::uint32_t kNoGradFlag = 1;
 inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
 
 namespace detail {
-/// How autograd/ gets to know of operators: set once, when autograd/ is first used.
+/// How operators are recorded. autograd/ sets one recorder when it is first used.
 struct Recorder {
   virtual ~Recorder() = default;
-  /// Before the push: an empty node.
+  /// Called before the push: makes an empty node.
   virtual Ref<History> begin() = 0;
-  /// After it: fills the node.
+  /// Called after the push: fills the node.
   virtual void finish(const Ref<History>& node, const Operator& op, const Attributes& attributes,
                       std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
                       ArrayPushResult& result, const std::source_location& where) = 0;

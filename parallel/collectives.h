@@ -10,8 +10,9 @@
 
 namespace sluice::parallel {
 
-/// The devices that take part, each with a rank (its place in the list), and the `order` variable that all collectives
-/// of the group share: they take effect in push order, whatever becomes ready first. Copies share the group.
+/// The devices that take part in collectives, each with a rank (its index in the list), and the `order` variable that
+/// all collectives of the group name. So these take effect in push order, whichever is ready first. Copies share the
+/// group.
 class Communicator {
  public:
   /// Throws UsageError for no devices.
@@ -26,11 +27,11 @@ class Communicator {
   Variable order_;
 };
 
-/// The sum of all ranks' arrays, on every rank: one op that reads them all and adds them in the order of ranks, so the
-/// bits depend on nothing else. A device with memory of its own gets the other ranks' arrays by transfers. parts[r]
-/// lives on rank r's device; all have one shape and dtype (f32, f64, i32, i64). Recorded: the gradient of each part is
-/// the sum of the results' gradients, itself an all-reduce. Pushes; does not wait. Throws ArrayError where shapes,
-/// dtypes, devices or the number of parts do not fit.
+/// The sum of all ranks' arrays, on every rank. On each rank one op reads all of them and adds them in the order of
+/// ranks, so the bits depend on nothing else. A device with memory of its own gets the other ranks' arrays by
+/// transfers. parts[r] lives on rank r's device; all have one shape and dtype (f32, f64, i32, i64). Recorded: the
+/// gradient of each part is the sum of the results' gradients, itself an all-reduce. Pushes; does not wait. Throws
+/// ArrayError where shapes, dtypes, devices or the number of parts do not fit.
 std::vector<NDArray> all_reduce(const Communicator& group, std::span<const NDArray> parts,
                                 std::source_location where = std::source_location::current());
 

@@ -25,15 +25,15 @@ struct Stage {
   Device device;
 };
 
-/// The loss of a microbatch, a scalar: its rows' losses summed and divided by `divisor`, the whole batch's rows, so
-/// that the microbatches' losses and gradients add up to those of the batch.
+/// The loss of a microbatch, a scalar: the sum of the losses of its rows, divided by `divisor`, which is the number of
+/// rows of the whole batch. So the losses and gradients of the microbatches add up to those of the batch.
 using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
 
 struct PipelineStep {
   int microbatches = 1;
   Schedule (*schedule)(int stages, int microbatches) = one_f_one_b;
-  /// true: each device runs its actions one after another in the schedule's order. false: whatever is ready runs,
-  /// backward before forward; the order then depends on timing (the bits do not), and so does the memory needed.
+  /// true: each device runs its actions one after another in the schedule's order. false: every action that is ready
+  /// runs, backward before forward. The order and the memory needed then depend on timing; the bits do not.
   bool strict_order = true;
 };
 
@@ -52,17 +52,17 @@ class Pipeline {
   std::vector<NamedParameter> parameters() const;
 
   /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
-  /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (SEMANTICS.md, 22).
-  /// Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and target
-  /// differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that verify()
-  /// refuses or that runs a stage's backward actions out of index order.
+  /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
+  /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and
+  /// target differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that
+  /// verify() refuses or that runs a stage's backward actions out of index order.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
   NDArray forward(const NDArray& x) const;
 
-  /// The latest step's number, counting from 1; and the boxes of that step in a trace: for each action the time from
-  /// the start of its first op to the end of its last, in seconds.
+  /// step_number() is the number of the latest step, counting from 1. boxes() reads from a trace, for each action of a
+  /// step, the time from the start of its first op to the end of its last, in seconds.
   std::uint64_t step_number() const { return step_; }
   std::vector<TimelineBox> boxes(std::span<const TraceEvent> events, std::uint64_t step) const;
 

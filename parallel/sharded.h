@@ -13,12 +13,12 @@
 
 namespace sluice::parallel {
 
-/// x . transpose(W) + b with the outputs shared out: rank r holds rows r of W (out, in) and of b, and computes those
-/// columns of the result. Gradients of the input are summed over ranks.
+/// x . transpose(W) + b, with the outputs split over the ranks: rank r holds the r-th block of rows of W (out, in) and
+/// of b, and computes these columns of the result. The gradients of the input are summed over the ranks.
 class ColumnLinear {
  public:
-  /// Draws what Linear(in, out) would draw from the stream, and shares it out. Throws UsageError where the ranks do not
-  /// divide `out`.
+  /// Draws the weights that Linear(in, out) would draw from the stream, and splits them. Throws UsageError if the
+  /// number of ranks does not divide `out`.
   ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream, bool relu = false,
                std::source_location where = std::source_location::current());
   /// x (n, in) on any device; result[r] is (n, out / ranks) on rank r's device. Pushes; does not wait.
@@ -34,11 +34,11 @@ class ColumnLinear {
   bool relu_;
 };
 
-/// x . transpose(W) + b with the inputs shared out: rank r holds columns r of W (out, in) and takes those of x; an
-/// all-reduce sums the products.
+/// x . transpose(W) + b, with the inputs split over the ranks: rank r holds the r-th block of columns of W (out, in)
+/// and takes these columns of x. An all-reduce sums the products.
 class RowLinear {
  public:
-  /// As ColumnLinear; throws UsageError where the ranks do not divide `in`.
+  /// Draws as ColumnLinear does. Throws UsageError if the number of ranks does not divide `in`.
   RowLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
             std::source_location where = std::source_location::current());
   /// x[r] (n, in / ranks) on rank r's device; the result (n, out) is on the first rank's. Pushes; does not wait.
@@ -61,7 +61,7 @@ class ShardedMlp : public Module {
              std::source_location where = std::source_location::current());
   NDArray forward(const NDArray& x) override { return second.forward(first.forward(x)); }
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
-  /// The shards stay where they are: takes the first rank's device alone, and throws UsageError for another.
+  /// Does nothing for the first rank's device, because the shards stay where they are. Throws UsageError for another.
   void to(Device device) override;
 
   ColumnLinear first;

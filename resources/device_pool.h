@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-/// A device has no memory for what an op wants, not even after what was cached went back to it and what had been issued
+/// A device has no memory for what an op needs, although cached memory was given back to it and all work issued before
 /// was over: "sim(0) has no 1.50 GiB left: 3.90 GiB of it are in use, 0 B cached".
 class OutOfMemory : public std::bad_alloc {
  public:
@@ -27,16 +27,17 @@ class OutOfMemory : public std::bad_alloc {
   std::shared_ptr<const std::string> message_;  // copies do not throw
 };
 
-/// The blocks of one device of an engine. It lives as long as the engine, or the last block that somebody holds.
+/// The blocks of one device of an engine. It lives as long as the engine, or as the last block that is in use.
 ///
-/// A block goes back when nobody uses it any more: an op's closure, which holds it, goes when the device is over with
-/// the op. What only the op itself uses (packed operands, scratch) may go back earlier, when the op is issued: the next
-/// op of the same stream comes after it on the device, and gets it at once; other streams get it when the op is over.
-/// Thread-safe. Never waits for an op; may block while the device makes memory.
+/// A block goes back when it is not used any more. The closure of an op holds the blocks that the op uses, and is
+/// destroyed when the device is over with the op. Blocks that only the op itself uses (packed operands, scratch) may go
+/// back earlier, when the op is issued: the next op of the same stream comes after it on the device and gets such a
+/// block at once; other streams get it when the op is over. Thread-safe. Never waits for an op; may block while the
+/// device makes memory.
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
  public:
   enum Kind : std::uint8_t { device_memory, pinned_memory };
-  /// Which streams used a block, as bits (bit_of); for a record of accesses alone, else 0.
+  /// The streams that used a block, as bits (bit_of). For a record of accesses; without one it is 0.
   using Users = std::uint64_t;
 
   DevicePool(std::shared_ptr<Provider> provider, Device device);
@@ -44,24 +45,25 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  /// At least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared, for use on the stream from
-  /// here on (null: by anyone). When the device has none left, gives it what is cached and tries once more. Null where
-  /// there is none. `before`: who used it before, all over; whoever uses it calls order() first.
+  /// A block of at least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared. Work that is
+  /// issued to the stream from here on may use it; without a stream, anyone. When the device has no memory left, gives
+  /// it the cached blocks and tries once more. Returns null if there is still none. `before`: the streams that used the
+  /// block before and are over with it; call order() before the block is used.
   void* allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before) noexcept;
-  /// What is issued to the stream is after the last uses of a block, which are over: for a record of accesses, which
-  /// does not count what merely happens to be over.
+  /// Tells a record of accesses that work issued to the stream comes after the last uses of a block, which are over.
+  /// The record does not count an order that only happens.
   void order(Users users, Stream* stream) noexcept;
-  /// Takes back a block that nobody uses any more, with the size that it was asked for.
+  /// Takes back a block that is not used any more, with the size that it was asked for.
   void deallocate(Kind kind, void* block, std::size_t bytes, Users users) noexcept;
-  /// Takes back a block of the device's memory that an op uses which has been issued to this stream, and that no other
-  /// op uses. `op` names it until over() is called.
+  /// Takes back a block of the device's memory that is used by one op only, which has been issued to this stream. `op`
+  /// names the op until over() is called.
   void deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op) noexcept;
-  /// The device is over with an op.
+  /// Called when the device is over with an op.
   void over(const void* op) noexcept;
 
   /// Gives the cached blocks back to the device; returns their bytes.
   std::size_t trim() noexcept;
-  /// Of the device's memory. Blocks that went back early count as cached.
+  /// Counts of the device's memory, or of pinned memory. Blocks that went back early count as cached.
   PoolStats stats(Kind kind = device_memory) const;
   /// Throws OutOfMemory.
   [[noreturn]] void fail(Kind kind, std::size_t bytes) const;
@@ -70,7 +72,7 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   Device device() const { return device_; }
   /// Whether a record of accesses is kept.
   bool wants_order() const { return wants_order_; }
-  /// A bit for the stream, which is of this engine; 0 where nobody keeps a record of accesses.
+  /// The bit of a stream of this engine; 0 where no record of accesses is kept.
   Users bit_of(Stream* stream) noexcept;
 
  private:
@@ -101,8 +103,8 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   const bool wants_order_;
   mutable std::mutex mutex_;
   std::array<Cache, 2> caches_;
-  std::deque<Early> early_;       ///< in the order of their coming
-  std::vector<Stream*> streams_;  ///< at i: of bit i
+  std::deque<Early> early_;       ///< in the order in which they came
+  std::vector<Stream*> streams_;  ///< streams_[i] has bit i
 };
 
 /// The pool of an engine's device that has streams. Throws UsageError where the engine has no such device.

@@ -16,7 +16,7 @@ struct PoolStats {
   std::size_t cached = 0;         ///< bytes kept for the next allocation
   std::size_t peak = 0;           ///< the largest in_use so far, or since reset_peak
   std::uint64_t allocations = 0;  ///< calls of allocate
-  std::uint64_t hits = 0;         ///< of which served from the cache
+  std::uint64_t hits = 0;         ///< how many of them the cache served
 };
 
 /// A caching allocator over host memory. Size classes are powers of two with quarter steps, so a
@@ -25,14 +25,14 @@ class MemoryPool {
  public:
   static constexpr std::size_t kAlignment = 64;
 
-  /// `limit`: bytes in use and cached that are never passed; 0 means what the system gives.
+  /// `limit`: the largest sum of bytes in use and cached; 0 means as much as the system gives.
   explicit MemoryPool(std::size_t limit = 0) : limit_(limit) {}
   ~MemoryPool() { trim(); }
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// At least `bytes` bytes (0 gives a block too), 64-byte aligned, not cleared. When the system has none left, empties
-  /// the cache and tries once more. Throws std::bad_alloc.
+  /// A block of at least `bytes` bytes (0 gives a block too), 64-byte aligned, not cleared. When the system has none
+  /// left, empties the cache and tries once more. Throws std::bad_alloc.
   void* allocate(std::size_t bytes);
   /// Takes back a block with the size that it was asked for.
   void deallocate(void* block, std::size_t bytes) noexcept;
@@ -62,8 +62,8 @@ class MemoryPool {
   std::size_t limit_;
 };
 
-/// The pool of a CPU device, of the process: one each, made at first use and never destroyed. Throws UsageError for
-/// other devices, whose pools are their engine's (device_pool.h).
+/// The pool of a CPU device. There is one for each in the process, made at first use and never destroyed. Throws
+/// UsageError for other devices, whose pools belong to their engines (device_pool.h).
 MemoryPool& memory_pool(Device device);
 
 }  // namespace sluice

@@ -9,19 +9,19 @@
 
 namespace sluice {
 
-/// A sequence of draws. Each push that wants random numbers takes the next draw number, when it is pushed; a push that
-/// is skipped later has used its number all the same. Holds numbers only: cheap to make, nothing to free.
+/// A sequence of draws. Each push that needs random numbers takes the next draw number, at the push. A push that is
+/// skipped later has used its number too. A stream holds only numbers, so it is cheap to make.
 ///
 /// A stream is used by one pushing thread at a time; threads may take turns. Use by two at once throws
 /// std::logic_error, because draw numbers would then depend on timing. It cannot be copied: two copies would give the
 /// same numbers twice.
 class RandomStream {
  public:
-  /// What a checkpoint keeps: `draw` is the number that the next draw gets.
+  /// The state that a checkpoint keeps. `draw` is the number that the next draw gets.
   using State = RandomKey;
 
   explicit RandomStream(std::uint64_t seed, std::uint64_t stream = 0) : RandomStream(State{seed, stream, 0}) {}
-  /// Goes on where state() was taken.
+  /// Makes a stream that goes on where state() was taken.
   explicit RandomStream(const State& state) : state_(state) {}
   /// Neither stream may be in use.
   RandomStream(RandomStream&& other) : state_(other.state()) {}
@@ -48,8 +48,8 @@ class RandomStream {
   /// The next draw's key. Throws std::logic_error where another thread uses the stream at this moment.
   RandomKey next();
 
-  /// A stream of its own for (a, b), say a layer and a microbatch: the same for the same stream and numbers, however
-  /// many draws were made from either, so that masks do not depend on the schedule. Stream ids are 64 bits made by
+  /// Another stream for (a, b), say a layer and a microbatch. It depends only on this stream and the numbers, not on
+  /// how many draws were made from either; so masks do not depend on the schedule. Stream ids are 64 bits made by
   /// Philox: among a million derived streams two coincide with a chance of 3 in 10^8.
   RandomStream derive(std::uint64_t a, std::uint64_t b = 0) const;
 

@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-/// A block of the device's pool, given back when it goes. 64-byte aligned, not cleared. Move-only; throws
-/// std::bad_alloc.
+/// A block of the device's pool, given back when this object is destroyed. 64-byte aligned, not cleared. Move-only;
+/// throws std::bad_alloc.
 class Scratch {
  public:
   Scratch() = default;
   Scratch(Device device, std::size_t bytes)
       : pool_(&memory_pool(device)), bytes_(bytes), data_(pool_->allocate(bytes)) {}
-  /// Memory that an op gives back itself, when its device is over with it.
+  /// A block that is not given back here, because its op does that when the device is over with it.
   Scratch(void* data, std::size_t bytes) : bytes_(bytes), data_(data) {}
   Scratch(Scratch&& other) noexcept
       : pool_(other.pool_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}

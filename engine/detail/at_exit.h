@@ -11,10 +11,10 @@ namespace sluice::detail {
 
 class CoreBase;
 
-/// Whatever is ready or running in this engine is waited for before the first static object of the process goes; and
-/// the engine hears of it in a forked child.
+/// Makes the end of the process wait for what is ready or running in this engine, before the first static object is
+/// destroyed; and tells the engine of a fork, in the child.
 void settle_at_exit(const std::weak_ptr<CoreBase>& core);
-/// Who says what is waited for then.
+/// Sets the watchdog that then says what is waited for.
 void tell_at_exit(const std::shared_ptr<CoreBase>& core, const std::weak_ptr<Watchdog>& watchdog);
 /// Called by each thread at its first use of an engine; the main thread's call arms the wait.
 void arm_exit_wait();

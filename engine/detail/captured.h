@@ -1,5 +1,5 @@
-// Captured operations: what a Program consists of. Each has its successors in a list, so that a replay needs neither
-// tokens nor variables, only a count for each operation that has several predecessors.
+// Captured operations, of which a Program consists. Each has a list of its successors, so a replay needs no tokens and
+// no variables, only a count for each operation that has several predecessors.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,17 @@ namespace sluice::detail {
 template <class P>
 struct CapturedInfo;
 
-/// The sum, or the most there can be.
+/// The sum, or the largest number if it would overflow.
 inline std::size_t add_bytes(std::size_t a, std::size_t b) { return a + std::min(b, ~a); }
 
-/// One cache line: all that running it takes, where nothing unusual is afoot, but for the closure.
+/// One cache line, with all that is needed to run it on the common path, except the closure.
 template <class P>
 struct alignas(64) CapturedOp : Runnable<P> {
-  typename P::template Atomic<std::int32_t> start_pending{0};  ///< predecessors that are not over
+  typename P::template Atomic<std::int32_t> start_pending{0};  ///< how many predecessors are not over
   ProgramState<P>* program = nullptr;
   CapturedInfo<P>* info = nullptr;
   std::uint32_t first_successor = 0, successors = 0;  ///< in ProgramState::successors
-  std::int32_t predecessors = 0;                      ///< start_pending is set back to it as the op begins
+  std::int32_t predecessors = 0;                      ///< start_pending is set to it again when the op begins
   void* closure() const;
 };
 
@@ -37,22 +37,22 @@ struct CapturedAccess {
   bool heal;  ///< Context::heal was called in this run
 };
 
-/// The rest. The closure is in Operation::storage, as it is in an op record.
+/// The other fields. The closure is in Operation::storage, as it is in an op record.
 template <class P>
 struct CapturedInfo : Operation {
   ProgramState<P>* program = nullptr;
   CapturedOp<P>* op = nullptr;
-  const ClosureTable* table = nullptr;  ///< null: its push was given up
+  const ClosureTable* table = nullptr;  ///< null: its push was abandoned
   std::uint16_t path = 0, lane = 0;
   std::vector<CapturedAccess<P>> accesses;  ///< sorted by variable, each once; in the order of the push for errors
-  std::vector<std::uint16_t> positions;     ///< of each access in the push
-  std::shared_ptr<CancelState> cancel;      ///< of the scope of its push
+  std::vector<std::uint16_t> positions;     ///< where the push names each access
+  std::shared_ptr<CancelState> cancel;      ///< from the scope of its push
   std::shared_ptr<const void> attributes;
-  std::unique_ptr<RareParts<P>> rare;  ///< of stream and async ops
+  std::unique_ptr<RareParts<P>> rare;  ///< for stream and async ops
   bool is_cancelled() const;
 };
 
-/// ProgramState::flags, for one run. Zero: bodies are called, and that is all.
+/// Bits of ProgramState::flags, for one run. If none is set, bodies are called and nothing else is done.
 enum ReplayFlags : std::uint32_t {
   kCareful = 1,  ///< a variable is marked, or an op failed: each op looks at its variables
   kWatched = 2,  ///< the replay was cancelled, or can be by its scope
@@ -85,15 +85,16 @@ struct ProgramState final : ProgramBase {
   std::vector<Roots> roots;
   std::int32_t leaves = 0;
   std::size_t bytes = 0;
-  std::vector<Variable> variables;  ///< keeps them; the first is the program's own, so that it runs once at a time
-  std::vector<Access> accesses;     ///< of a replay as a whole
-  // Of the present run.
+  std::vector<Variable>
+      variables;                 ///< keeps them alive; the first is the program's own, so that it runs once at a time
+  std::vector<Access> accesses;  ///< the accesses of a replay as one op
+  // For the present run.
   alignas(64) typename P::template Atomic<std::uint32_t> flags{0};
   template <class T>
   using Plain = typename P::template Plain<T>;
   Plain<OpRecord<P>*> running = nullptr;
   std::shared_ptr<CancelState> cancel;
-  Plain<ErrorRef> skip;         ///< all ops are skipped for it
+  Plain<ErrorRef> skip;         ///< if set, all ops are skipped for this error
   Plain<ErrorRef> first_error;  ///< in the order of the pushes; under the core's error mutex, as the next
   Plain<std::size_t> first_failed = 0;
   Plain<std::int64_t> pushed_at = 0;

@@ -8,22 +8,23 @@
 
 namespace sluice::detail {
 
-/// A tail that a pusher of several variables holds while it takes the others.
+/// The tail of a variable while a push of several variables has it and takes the others.
 template <class P>
 inline Token<P> lock_mark;
 template <class P>
 Token<P>* locked_tail() {
   return &lock_mark<P>;
 }
-/// The tail of an idle variable that is marked; of one that is not it is null. So a pusher that finds a variable idle
-/// and takes it by compare-exchange knows whether it is marked, whatever came and went in between.
+/// The tail of an idle variable that is marked. The tail of an idle variable without a mark is null. So a pusher that
+/// finds a variable idle and takes it by compare-exchange knows whether it is marked, even if ops came and went
+/// between.
 template <class P>
 inline Token<P> marked_mark;
 template <class P>
 Token<P>* marked_tail() {
   return &marked_mark<P>;
 }
-/// The tail of a variable that no handle names any more: it goes with this token.
+/// The tail of a variable that no handle names any more: the variable is deleted when this token is done.
 template <class P>
 Token<P>* unnamed_tail(Token<P>* tail) {
   return reinterpret_cast<Token<P>*>(reinterpret_cast<std::uintptr_t>(tail) | 1);
@@ -39,16 +40,16 @@ class Chain {
   using Tok = Token<P>;
   using Op = OpRecord<P>;
 
-  /// Sets `bits` on a token and does all that follows: the op's own counts, what its successor gains, and so on down
-  /// the chain. `retire(op, variable)` is called once for each token that nobody will touch again: one that is done and
-  /// has *all* its rights, so that a thread that still has rights to bring may rely on finding it. `variable`: no
-  /// handle and no other token names it, and it is the callee's to delete; else null.
+  /// Sets `bits` on a token and does all that follows: it takes the rights off the op's own counts, gives the successor
+  /// what it gains, and so on down the chain. It calls `retire(op, variable)` once for each token that nobody will
+  /// touch again. Such a token is done and has *all* its rights: so a thread that has yet to give it rights finds it.
+  /// If no handle and no other token names the variable, retire gets it and must delete it; else `variable` is null.
   template <class Pending, class Retire>
   [[gnu::always_inline]] static void advance(Tok* token, std::uint32_t bits, ReadyList<P>& ready, Pending&& pending,
                                              Retire&& retire) {
     while (token) {
-      // Once the state has changed another thread may finish and retire the token, so all is read before. The op lives
-      // as long as a count of it is due here.
+      // Once the state has changed another thread may finish and retire the token, so everything is read before. The op
+      // lives as long as this thread has yet to change one of its counts.
       Op* const op = token->op;
       VariableNode<P>* const variable = token->variable;
       const bool exclusive = token->exclusive(), on_stream = op->is(kOnStream);
@@ -60,19 +61,19 @@ class Chain {
         if (now & kNext) {
           next = token->next;
         } else if ((now & kRetired) == kFinished) {
-          // Last in its chain and finished: leave the variable idle. Before the state says so, or a pusher that linked
-          // itself meanwhile could close this record under the compare-exchange.
+          // The token is the last in its chain and finished: leave the variable idle. This comes before the state says
+          // so; else a pusher that links itself meanwhile could close this record under the compare-exchange.
           Tok* expected = token;
           Tok* const idle = now & (exclusive ? kLeavesMark : kMarked) ? marked_tail<P>() : nullptr;
           detached = variable->tail.compare_exchange_strong(expected, idle, std::memory_order_acq_rel);
           unnamed = expected == unnamed_tail<P>(token);
           if (detached || unnamed) {
-            token->state.store(now, std::memory_order_relaxed);  // the variable may go, and who looks must see it
+            token->state.store(now, std::memory_order_relaxed);  // for threads that look: the variable may be deleted
             break;
           }
         }
-        // Who links a successor has, all rights are here or come now, and the op is over or not running on a right that
-        // it had: nobody else changes the state.
+        // A successor is linked already, all rights are here or come now, and the op is over or not running on a right
+        // that it had: so no other thread changes the state, and a store is enough.
         if ((now & kSettled) == kSettled &&
             ((bits & kDone) || (!on_stream && !(old & (exclusive ? kWriteComplete : kReadComplete))))) {
           token->state.store(now, std::memory_order_release);
@@ -89,8 +90,8 @@ class Chain {
     }
   }
 
-  /// The last handle of the variable went: nobody will link a token any more. True: there is none either, and the
-  /// variable is the caller's to delete; else it is the last token's (advance).
+  /// Called when the last handle of the variable is gone: no token will be linked any more. Returns true if there is no
+  /// token either; then the caller deletes the variable. Else the last token does (advance).
   static bool leave(VariableNode<P>& variable) {
     variable.handles.gone();
     Tok* tail = variable.tail.load(std::memory_order_acquire);
@@ -101,9 +102,9 @@ class Chain {
     return true;
   }
 
-  /// Links all tokens of `op` at one instant. Tokens are sorted by variable, each variable once. `counts(missing)` is
-  /// called when it is known how many of them still miss rights, before any of those is linked. True: none does, and
-  /// the op is the caller's to start; else it may run, and be gone, before this returns.
+  /// Links all tokens of an op at one instant. The tokens are sorted by variable, and each variable is there once.
+  /// Calls `counts(missing)` when it is known how many tokens still miss rights, before any of these is linked. Returns
+  /// true if none does; then the caller starts the op. Else the op may run, and be gone, before this returns.
   template <class Counts, class Pending, class Retire>
   [[gnu::always_inline]] static bool link(Tok* tokens, int n, ReadyList<P>& ready, Counts&& counts, Pending&& pending,
                                           Retire&& retire) {
@@ -133,7 +134,7 @@ class Chain {
         become_tail(tokens[i]);
       }
     if (missing == 0) return true;
-    // From the last connection on the op is not ours. A token that has rights is linked already.
+    // After the last connection this thread must not touch the op. A token that has rights is linked already.
     for (int i = 0; missing > 0; ++i) {
       if (tokens[i].state.load(std::memory_order_relaxed) != 0) continue;
       Tok* before = std::exchange(tokens[i].next, nullptr);
@@ -144,7 +145,7 @@ class Chain {
     return false;
   }
 
-  /// Holds the variable's tail for this pusher; returns what was there.
+  /// Takes the variable's tail for this push, by a lock mark. Returns the tail that was there.
   static Tok* take(Tok& token) {
     auto& tail = token.variable->tail;
     Tok* before = tail.load(std::memory_order_acquire);
@@ -164,7 +165,7 @@ class Chain {
     token.variable->handles.used();
   }
 
-  /// As take, for the only token of an op: it becomes the tail at once.
+  /// The same for the only token of an op, which becomes the tail at once.
   template <class Counts>
   [[gnu::always_inline]] static Tok* take_one(Tok& token, Counts&& counts) {
     VariableNode<P>& variable = *token.variable;
@@ -176,7 +177,7 @@ class Chain {
         before = tail.load(std::memory_order_acquire);
         continue;
       }
-      // Not yet visible to anybody: plain stores, and others if another pusher comes first.
+      // No other thread sees the token yet, so these are plain stores. If another push comes first they are made again.
       counts(is_idle<P>(before) ? 0 : 1);
       if (is_idle<P>(before)) {
         grant(token, before);
@@ -194,7 +195,7 @@ class Chain {
     if (++spins > 100) P::yield();
     P::pause();
   }
-  /// The first in its chain has all rights at once, and hears of the variable's mark here.
+  /// Gives all rights at once to the first token in a chain, and tells it whether the variable is marked.
   static void grant(Tok& token, const Tok* before) {
     token.state.store(before ? kAllRights | kMarked : kAllRights, std::memory_order_relaxed);
   }
@@ -209,7 +210,7 @@ class Chain {
     const std::uint32_t old = before->state.fetch_or(linked, std::memory_order_acq_rel);
     if (old & kAllRights) follow(op, exclusive, old, linked, token, ready, pending, retire);
   }
-  /// What comes of a link to a token that had rights.
+  /// Does what follows when a token is linked behind one that had rights.
   template <class Pending, class Retire>
   static void follow(Op* op, bool exclusive, std::uint32_t old, std::uint32_t linked, Tok* token, ReadyList<P>& ready,
                      Pending&& pending, Retire&& retire) {
@@ -219,7 +220,7 @@ class Chain {
     if (last) retire(op, nullptr);
   }
 
-  /// Takes the rights gained off the op's counts. Touches the op only where a count is due.
+  /// Takes the rights gained off the op's counts. Touches the op only if a count changes.
   template <class Pending>
   static void count_down(Op* op, bool exclusive, bool on_stream, std::uint32_t gained, ReadyList<P>& ready,
                          Pending&& pending) {
@@ -233,7 +234,7 @@ class Chain {
       if (op->single() || op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(op);
       return;
     }
-    // `complete` first: it may be what finishes the op, and only once the op was started can it be.
+    // `complete` comes first, because it may be what finishes the op, which must not be over before it was started.
     const bool finish = (gained & complete) && pending(op).fetch_sub(1, std::memory_order_acq_rel) == 1;
     if ((gained & issued) && (op->single() || op->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1))
       ready.start.push(op);

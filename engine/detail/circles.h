@@ -1,4 +1,4 @@
-// Circles in a graph of who waits for whom: the part of the search that knows nothing of operations (core_circles.h).
+// Circles in a graph of waits: the part of the search that knows nothing of operations (core_circles.h).
 #pragma once
 
 #include <cstdint>

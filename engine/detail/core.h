@@ -30,7 +30,7 @@
 
 namespace sluice::detail {
 
-/// EngineOptions with everything decided.
+/// EngineOptions after the environment and the defaults were applied.
 struct CoreOptions {
   bool serial = false;
   int threads = 1;
@@ -106,14 +106,14 @@ class Core final : public CoreBase {
 
  private:
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
-  static constexpr std::int64_t kFarBehind = 512;   ///< ops in flight, of which a worker may look some ahead
-  static constexpr std::uint64_t kLookAhead = 8;    ///< ops of a stream lane, whose lines a watcher asks for
-  static constexpr std::size_t kAhead = 16;         ///< as many
-  static constexpr std::size_t kClosureLine = 160;  ///< of a record: where the closure begins
+  static constexpr std::int64_t kFarBehind = 512;   ///< with more ops in flight a worker prefetches records
+  static constexpr std::uint64_t kLookAhead = 8;    ///< how many ops of a stream lane ahead a watcher prefetches
+  static constexpr std::size_t kAhead = 16;         ///< how many records ahead a worker prefetches
+  static constexpr std::size_t kClosureLine = 160;  ///< the closure's offset in a record
   static constexpr std::uint32_t kMaxSlabs = P::kMaxSlabs;
-  static constexpr std::uint32_t kCrowd = 64;       ///< threads that have whole slabs of records
-  static constexpr std::int32_t kFailedStarts = 3;  ///< of a lane in a row, after which who waits runs its ops
-  static constexpr int kStarvedTicks = 10;          ///< of a wait, without a thread for what it waits for
+  static constexpr std::uint32_t kCrowd = 64;       ///< only so many threads get whole slabs of records
+  static constexpr std::int32_t kFailedStarts = 3;  ///< after so many in a row, waiting threads run the lane's ops
+  static constexpr int kStarvedTicks = 10;          ///< so long a wait goes on if no thread can be started for its ops
   static constexpr std::int64_t kLongestInterval = 10'000'000'000;  ///< ns, between two looks for circles
   struct Slab {
     Op ops[kSlabOps];
@@ -121,13 +121,13 @@ class Core final : public CoreBase {
   };
 
   // core_records.h, core_caps.h, core_push.h
-  /// Asks for lines of the record that lies so many behind this one: to be written.
+  /// Prefetches lines, for writing, of the record that lies `ahead` records behind this one.
   template <class... Offsets>
   static void prefetch(const Run* op, std::size_t ahead, Offsets... offsets) {
     (prefetch_to_write(reinterpret_cast<const char*>(op) + ahead * sizeof(Op) + offsets), ...);
   }
-  /// Asks for what follows in the chains of an op that is the caller's: it will be written when the op is over. Returns
-  /// the bits that any of its tokens has.
+  /// Prefetches the successors in the chains of an op that the caller runs: they will be written when the op is over.
+  /// Returns the union of the states of its tokens.
   static std::uint32_t prefetch_successors(const Run* runnable) {
     if (runnable->is(kCaptured)) return kNext;
     const Op* op = static_cast<const Op*>(runnable);
@@ -138,7 +138,7 @@ class Core final : public CoreBase {
       if (!(state & kNext)) continue;
       const Token<P>* const next = op->inline_tokens[i].next;
       prefetch_to_write(next);
-      // Its record, unless it is on the heap.
+      // The record that the token lies in, unless the token is on the heap.
       const auto record = reinterpret_cast<std::uintptr_t>(next) & ~(sizeof(Op) - 1);
       prefetch_to_write(reinterpret_cast<const void*>(record));
       prefetch_to_read(reinterpret_cast<const void*>(record + kClosureLine));
@@ -150,9 +150,10 @@ class Core final : public CoreBase {
   std::unique_ptr<Slot<P>> new_slot() const;
   void release_slot(Slot<P>& slot);
   class AnySlot;
-  /// While one lives, ops begin and end by exchanges of their word, so that a thread that neither pushes nor runs an op
-  /// may change the word of one whose phase is not `ending`: to cancel it, to be told of its end, to hold its record.
-  /// Else they do so by plain stores. Who makes one may wait for some microseconds.
+  /// A thread that neither pushes nor runs an op, but wants to change the op's word: to cancel the op, to be told of
+  /// its end, or to hold its record. While an Outsider lives, ops begin and end by atomic exchanges of their word, else
+  /// by plain stores. So an outsider may change the word of an op whose phase is not `ending`. Making one may take some
+  /// microseconds.
   class Outsider {
    public:
     explicit Outsider(Core& core) : core_(core) {
@@ -201,8 +202,8 @@ class Core final : public CoreBase {
   void set_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence = nullptr);
   struct Joined {
     Node* variable;
-    std::uint32_t number;    ///< the variable's
-    std::uint16_t position;  ///< of its first mention
+    std::uint32_t number;    ///< the variable's number
+    std::uint16_t position;  ///< where the push first names it
     AccessMode mode;
   };
   static void fill(Token<P>& t, Op* op, Node* variable, AccessMode mode, std::size_t position);
@@ -340,19 +341,19 @@ class Core final : public CoreBase {
   enum class Blocked : std::uint8_t { done, timed_out };
   class Announced;
   class Room;
-  /// The op as those who look know it: a captured one has no record, but its replay.
+  /// The id under which a thread that looks knows the op. A captured op has no record; this is the id of its replay.
   static std::uint64_t id_seen(const Operation* operation) {
     if (operation->kind != OpKind::captured) return id_of(operation);
     return id_of(static_cast<const Op*>(static_cast<const Info*>(operation)->program->running));
   }
-  /// The record that goes with it.
+  /// The record with that id.
   static Op* seen_op(Operation* operation) {
     if (operation->kind != OpKind::captured) return static_cast<Op*>(operation);
     return static_cast<Info*>(operation)->program->running;
   }
   template <class Over>
   static bool soon(Over&& over);
-  /// The place of an op in a stream lane, whose end a thread waits for.
+  /// The place in a stream lane of an op for whose end a thread waits.
   struct OnDevice {
     DeviceQueue<P>* queue = nullptr;
     std::uint64_t at = 0;
@@ -387,7 +388,7 @@ class Core final : public CoreBase {
   RareParts<P>* answers_later(Operation* operation) const;
   bool grant(Op* op, Wait& waiter);
   void let_go(RareParts<P>& parts);
-  /// Of a wait that may never end, in ns: between its first looks.
+  /// The time in ns between the first looks for circles of a wait that may never end.
   std::int64_t tick() const {
     return std::chrono::nanoseconds(options_.serial ? std::chrono::milliseconds(1) : P::kTick).count();
   }
@@ -440,13 +441,13 @@ class Core final : public CoreBase {
   std::atomic<std::uint32_t> next_variable_{0};
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
-  std::uint32_t traces_ = 0;  ///< started so far; under the next
+  std::uint32_t traces_ = 0;  ///< how many were started; guarded by slots_mutex_
   mutable typename P::Mutex slots_mutex_;
-  std::vector<std::unique_ptr<Slot<P>>> slots_;  ///< the first is the spare
-  std::size_t idle_slots_ = 0;                   ///< of them, not taken
+  std::vector<std::unique_ptr<Slot<P>>> slots_;  ///< the first is the spare slot
+  std::size_t idle_slots_ = 0;                   ///< how many of them no thread has taken
   std::vector<Op*> spare_blocks_;                ///< of records
   std::recursive_mutex spare_mutex_;
-  Slot<P>* spare_ = nullptr;  ///< AnySlot's
+  Slot<P>* spare_ = nullptr;  ///< the slot that AnySlot uses where there is no memory for another
 
   std::int64_t credit_batch_;
   alignas(64) Atomic<std::int64_t> credits_;
@@ -458,7 +459,8 @@ class Core final : public CoreBase {
   alignas(64) Atomic<bool> stopped_{false};
   Atomic<bool> cancel_all_{false};
   Atomic<std::int32_t> outsiders_{0};
-  std::atomic<bool> forked_{false};   ///< this is a child's copy: its locks may be held by threads that are not here
+  std::atomic<bool> forked_{
+      false};  ///< this is a forked child's copy; its locks may be held by threads it does not have
   Atomic<std::uint32_t> tracing_{0};  ///< number of the trace that is on; 0: none
   Atomic<std::int64_t> open_{0};      ///< unanswered Completions
 
@@ -469,12 +471,12 @@ class Core final : public CoreBase {
   Elsewhere* elsewhere_ = nullptr;  ///< a list
 
   typename P::Mutex blocked_mutex_;
-  Wait* blocked_waits_ = nullptr;  ///< a list, the last to begin first: of threads whose slots say `blocked`
+  Wait* blocked_waits_ = nullptr;  ///< a list of the waits of threads whose slots say `blocked`, the latest first
   std::int64_t look_interval_ = 0, look_not_before_ = 0;
-  std::uint64_t looks_ = 0;            ///< of all_stand
+  std::uint64_t looks_ = 0;            ///< calls of all_stand
   Atomic<std::int64_t> next_look_{0};  ///< for circles; changed under the mutex
 
-  // Serial mode: what is ready, taken out of the queues, by lane and priority. Its mutex is held around all ops.
+  // Serial mode: the ready ops, taken out of the queues, by lane and priority. The mutex is held while any op runs.
   typename P::Mutex serial_mutex_;
   std::vector<std::array<typename ReadyList<P>::template List<Run>, kPriorities>> collected_;
   Atomic<std::int64_t> collected_count_{0};
@@ -485,19 +487,20 @@ class Core final : public CoreBase {
 
   mutable typename P::Mutex error_mutex_;
   std::map<std::uint64_t, RootEntry> roots_;
-  std::size_t many_roots_ = std::size_t{1} << 13;  ///< so many are looked over
-  std::atomic<bool> too_many_roots_{false};        ///< since then nobody has called shed_roots
+  std::size_t many_roots_ = std::size_t{1} << 13;  ///< with so many roots look_over_roots does its work
+  std::atomic<bool> too_many_roots_{false};        ///< there were so many, and shed_roots was not called since
   std::atomic<bool> shedding_{false};
   std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
   std::deque<std::uint64_t> failure_order_;
   ErrorRef stop_root_;
-  ErrorRef lost_root_;  ///< always in roots_: what an op fails with where there is no memory for a root of its own
+  ErrorRef
+      lost_root_;  ///< the root of ops that fail while there is no memory for a root of their own; always in roots_
   std::shared_ptr<const std::function<void(const ErrorRoot&)>> unobserved_;
 
   std::mutex look_mutex_;
   std::atomic<int> lookers_{0};  ///< changed under the mutex
   Nodes<P> nodes_;
-  Node* kept_ = nullptr;  ///< variables that went while somebody looked, linked by their tails
+  Node* kept_ = nullptr;  ///< variables that were deleted while a thread looked, linked by their tails
 };
 
 }  // namespace sluice::detail

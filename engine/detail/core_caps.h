@@ -1,12 +1,12 @@
-// Core<P>, caps: credits for ops, bytes, and who waits for them.
+// Core<P>, caps: credits for ops, bytes, and the threads that wait for them.
 #pragma once
 
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
 
-/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`; a small one where few are
-/// left, so that idle threads do not sit on many.
+/// Takes a batch of credits from the engine's store, as long as that leaves it above `floor`. The batch is small where
+/// few are left, so that idle threads do not keep many.
 template <class P>
 bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
   std::int64_t have = credits_.load(std::memory_order_relaxed);
@@ -20,7 +20,8 @@ bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
   }
 }
 
-/// Who waits at the cap is woken when there is room for a good stretch, or when the worker has nothing more to do.
+/// Threads that wait at the cap are woken when there is room for a good stretch, or when the worker has nothing more to
+/// do.
 template <class P>
 void Core<P>::return_credits(Slot<P>& slot, std::int64_t count, bool idle) {
   if (count == 0) return;
@@ -35,10 +36,10 @@ void Core<P>::wake_cap_waiters() {
   for (auto& w : cap_parked_) w->parker.signal();
 }
 
-/// Waits a moment for room, as long as `full` and something is ready or running; false if nothing is. Who has to wait
-/// sleeps, and for a good stretch, as long as there is `little`: the workers have a whole cap of ops to go on with (if
-/// it is not a small one), and may need its core. A look goes from one place to the next and may miss an op that goes
-/// the other way; that is progress.
+/// Waits a moment for room, as long as `full` and something is ready or running; returns false if nothing is. As long
+/// as there is `little` room the thread sleeps until there is room for a good stretch, because the workers have a whole
+/// cap of ops to go on with (unless the cap is small), and may need its core. A look goes from one place to the next
+/// and may miss an op that moves the other way; such an op counts as progress.
 template <class P>
 template <class Full, class Little>
 bool Core<P>::park_at_cap(Full&& full, Little&& little) {
@@ -66,8 +67,8 @@ bool Core<P>::park_at_cap(Full&& full, Little&& little) {
   return room || moves || !full() || anything_moves() || progress() != before;
 }
 
-/// One op's worth of the cap. From outside it blocks while something is ready or running; where nothing is (all waits
-/// for Completions or Borrows), and from ops, it goes on to the hard cap.
+/// Takes one credit. A push from outside blocks while something is ready or running. If nothing is (every op waits for
+/// a Completion or a Borrow), and for a push from an op, it goes on to the hard cap.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::take_credit(Slot<P>& slot, const PushOptions& options,
                                                         const std::source_location& where) {
@@ -79,10 +80,11 @@ template <class P>
 template <class P>
 void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   const bool blocks = !in_op() && !options.never_blocks;
-  // Such a push has no lock here and may throw, and every engine that has many errors comes by.
+  // Such a push has no lock here and may throw; and every engine that has many errors comes here sometimes.
   if (!options.never_blocks && too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
   const std::int64_t hard_floor = -3 * options_.max_ops;
-  // Announced before it is taken: who sees that there is nothing left must see that this push moves.
+  // The push is announced before it takes a credit: a thread that sees that no credit is left must see that this push
+  // moves.
   const auto grab = [&](std::int64_t floor) {
     if (credits_.load(std::memory_order_relaxed) <= floor) return false;
     begin_link(slot);
@@ -110,7 +112,7 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
   }
 }
 
-/// Returns how many it took: of an op above the hard cap no more than that, so that no sum overflows.
+/// Returns how many bytes it took. For an op above the hard cap that is the hard cap, so that no sum overflows.
 template <class P>
 std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   const std::size_t bytes = std::min(options.bytes, 4 * options_.max_bytes);

@@ -23,7 +23,7 @@ std::shared_ptr<ProgramBase> Core<P>::begin_capture(const char* name, const std:
   return program;
 }
 
-/// A push that is recorded: takes nothing of the caps, and has no ticket.
+/// Records a push. It takes nothing from the caps, and has no ticket.
 template <class P>
 OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                          const PushOptions& options, const std::source_location& where, Lane<P>& lane) {
@@ -67,8 +67,9 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
   }
 }
 
-/// Whether nothing could run at the same time anyway: all of it is for one lane of one thread, with one priority. Such
-/// a program runs in the order of its pushes, and needs no counts. (Ops that complete later do not hold their lane up.)
+/// True if no two ops could run at the same time anyway, because all are for one lane of one thread, with one priority.
+/// Such a program runs in the order of its pushes, and needs no counts. (Ops that complete later do not hold their lane
+/// up.)
 template <class P>
 bool Core<P>::is_sequence(const Recorded& program) const {
   const Captured& first = program.ops[0];
@@ -78,7 +79,8 @@ bool Core<P>::is_sequence(const Recorded& program) const {
   });
 }
 
-/// Finds the edges: a reader follows the last writer, a writer all readers since, or else the last writer.
+/// Finds the edges: a reader follows the last writer; a writer follows all readers since, or, if there are none, the
+/// last writer.
 template <class P>
 void Core<P>::end_capture(ProgramBase& base) {
   Recorded& program = static_cast<Recorded&>(base);

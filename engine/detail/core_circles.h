@@ -1,13 +1,14 @@
 // Core<P>, circles: waits that can never end, because what they wait for stands behind the op that they are in.
 //
-// All threads that are blocked in such waits stand in one list, and who leaves it needs the list's mutex. So while a
-// thread that looks has the mutex no op is over in whose body somebody is blocked, told or not, and no Borrow that such
-// a thread holds is released: these ops, and all that stand behind them in the chains of their variables, stay where
-// they are. From them on the looker follows the chains and the list, and what it finds is certain, whatever else moves
-// in the engine. An op with a Completion is no exception: it is not over before its body has returned, whoever answers.
+// All threads that are blocked in such waits are in one list, and a thread needs the list's mutex to leave it. While a
+// thread that looks has the mutex, no op is over in whose body a listed thread is blocked, whether that thread was told
+// or not, and no Borrow that such a thread has is released. So these ops, and all that stand behind them in the chains
+// of their variables, stay where they are. The looking thread follows the chains and the list from them on, and what it
+// finds is certain, whatever else moves in the engine. An op with a Completion is no exception: it is not over before
+// its body has returned, whoever answers the Completion.
 //
-// A circle is complete when the last of its waits has begun, because what stands behind what is known from each push
-// on. So looks are wanted after a wait has begun, and seldom later. One look serves all waits.
+// A circle is complete when the last of its waits has begun, because each push fixes what its op stands behind. So
+// looks are wanted after a wait has begun, and seldom later. One look serves all waits.
 #pragma once
 
 #include <cstring>
@@ -19,7 +20,8 @@
 
 namespace sluice::detail {
 
-/// A picture of what stands behind some ops that cannot be over while it lives. The core's blocked_mutex_ is held.
+/// A picture of what stands behind some ops which cannot be over while the picture lives. The caller holds
+/// blocked_mutex_.
 template <class P>
 class Core<P>::Standing {
  public:
@@ -35,13 +37,13 @@ class Core<P>::Standing {
     node(op);
     for (; seen_ < ops_.size(); ++seen_) visit(static_cast<int>(seen_));
   }
-  /// Place of an op that stands behind one of those, or is one; else -1.
+  /// The number of an op that is one of those or stands behind one; else -1.
   int find(std::uint64_t id) const {
     const auto it = by_id_.find(id);
     return it == by_id_.end() ? -1 : it->second;
   }
 
-  /// Of each circle one wait gives up, the last to begin: its thread is told. False if there is none.
+  /// Makes the latest wait of each circle give up, and tells its thread. Returns false if there is no circle.
   bool give_up() {
     for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) for_held_up(*w, [this](Op* op) { follow(op); });
     const std::vector<int> component = graph_.components();
@@ -49,7 +51,7 @@ class Core<P>::Standing {
     std::unordered_set<int> broken;
     for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) {
       const int target = find(w->target);
-      if (target < 0 || w->ends || w->slot->blocked_wait != w) continue;  // another on its stack goes first
+      if (target < 0 || w->ends || w->slot->blocked_wait != w) continue;  // another wait on its stack comes first
       int from = -1;
       for_held_up(*w, [&](Op* op) {
         if (const int i = node(op); of(i) == of(target)) from = i;
@@ -65,8 +67,8 @@ class Core<P>::Standing {
   }
 
  private:
-  /// What cannot be over before this wait is: the op that it is in, those further down its stack (serial mode), and the
-  /// Borrows that its thread took there and has.
+  /// Calls f for everything that cannot be over before this wait is: the op that it is in, the ops further down its
+  /// stack (serial mode), and the Borrows that its thread took there and still has.
   template <class F>
   static void for_held_up(Wait& wait, F&& f) {
     for (Wait* w = &wait; w; w = w->below)
@@ -75,7 +77,7 @@ class Core<P>::Standing {
     for (RareParts<P>* held = wait.slot->held; held; held = held->next_held) {
       bool here = !held->taken_in;
       for (Wait* w = &wait; w && !here; w = w->below) here = w->inside == held->taken_in;
-      if (here) f(held->held_op);  // else the op that took it has returned, and gave it to somebody
+      if (here) f(held->held_op);  // else the op that took it has returned and passed it on
     }
   }
 
@@ -102,17 +104,17 @@ class Core<P>::Standing {
       for_held_up(*w->second, [&](Op* held_up) { graph_.connect(i, node(held_up)); });
   }
 
-  /// The token behind it. One that stands behind an op which is not over is not retired.
+  /// The next token in the chain. A token that stands behind an op which is not over is not retired.
   static Token<P>* behind(const Token<P>& token) {
     return token.state.load(std::memory_order_acquire) & kNext ? static_cast<Token<P>*>(token.next) : nullptr;
   }
-  /// Behind an exclusive access: the reads up to the next exclusive one, or that, which waits for the reads.
+  /// Behind an exclusive access stand the reads up to the next exclusive one, or that one, which waits for the reads.
   void behind_alone(const Token<P>& token, int from) {
     Token<P>* next = behind(token);
     if (next && next->exclusive()) graph_.connect(from, node(next->op));
     for (; next && !next->exclusive(); next = behind(*next)) graph_.connect(from, node(next->op));
   }
-  /// Behind a read: the next exclusive access. The reads between may be over.
+  /// Behind a read stands the next exclusive access. The reads between may be over.
   Op* next_alone(const Token<P>& token) {
     std::vector<const Token<P>*> passed;
     Op* found = nullptr;
@@ -131,7 +133,7 @@ class Core<P>::Standing {
     return found;
   }
 
-  /// The way from what the wait holds up to what it waits for, told from its end.
+  /// Tells the way from what the wait holds up to what it waits for, beginning at its end.
   std::string tell(const std::vector<int>& way) const {
     static constexpr std::size_t kNamed = 6;
     const auto at = [&](int i) -> const Op& { return *ops_[static_cast<std::size_t>(i)]; };
@@ -154,15 +156,15 @@ class Core<P>::Standing {
   Core& core_;
   Graph graph_;  ///< from each op to those that cannot be over before it is
   std::vector<Op*> ops_;
-  std::size_t seen_ = 0;  ///< of them, visited
+  std::size_t seen_ = 0;  ///< how many of the ops were visited
   std::unordered_map<const Op*, int> nodes_;
   std::unordered_map<std::uint64_t, int> by_id_;
   std::unordered_multimap<std::uint64_t, Wait*> waits_;  ///< by what they wait for
-  std::unordered_map<const Token<P>*, Op*> next_alone_;  ///< of reads
+  std::unordered_map<const Token<P>*, Op*> next_alone_;  ///< for reads: the next exclusive access
 };
 
-/// A thread that blocks in a wait which may never end is in the list as long as one lives; in serial mode also one
-/// whose wait `ends` when its time is over, because others may stand above it on its stack.
+/// While one lives, its thread's wait, which may never end, is in the list. In serial mode this includes waits with a
+/// time limit, because others may be above them on the stack.
 template <class P>
 class Core<P>::Blockade {
  public:
@@ -198,8 +200,8 @@ class Core<P>::Blockade {
   Wait& wait_;
 };
 
-/// Looks for circles, if a look is due: soon after a wait has begun, then less and less often, in case that a push was
-/// not linked yet; and in all for no more than one part in twenty of the time.
+/// Looks for circles, if a look is due. That is soon after a wait has begun, and then less and less often, in case a
+/// push was not linked yet. All looks together take at most a twentieth of the time.
 template <class P>
 void Core<P>::look_for_circles() {
   if (P::now() < next_look_.load(std::memory_order_relaxed)) return;
@@ -228,7 +230,7 @@ RareParts<P>* Core<P>::answers_later(Operation* operation) const {
   return op->is(kAsync) && !op->is(kOnStream) ? &rare(op) : nullptr;
 }
 
-/// A Borrow is granted, if its thread still waits for it.
+/// Grants a Borrow, if its thread still waits for it.
 template <class P>
 bool Core<P>::grant(Op* op, Wait& waiter) {
   RareParts<P>& parts = rare(op);
@@ -244,7 +246,7 @@ bool Core<P>::grant(Op* op, Wait& waiter) {
   return true;
 }
 
-/// It is released.
+/// Called when a Borrow is released.
 template <class P>
 void Core<P>::let_go(RareParts<P>& parts) {
   Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);

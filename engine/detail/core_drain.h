@@ -9,7 +9,7 @@ namespace sluice::detail {
 /// One thread's stay in a lane.
 template <class P>
 struct Core<P>::Drainer {
-  /// `batches`: it takes more than one op at a time, and lets others know where they are.
+  /// With `batches` it takes more than one op at a time, and other workers can find its batch.
   Drainer(Core& c, Lane<P>& l, Slot<P>& s, bool batches = true) : core(c), lane(l), slot(s) {
     for (std::uint32_t i = 0; batches && i < lane.drainers.size() && place < 0; ++i) {
       Slot<P>* nobody = nullptr;
@@ -25,12 +25,12 @@ struct Core<P>::Drainer {
     slot.batch_shared = false;
     if (place >= 0) lane.drainers[static_cast<std::size_t>(place)].store(nullptr, std::memory_order_release);
   }
-  /// Polls for a while.
+  /// Looks for an op for a while.
   template <class Look>
   Run* look_around(Look&& look) {
     if (in_step >= 4) core.gather(*this);
-    // A waiter that runs what it pushed is quicker alone, and would have to call this drainer back: stay, and look now
-    // and then.
+    // A waiting thread that runs what it pushed is faster alone, and would have to call this drainer back. So the
+    // drainer stays, and looks now and then.
     const auto helped = [&] {
       const std::uint32_t now = lane.helped.load(std::memory_order_relaxed);
       return std::exchange(seen_helped, now) != now;
@@ -59,19 +59,20 @@ struct Core<P>::Drainer {
   Core& core;
   Lane<P>& lane;
   Slot<P>& slot;
-  int place = -1;                 ///< among the lane's drainers; without one it takes no batches
-  std::size_t found = 0;          ///< ops, when it last found any in a queue
-  int in_step = 0;                ///< times in a row that it found few at once, and at the first looks
-  int in_vain = 0, passed = 0;    ///< gather(): how often not to, since it was in vain; of those, still to come
+  int place = -1;                 ///< its place among the lane's drainers; without one it takes no batches
+  std::size_t found = 0;          ///< how many ops it found when it last found any in a queue
+  int in_step = 0;                ///< times in a row that it found few ops, and at the first looks
+  int in_vain = 0, passed = 0;    ///< gather() was in vain so often; it is passed over so many times more
   int since = 0;                  ///< ops since it last looked at the queues
-  bool fresh = true;              ///< it has just come, or come back: there is work, perhaps for more than one
+  bool fresh = true;              ///< it has just come or come back, so there may be work for more than one
   std::uint32_t turn = 0;         ///< looks at the queues
-  std::uint32_t seen_helped = 0;  ///< of the lane's, when it last looked around
+  std::uint32_t seen_helped = 0;  ///< the lane's `helped` when it last looked around
 };
 
-/// Where worker and pushers are in step, an op or two at a time, each waits for the cache lines that the other writes,
-/// and both are slow (three to five times, on a Xeon). So a worker that finds itself there waits until the pushers are
-/// a good way ahead, as long as they push. Where they do not, it was in vain, and is tried less and less often.
+/// If a worker and the pushers are in step, an op or two at a time, each waits for the cache lines that the other
+/// writes, and both are slow (three to five times, on a Xeon). So a worker that is in step waits until the pushers are
+/// a good way ahead, as long as they push. If they do not push, the waiting was in vain, and is tried less and less
+/// often.
 template <class P>
 void Core<P>::gather(Drainer& d) {
   if (d.passed > 0) {
@@ -79,7 +80,7 @@ void Core<P>::gather(Drainer& d) {
     return;
   }
   d.in_step = 0;
-  d.lane.gathering.store(true, std::memory_order_relaxed);  // or another would take them one by one meanwhile
+  d.lane.gathering.store(true, std::memory_order_relaxed);  // else another drainer would take the ops one by one
   bool moves = true, enough = false;
   for (std::int64_t before = twice_in_flight(1); moves && !enough;) {
     for (int k = P::kGatherPauses; k > 0; --k) P::pause();
@@ -92,8 +93,8 @@ void Core<P>::gather(Drainer& d) {
   d.passed = d.in_vain = enough ? 0 : std::min(2 * d.in_vain + 1, 255);
 }
 
-/// The next op: of the batch in hand, for up to 64 ops; then the highest priority first. One look in 64 gives another
-/// priority the first choice, so that none starves.
+/// The next op. It comes from the batch in hand, for up to 64 ops; then from the queue of the highest priority. One
+/// look in 64 gives another priority the first choice, so that none starves.
 template <class P>
 auto Core<P>::take_op(Drainer& d) -> Run* {
   if (d.since < 64)
@@ -112,7 +113,7 @@ auto Core<P>::take_op(Drainer& d) -> Run* {
       if (Run* op = take_queued(d, priority)) return op;
   }
   if (Run* op = take_overflow(d.lane)) return op;
-  // What another has in hand, and may not come to for long.
+  // An op that another worker has in its batch, and may not come to for long.
   const std::uint32_t end = d.lane.drainers_end.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < end; ++i)
     if (Slot<P>* other = d.lane.drainers[i].load(std::memory_order_acquire); other && other != &d.slot)
@@ -120,7 +121,7 @@ auto Core<P>::take_op(Drainer& d) -> Run* {
   return nullptr;
 }
 
-/// One op of a queue; with it a batch of those behind it, as large as leaves the other workers their share.
+/// Takes one op from a queue, and with it a batch of the ops behind it. The batch leaves the other workers their share.
 template <class P>
 auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   auto& queue = d.lane.queues[static_cast<std::size_t>(priority)];
@@ -143,11 +144,11 @@ auto Core<P>::take_queued(Drainer& d, int priority) -> Run* {
   return ops[0];
 }
 
-/// An op that is ready goes to the end of the batch in hand; returns the next of the batch. Who filled that has woken
-/// others for it.
+/// Puts a ready op at the end of the batch in hand, and returns the next op of the batch. Other workers were woken for
+/// the batch when it was filled.
 template <class P>
 auto Core<P>::pass(Drainer& d, Run* op) -> Run* {
-  prefetch_successors(op);  // while it is ours: once it is in the batch another may run it, and its record go
+  prefetch_successors(op);  // before it is in the batch: there another worker may run it, and its record may be freed
   return d.slot.batch.append(op) ? d.slot.batch.take() : op;
 }
 
@@ -160,15 +161,15 @@ auto Core<P>::take_overflow(Lane<P>& lane) -> Run* {
   return op;
 }
 
-/// A drainer: takes ops, looks around for a while, leaves. Restores the thread's state: it may be a thread of oneTBB.
-/// While it is here it counts as running, also where it only looks.
+/// A drainer takes ops, looks around for a while, and leaves. It restores the thread's state, because the thread may be
+/// one of oneTBB's. While it is here it counts as running, also while it only looks.
 template <class P>
 void Core<P>::drain(Lane<P>& lane, int width) {
   for (int tries = 0;; ++tries) try {
       my_slot();
       break;
     } catch (const std::bad_alloc&) {
-      // Memory may come back; else whoever waits looks again (rescue).
+      // Memory may come back; else a thread that waits tries again (rescue).
       if (tries < 20) {
         typename P::Parker().wait(std::chrono::milliseconds(1));
         continue;
@@ -194,7 +195,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
       }
       flush(slot);
       lane.active.fetch_sub(1, std::memory_order_seq_cst);
-      // Work that came after the last look: take this drainer's place again, unless others fill the lane.
+      // Work came after the last look: the drainer takes its place again, unless others fill the lane.
       P::heavy_fence();
       again = false;
       if (!has_work(lane)) break;
@@ -215,12 +216,13 @@ void Core<P>::work(Drainer& d) {
   Lane<P>& lane = d.lane;
   for (;;) {
     Run* op = take_op(d);
-    // Who pushed while another still looked, or this one, woke nobody; and for the next op this one alone.
+    // A thread that pushed while this or another drainer was looking woke nobody, and for the next op it wakes this one
+    // alone.
     if (op && std::exchange(d.fresh, false) && lane.width > 1 && has_work(lane)) wake(lane);
     if (!op) {
       flush(d.slot);
       if (lane.queue) point(*lane.queue, true);
-      // Where there may be more drainers than one, nobody wakes another while this one looks.
+      // If there may be more drainers than one, no thread wakes another while this one looks.
       const bool announced = lane.width > 1;
       if (announced) lane.spinning.fetch_add(1, std::memory_order_seq_cst);
       op = d.look_around([&] { return take_op(d); });
@@ -232,8 +234,8 @@ void Core<P>::work(Drainer& d) {
       }
     }
     for (; op; d.since += 1 + std::exchange(d.slot.ran, 0)) {
-      // What was pushed in a row lies in a row, and is still in the pusher's cache. Not so near that it is being
-      // written.
+      // Ops that were pushed one after another lie one after another, and are still in the pusher's cache. The prefetch
+      // is far enough ahead that the pusher is not writing there.
       if (d.slot.far_behind && !op->is(kCaptured)) prefetch(op, kAhead, 0);
       Run* next = execute(op, d.slot, &lane);
       // Right behind the pusher in a chain it finds an op each time, and is in step all the same.
@@ -249,7 +251,7 @@ void Core<P>::work(Drainer& d) {
           d.since = 0;
         }
       }
-      // Behind those in the batch, so that its lines have the time to come here.
+      // It goes behind the ops in the batch, so that its cache lines have time to come here.
       op = next && d.slot.batch_shared && next->priority() == d.slot.batch_priority && !d.slot.batch.empty()
                ? pass(d, next)
                : next;
@@ -263,15 +265,16 @@ void Core<P>::work(Drainer& d) {
 
 // ---- serial mode
 
-/// Runs what is ready, on the thread of the outermost push; inside an op it waits for that op's return. Where another
-/// thread is at it already, that one runs this too: a thread with a Borrow must not stand behind an op that waits for
-/// it. Who has had `enough` leaves the rest to whoever pushes, waits or answers next.
+/// Runs the ready ops on the thread of the outermost push. Inside an op they wait until that op returns. If another
+/// thread is running ops already, that thread runs these too, because a thread with a Borrow must not stand behind an
+/// op that waits for the Borrow. A thread that has had `enough` leaves the rest to the next thread that pushes, waits
+/// or answers.
 template <class P>
 template <class Enough>
 void Core<P>::drain_serial(Enough&& enough) {
   while (!enough() && anything_queued()) {
     std::unique_lock lock(serial_mutex_, std::try_to_lock);
-    if (!lock) return;  // its holder looks again after it let go
+    if (!lock) return;  // the thread that holds it looks again afterwards
     while (!enough() && run_one_serial()) {
     }
   }
@@ -285,7 +288,7 @@ bool Core<P>::anything_queued() const {
   return false;
 }
 
-/// Takes all that is ready out of the queues. What it finds there stands behind what was taken before.
+/// Takes all ready ops out of the queues. They go behind the ops that were taken before.
 template <class P>
 void Core<P>::collect_queued() {
   for (auto& lane : lanes_) {
@@ -324,8 +327,8 @@ void Core<P>::execute_serial(Run* op, Slot<P>& slot) {
   if (queue) point(*queue, true);
 }
 
-/// The first op, in the order in which they would be run, that must be over before `target` can be; null if none of
-/// those is ready.
+/// The first op, in the order in which ops would be run, that must be over before `target` can be. Null if none of
+/// these is ready.
 template <class P>
 auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
   std::lock_guard lock(blocked_mutex_);
@@ -335,7 +338,7 @@ auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
       auto& list = lists[priority];
       Run* before = nullptr;
       for (Run* op = list.head; op; before = op, op = op->next) {
-        // Nobody else has it, so what stands behind it stays. A captured one ends its replay.
+        // No other thread has it, so the ops behind it stay. A captured op ends its replay.
         Captured* const captured = op->is(kCaptured) ? static_cast<Captured*>(op) : nullptr;
         standing.follow(captured ? static_cast<Op*>(captured->program->running) : static_cast<Op*>(op));
         if (standing.find(target) < 0) continue;
@@ -348,9 +351,9 @@ auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
   return nullptr;  // it will look again
 }
 
-/// For a wait inside an op: runs what it waits for, and what that needs, on the stack of the op, until it is told. Any
-/// other op could itself wait for this one. `others`: nothing else helps, and so perhaps an op that is to answer a
-/// Completion.
+/// For a wait inside an op: runs what the wait needs, on the stack of the op, until the wait is told. It runs no other
+/// op, because that could itself wait for this one. With `others` nothing else helps, and it runs any op, because that
+/// may answer a Completion.
 template <class P>
 template <class Told>
 void Core<P>::run_needed(std::uint64_t target, Told&& told, bool others) {
@@ -367,7 +370,7 @@ void Core<P>::run_needed(std::uint64_t target, Told&& told, bool others) {
   }
 }
 
-/// Whether some Completion of an op is not answered: no Borrow.
+/// True if some op's Completion is not answered. Borrows do not count.
 template <class P>
 bool Core<P>::awaits_completions() {
   std::int64_t open = open_.load(std::memory_order_acquire);

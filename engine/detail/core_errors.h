@@ -1,4 +1,4 @@
-// Core<P>, errors: roots, poison on variables, what tickets remember, and errors that nobody looked at.
+// Core<P>, errors: roots, poison on variables, what tickets remember, and errors that nobody observed.
 #pragma once
 
 #include <cstdio>
@@ -9,7 +9,8 @@
 namespace sluice::detail {
 
 inline constexpr std::size_t kRememberedFailures = std::size_t{1} << 16;
-inline constexpr std::size_t kKeptRoots = 4096;  ///< of those that poison nothing, of each kind (shed_roots)
+inline constexpr std::size_t kKeptRoots =
+    4096;  ///< how many roots that poison nothing are kept, of each kind (shed_roots)
 
 inline std::string message_of(const std::exception_ptr& error) {
   if (!error) return "";
@@ -24,12 +25,12 @@ inline std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-/// A new root; error_mutex_ is held.
+/// Makes a new root. The caller holds error_mutex_.
 template <class P>
 ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) {
   auto root = std::make_shared<ErrorRoot>();
   root->kind = kind;
-  // One count for all engines: an op may fail with another engine's root, and keeps it.
+  // There is one count for all engines, because an op may fail with the root of another engine and keeps its number.
   static std::atomic<std::uint64_t> next{1};
   root->sequence = next.fetch_add(1, std::memory_order_relaxed);
   root->operation = op ? op->name : "engine";
@@ -42,7 +43,7 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   return root;
 }
 
-/// Before one more is remembered; error_mutex_ is held.
+/// Called before one more root is kept. The caller holds error_mutex_.
 template <class P>
 void Core<P>::look_over_roots() {
   if (roots_.size() < many_roots_) return;
@@ -50,9 +51,9 @@ void Core<P>::look_over_roots() {
   too_many_roots_.store(true, std::memory_order_relaxed);
 }
 
-/// What is known of a root that an op ended with; error_mutex_ is held. It is remembered anew where it is another
-/// engine's, or was forgotten meanwhile: somebody has caught it, so it needs no observer here. Where there is no memory
-/// for it the root that was made for that stands in.
+/// The entry of a root that an op ended with. The caller holds error_mutex_. If the root is another engine's, or was
+/// forgotten meanwhile, it gets a new entry; a thread has caught it, so it needs no observer here. If there is no
+/// memory for the entry, that of the root which was made for this case is used.
 template <class P>
 auto Core<P>::entry_of(const ErrorRef& root) noexcept -> RootEntry& {
   if (const auto it = roots_.find(root->sequence); it != roots_.end()) return it->second;
@@ -64,7 +65,7 @@ auto Core<P>::entry_of(const ErrorRef& root) noexcept -> RootEntry& {
   }
 }
 
-/// The same; where there is no memory for it, the root that was made for that with the engine.
+/// As add_root; if there is no memory for it, returns the root that was made with the engine for this case.
 template <class P>
 ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause,
                            std::string_view message) noexcept try {
@@ -74,27 +75,27 @@ ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_p
   return lost_root_;
 }
 
-/// With the engine, so that an op can fail when there is no memory left.
+/// Called when the engine is made, so that an op can fail when there is no memory left.
 template <class P>
 void Core<P>::make_lost_root() {
   lost_root_ = add_root(ErrorKind::failed, nullptr, nullptr, "an op failed, and there was no memory to say how");
   roots_.find(lost_root_->sequence)->second.observed = true;
 }
 
-/// The variable's error; error_mutex_ is held. Poisoned without one: there was no memory to keep it.
+/// The variable's error. The caller holds error_mutex_. A poisoned variable has none if there was no memory to keep it.
 template <class P>
 ErrorRef Core<P>::error_at(const Node& node) const {
   if (const auto* rare = node.rare.load(std::memory_order_acquire); rare && rare->error) return rare->error;
   return poisoned(node.mark.load(std::memory_order_relaxed)) ? lost_root_ : nullptr;
 }
 
-/// The error that an op meets in what it reads: of several, that of the access named first; null if none.
+/// The error that an op finds in what it reads; of several, that of the access named first; null if there is none.
 template <class P>
 ErrorRef Core<P>::start_error(Op* op) {
   const Token<P>* first = nullptr;
   for (const Token<P>& t : tokens(op)) {
-    // Of an op that is being issued the rights to complete may be missing, and the mark may be one that an issued write
-    // heals: it is asked again when it is over.
+    // An op that is being issued may not have its complete rights yet, and the mark may be one that an issued write
+    // heals. So this is asked again when the op is over.
     if (!(t.state.load(std::memory_order_relaxed) & kMarked)) continue;
     if (t.mode != AccessMode::read && t.mode != AccessMode::update) continue;
     if (!poisoned(t.variable->mark.load(std::memory_order_relaxed))) continue;
@@ -105,26 +106,27 @@ ErrorRef Core<P>::start_error(Op* op) {
   return error_at(*first->variable);
 }
 
-/// What becomes of a finished op: null for success, else its own new root, or the one that it was skipped for.
+/// The result of a finished op: null for success, else its own new root, or the root that it was skipped for.
 template <class P>
 ErrorRef Core<P>::decide_error(Op* op) {
   const RareParts<P>& parts = rare(op);
   if (op->kind == OpKind::replay) return parts.program->first_error;
   if (op->is(kNoBody)) return nullptr;
   if (op->skipped) {
-    // Other inputs may have been in flight when one was seen to fail: now all are known.
+    // Other inputs may have been in flight when one was seen to fail. Now all of them are known.
     if (parts.skipped_for_input)
       if (ErrorRef first = start_error(op)) return first;
     return parts.start_error;
   }
-  // Issued to a device before an input's error was known: what it made of it is worth nothing, nor is what it reports.
+  // The op was issued to a device before the error of an input was known: its results, and its own reports, do not
+  // count.
   if (op->is(kOnStream) && !op->is(kSeesPoison))
     if (ErrorRef earlier = start_error(op)) return earlier;
   if (parts.failed()) return root_of(op, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind);
   return nullptr;
 }
 
-/// A new root for an op that failed; or the one that it failed with.
+/// A new root for an op that failed, or the existing root that it failed with.
 template <class P>
 ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, ErrorKind kind) {
   std::string message;
@@ -132,7 +134,7 @@ ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, 
     message = cause ? message_of(cause) : "its Completion was dropped without an answer";
     if (cause) std::rethrow_exception(cause);
   } catch (const Error& e) {
-    // A wait inside the body threw another op's root: it stays the root. (0: not an op's, a deadlock found.)
+    // A wait inside the body threw the root of another op, which stays the root. (0: a deadlock, which is no op's.)
     if (e.root().sequence != 0) return e.root_ref();
     kind = e.root().kind;
   } catch (...) {
@@ -151,12 +153,12 @@ std::uint32_t Core<P>::pass_mark(Op* op, Token<P>& t, const ErrorRef& error) {
              : std::uint32_t{0};
 }
 
-/// Sets or clears the mark of a variable that an op had alone: it still has it, no other op looks meanwhile. `whole`:
-/// the old value is untouched.
+/// Sets or clears the mark of a variable that an op had to itself and still has, so no other op looks meanwhile.
+/// `whole`: the old value is untouched.
 template <class P>
 bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, const ErrorRef& error, bool whole) {
   const Mark now = node.mark.load(std::memory_order_relaxed);
-  // Each op of a replay has settled its own.
+  // Each op of a replay has settled its own marks.
   if (mode == AccessMode::order || kind == OpKind::replay) return now != Mark::none;
   if (error) {
     set_poison(node, error, !whole || now == Mark::torn || now == Mark::empty);
@@ -193,7 +195,7 @@ void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
   node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_relaxed);
 }
 
-/// The variable's error no longer counts as poisoning it; error_mutex_ is held.
+/// The variable's error does not count as poisoning it any more. The caller holds error_mutex_.
 template <class P>
 void Core<P>::forget_poison(Node& node) {
   if (const ErrorRef error = error_at(node))
@@ -208,8 +210,8 @@ void Core<P>::clear_poison(Node& node) {
   node.mark.store(Mark::none, std::memory_order_relaxed);
 }
 
-/// What tickets are told, and wait_all of an op that wrote nothing. Where there is no memory for it the op's record
-/// keeps it, until it fails like that again.
+/// Keeps the error for tickets and, of an op that wrote nothing, for wait_all. If there is no memory for it the op's
+/// record keeps it, until an op fails there again.
 template <class P>
 void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   const std::uint64_t id = id_of(op);
@@ -287,7 +289,7 @@ void Core<P>::heal(Operation* operation, const VariableBase* variable) {
   throw UsageError("[" + std::string(op->name) + "] heal: the op has no update access to this variable");
 }
 
-/// Roots that are observed and poison nothing any more are forgotten; error_mutex_ is held.
+/// Forgets roots that are observed and poison nothing any more. The caller holds error_mutex_.
 template <class P>
 void Core<P>::prune_roots() {
   std::erase_if(roots_, [this](const auto& item) {
@@ -297,12 +299,12 @@ void Core<P>::prune_roots() {
   many_roots_ = std::max(roots_.size() * 5 / 4, 2 * kKeptRoots);
 }
 
-/// Of the roots that poison no live variable only the latest stay: of those of ops that wrote nothing, which wait_all
-/// throws, and of the others. The hook is told of who goes and was never observed. For a thread that may throw and has
-/// no lock.
+/// Keeps only the latest of the roots that poison no live variable: of those of ops that wrote nothing, which wait_all
+/// throws, and of the others. Tells the hook of each root that is dropped and was never observed. Called by a thread
+/// that may throw and has no lock.
 template <class P>
 void Core<P>::shed_roots() {
-  if (shedding_.exchange(true, std::memory_order_acquire)) return;  // another does, or the hook is at it
+  if (shedding_.exchange(true, std::memory_order_acquire)) return;  // another thread does it, or the hook called this
   struct Over {
     std::atomic<bool>& shedding;
     ~Over() { shedding.store(false, std::memory_order_release); }
@@ -339,7 +341,7 @@ void Core<P>::shed_roots() {
 
 template <class P>
 void Core<P>::tell_unobserved(const ErrorRoot& root, const std::function<void(const ErrorRoot&)>* hook) {
-  if (root.kind == ErrorKind::stopped) return;  // who stops with `cancel` knows
+  if (root.kind == ErrorKind::stopped) return;  // the caller of stop(cancel) knows of it
   if (hook && *hook) return (*hook)(root);
   const char* const file = std::strrchr(root.file.c_str(), '/');
   std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u: %s\n", root.operation.c_str(),

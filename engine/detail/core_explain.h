@@ -1,15 +1,16 @@
 // Core<P>, seen from outside: a picture of what is in flight, taken while ops run and records are recycled.
 //
-// Nothing on the way of an op helps with it. Who looks goes through all records, which are never freed while the engine
-// lives, and *pins* each live one: a reference more in its word, taken only while the word says that the op is live.
-// The record is then not given out again before the reference is gone, and its plain fields, written before the op
-// became live, stay as they are; what others change meanwhile is read from atomics or not at all. The pin holds up no
-// op: it runs, passes on and is over as ever. (A read pushed by who looks, like a wait, would stand behind what it is
-// to explain; a lock, or fields that bodies keep up to date, would cost every op.)
+// No op does anything to help with it. A thread that looks goes through all records, which are never freed while the
+// engine lives, and *pins* each live one: it adds a reference to its word, which it does only while the word says that
+// the op is live. The record is then not given out again before the reference is gone, and its plain fields, written
+// before the op became live, stay as they are. What other threads change meanwhile is read from atomics or not at all.
+// A pin delays no op: the op runs, passes its rights on and is over as always. (A read that is pushed, as a wait does,
+// would stand behind what it is to explain; a lock, or fields that bodies keep up to date, would cost every op.)
 //
-// A pinned op does not keep its variables. One that goes while somebody looks is kept back: who looks says so, then
-// sees that a token is not done, so that its chain holds the variable; who deletes one has let its last token say that
-// it is done (Chain::advance), then sees whether somebody looks. Both with a fence between: one sees the other.
+// A pinned op does not keep its variables. A variable that is deleted while a thread looks is kept back. The looking
+// thread says that it looks, and then sees that a token is not done, so that its chain holds the variable. The thread
+// that deletes a variable has let its last token say that it is done (Chain::advance), and then sees whether a thread
+// looks. Both have a fence between, so one of the two sees the other.
 #pragma once
 
 #include "sluice/engine/detail/core.h"
@@ -21,7 +22,7 @@ template <class P>
 class Core<P>::Pinned {
  public:
   Pinned(Core& core, Op& op) : core_(core), op_(op), word_(op.word.load(std::memory_order_relaxed)) {
-    // What ends may be over before its word says so.
+    // An op that ends may be over before its word says so.
     while ((word_ & kLive) && !held_ && op.phase.load(std::memory_order_relaxed) != Phase::ending)
       held_ = op.word.compare_exchange_weak(word_, word_ + kOneReference, std::memory_order_acquire,
                                             std::memory_order_relaxed);
@@ -32,10 +33,10 @@ class Core<P>::Pinned {
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
   explicit operator bool() const { return held_; }
-  /// As it was when the record was pinned.
+  /// The word as it was when the record was pinned.
   std::uint64_t word() const { return word_; }
   bool begun() const { return op_.phase.load(std::memory_order_relaxed) != Phase::queued; }
-  /// Its variables may have gone before anybody looked.
+  /// True if its variables may have been deleted before this look.
   bool passing() const { return op_.phase.load(std::memory_order_relaxed) >= Phase::passing; }
 
  private:
@@ -45,7 +46,7 @@ class Core<P>::Pinned {
   bool held_ = false;
 };
 
-/// Keeps deleted variables until it goes.
+/// While one lives, deleted variables are kept back. Deletes them at the end.
 template <class P>
 class Core<P>::Looking {
  public:
@@ -74,7 +75,7 @@ class Core<P>::Looking {
   const Outsider outsider_;
 };
 
-/// True where somebody looks, and deletes the variable after.
+/// Returns true if a thread looks; the variable is then deleted afterwards.
 template <class P>
 bool Core<P>::keep_for_lookers(Node* node) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);

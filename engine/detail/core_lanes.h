@@ -1,4 +1,4 @@
-// Core<P>, lanes: how an op comes into one, and who starts the drainers that take it out (core_drain.h).
+// Core<P>, lanes: how an op comes into a lane, and which thread starts the drainers that take it out (core_drain.h).
 #pragma once
 
 #include "sluice/engine/detail/core.h"
@@ -17,7 +17,8 @@ template <class P>
   wake(lane);
 }
 
-/// For a worker of the lane `here`: what it frees and can take itself goes into its batch, where others find it too.
+/// For a worker of the lane `here`: the ops that it makes ready and can run itself go into its batch, where other
+/// workers find them too.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::keep_or_enqueue(Run* op, Slot<P>& slot, Lane<P>* here) {
   const int priority = op->priority();  // once it is in the batch another may run it, and its record go
@@ -46,7 +47,7 @@ void Core<P>::enqueue_all(Lane<P>& lane, int priority, Run* const* ops, std::siz
     lane.overflowed.store(true, std::memory_order_relaxed);
   }
   if (options_.serial) return;
-  // A drainer that leaves says so, then looks once more (drain): one of the two sees the other (tbb#2136).
+  // A drainer that leaves says so and then looks once more (drain), so one of the two sees the other (tbb#2136).
   P::light_fence();
   wake(lane);
 }
@@ -73,7 +74,7 @@ auto Core<P>::new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size
   return slot.producers[at].get();
 }
 
-/// A drainer looks for work, and will see what was there before this.
+/// True if a drainer looks for work and will see what was there before this call.
 template <class P>
 [[gnu::always_inline]] inline bool Core<P>::is_looked_at(const Lane<P>& lane) const {
   if (lane.spinning.load(std::memory_order_seq_cst) == 0) return false;
@@ -81,8 +82,8 @@ template <class P>
   return lane.spinning.load(std::memory_order_seq_cst) != 0;
 }
 
-/// Starts one more drainer where there is room, and nobody already looking. After what there is to see, and a light
-/// fence: a drainer that leaves has a heavy one.
+/// Starts one more drainer if there is room and no drainer is looking already. The caller has made the op visible and
+/// then executed a light fence; a drainer that leaves executes a heavy one.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::wake(Lane<P>& lane) {
   if (lane.active.load(std::memory_order_seq_cst) < lane.limit()) [[unlikely]] {
@@ -93,7 +94,7 @@ template <class P>
 template <class P>
 void Core<P>::start_drainer(Lane<P>& lane) {
   std::int32_t active = lane.active.load(std::memory_order_seq_cst);
-  // One that has just ended its op will look in a moment, and a start costs more than that.
+  // A drainer that has just ended its op will look in a moment, and a start costs more than that.
   for (int k = lane.width > 1 && active > 0 ? P::kStartPauses : 0; k > 0; --k) {
     P::pause();
     if (is_looked_at(lane)) return;
@@ -110,7 +111,7 @@ void Core<P>::start_drainer(Lane<P>& lane) {
       lane.workers.start([self, &lane] { self->drain(lane, lane.width); });
     }
   } catch (...) {
-    // No memory or no thread for it: whoever waits looks again (rescue).
+    // There is no memory or no thread for it. A thread that waits tries again (rescue).
     lane.failed_starts.fetch_add(1, std::memory_order_seq_cst);
     lane.active.fetch_sub(1, std::memory_order_seq_cst);
   }
@@ -123,9 +124,9 @@ bool Core<P>::starts_fail() const {
   return false;
 }
 
-/// Starts the drainers that could not be started before. Where that fails time and again, the calling thread runs the
-/// ops itself if it may, until it has had `enough`: it may hold a lock of its program's that an op needs, so not at
-/// once.
+/// Starts the drainers that could not be started before. If that fails again and again, the calling thread runs the ops
+/// itself, if it may, until it has had `enough`. It does not do so at once, because it may hold a lock of its program
+/// that an op needs.
 template <class P>
 template <class Enough>
 void Core<P>::rescue(bool may_help, Enough&& enough) {
@@ -147,8 +148,8 @@ Lane<P>* Core<P>::lane_to_help(bool wanted) {
   return lane && !lane->queue ? lane : nullptr;
 }
 
-/// The calling thread, which is outside of ops, runs ops until it has had enough or finds none: in a drainer's place,
-/// or as one more.
+/// The calling thread, which is outside of ops, runs ops until it has had enough or finds none. It does so in a
+/// drainer's place, or as one more.
 template <class P>
 template <class Enough>
 void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) {

@@ -108,13 +108,13 @@ template <class P>
   t.heal = false;
 }
 
-/// More accesses than a record has room for, in any order.
+/// For more accesses than a record has room for, in any order.
 template <class P>
 [[gnu::noinline]] void Core<P>::set_many_accesses(Op* op, std::span<const Access> accesses, VariableBase* sequence) {
   RareParts<P>& parts = rare(op);
   parts.tokens = std::make_unique<Token<P>[]>(accesses.size() + (sequence ? 1 : 0));
   op->path |= kManyTokens;
-  // What is named in the order of locking needs no other list.
+  // Accesses that are named in the order of locking need no other list.
   int n = 0;
   const Node* last = nullptr;
   for (const Access& a : accesses) {
@@ -161,7 +161,8 @@ template <class P>
   op->path |= static_cast<std::uint16_t>(n << kCountShift);
 }
 
-/// One order for all pushers: that of making, which is the same in every run; addresses where the count came round.
+/// One order for all pushers: that in which the variables were made, which is the same in every run; addresses where
+/// the numbers came round.
 template <class P>
 bool Core<P>::locked_before(const Node* a, const Node* b) {
   return a->number != b->number ? a->number < b->number : std::less<>()(a, b);
@@ -231,7 +232,8 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     rare(op).attributes = options.attributes;
     rare(op).cancel = scope.cancel;
   }
-  // One push more, and being linked (begin_link). Either a stop() sees this push in flight, or the push sees the stop.
+  // Counts one more push, and says that it is being linked (begin_link). Either a stop() sees this push in flight, or
+  // the push sees the stop.
   slot.pushes.store((slot.pushes.load(std::memory_order_relaxed) + 2) | 1, std::memory_order_release);
   P::light_fence();
   if (stopped_.load(std::memory_order_acquire) && !in_op()) {
@@ -241,8 +243,8 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   return {op, closure};
 }
 
-/// A thread that looks for a deadlock sees the calling thread move from here to end_link: in any order, since it waits
-/// behind what is linked after this, or sees what is done after this.
+/// From here to end_link a thread that looks for a deadlock sees that the calling thread moves. The order of memory
+/// does not matter: the looking thread waits behind what is linked after this, or sees what is done after this.
 template <class P>
 void Core<P>::begin_link(Slot<P>& slot) {
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
@@ -283,7 +285,7 @@ Ticket Core<P>::commit_push(Operation* operation, const ClosureTable& table) noe
     rare(op).pushed_at = P::now();
   }
   const std::uint32_t index = op->index;
-  // Who waits for pushes of before knows of them by other means; a stop() counts them.
+  // A thread that waits for earlier pushes knows of them by other means; a stop() counts them.
   const std::uint64_t generation = open_word(op, kLive);
   ReadyList<P> ready;
   if (link(op, ready)) {
@@ -312,8 +314,8 @@ template <class P>
   return generation;
 }
 
-/// Links the op at one instant (logged, if wanted) and lets it go: from here on another thread may run and recycle it,
-/// unless this returns true: it misses nothing, and is the caller's to start.
+/// Links the op at one instant, and logs it if that is wanted. Returns true if the op misses no right; then the caller
+/// starts it. Else another thread may run and recycle the op from here on.
 template <class P>
 [[gnu::always_inline]] inline bool Core<P>::link(Op* op, ReadyList<P>& ready) {
   const std::span<Token<P>> list = tokens(op);
@@ -329,7 +331,7 @@ template <class P>
       log_lost_ = true;  // take_order says so; the push goes on
     }
   }
-  // Of a stream op the rights and the device's work are counted, of an async op the body; and the Completion.
+  // A stream op counts its rights and the device's work, an async op its body and its Completion.
   const auto counts = [&](int missing) {
     if (!op->single() || later) op->start_pending.store(static_cast<std::int16_t>(missing), std::memory_order_relaxed);
     if (later)
@@ -349,7 +351,8 @@ template <class P>
   return startable;
 }
 
-/// A record for a wait, a borrow or a recovery: outside the caps, because what blocks at the cap may need it.
+/// A record for a wait, a borrow or a recovery. It is outside of the caps, because a thread that blocks at the cap may
+/// need it.
 template <class P>
 auto Core<P>::internal_op(OpKind kind, const Access& access, const std::source_location& where) -> Op* {
   static constexpr const char* names[] = {"op", "wait", "borrow", "recover"};
@@ -362,7 +365,7 @@ auto Core<P>::internal_op(OpKind kind, const Access& access, const std::source_l
   op->info = nullptr;
   op->where = where;
   op->wrote_nothing = op->skipped = false;
-  // A recovery is a push like others, but for the caps, and nothing can cancel it.
+  // A recovery is a push like others, except that it is outside of the caps and cannot be cancelled.
   open_word(op, kLive | (kind == OpKind::recover ? kRunning : kInternal));
   return op;
 }

@@ -1,4 +1,4 @@
-// Core<P>, what threads keep: slots, op records and their way home.
+// Core<P>, what threads keep: slots and op records, and how they are given back.
 #pragma once
 
 #include "sluice/engine/detail/at_exit.h"
@@ -6,7 +6,7 @@
 
 namespace sluice::detail {
 
-/// Which slot the calling thread has in which engine; gives them back when the thread ends.
+/// The slots that the calling thread has, one for each engine. Gives them back when the thread ends.
 class SlotCache {
  public:
   struct Entry {
@@ -31,7 +31,7 @@ class SlotCache {
       }
     return nullptr;
   }
-  /// Room for one more: after it add() cannot fail.
+  /// Makes room for one more: after this add() cannot fail.
   void reserve() {
     std::erase_if(entries_, [](const Entry& e) { return e.core.expired(); });
     entries_.reserve(entries_.size() + 1);
@@ -94,8 +94,8 @@ void Core<P>::release_slot(Slot<P>& slot) {
   ++idle_slots_;
 }
 
-/// The calling thread's slot, where it must have one: while there is no memory for its own, this thread has the
-/// engine's spare alone.
+/// A slot for the calling thread where it cannot do without one. While there is no memory for a slot of its own, the
+/// thread has the engine's spare slot to itself.
 template <class P>
 class Core<P>::AnySlot {
  public:
@@ -130,8 +130,8 @@ class Core<P>::AnySlot {
 
 // ---- records
 
-/// A free record, marked as taken. Its finisher frees it by one store, in the line that it has anyway: no list, and
-/// what is pushed in a row lies in a row.
+/// A free record, marked as taken. The thread that finishes the op frees the record by one store, in a cache line that
+/// it has anyway. There is no list, and ops that are pushed one after another lie one after another.
 template <class P>
 [[gnu::always_inline]] inline auto Core<P>::new_record(Slot<P>& slot) -> Op* {
   Op* op = slot.cursor;
@@ -148,8 +148,8 @@ auto Core<P>::last_record(const Slot<P>& slot) const -> const Op* {
   return slot.cursor && slot.cursor != slot.blocks[slot.block] ? slot.cursor - 1 : nullptr;
 }
 
-/// From the cursor on, block by block. Back to the first block as soon as that is free, so that few ops in flight stay
-/// in few cache lines; a quarter more slabs where half of the blocks of a lap were full.
+/// Looks from the cursor on, block by block. It goes back to the first block as soon as that is free, so that few ops
+/// in flight stay in few cache lines. If half of the blocks of a lap were full it adds a quarter more slabs.
 template <class P>
 auto Core<P>::find_record(Slot<P>& slot) -> Op* {
   const auto is_free = [](const Op& op) { return !(op.word.load(std::memory_order_acquire) & kInUse); };
@@ -165,7 +165,7 @@ auto Core<P>::find_record(Slot<P>& slot) -> Op* {
     if (slot.block == 0) slot.full_blocks = 0;
     Op* const block = slot.blocks[slot.block];
     slot.cursor = slot.block_end = block + kBlockOps;
-    // Four looks tell whether it is worth a walk.
+    // Four records show whether it is worth looking at all.
     for (std::uint32_t i = 0; i < kBlockOps; i += kBlockOps / 4)
       if (is_free(block[i])) slot.cursor = block;
     if (slot.cursor != slot.block_end || 2 * ++slot.full_blocks < slot.blocks.size()) continue;
@@ -177,8 +177,8 @@ auto Core<P>::find_record(Slot<P>& slot) -> Op* {
   }
 }
 
-/// Puts new slabs where the cursor goes next. Where there are many threads each begins with one block: most of them
-/// only run ops in whose bodies others are blocked.
+/// Puts new slabs where the cursor goes next. If there are many threads each of them begins with one block, because
+/// most of them only run ops in whose bodies other threads are blocked.
 template <class P>
 void Core<P>::add_slabs(Slot<P>& slot) {
   const bool crowd = slot.blocks.empty() && slot.number >= kCrowd;
@@ -216,7 +216,7 @@ void Core<P>::add_slabs(Slot<P>& slot) {
   slot.full_blocks = 0;
 }
 
-/// A record that was taken and not pushed.
+/// Gives back a record that was taken and not pushed.
 template <class P>
 void Core<P>::give_back(Op* op) noexcept {
   if (op->is(kHeapClosure)) ::operator delete (op->closure(), std::align_val_t{64});
@@ -225,8 +225,8 @@ void Core<P>::give_back(Op* op) noexcept {
   op->word.store(op->word.load(std::memory_order_relaxed) & ~std::uint64_t{kInUse}, std::memory_order_relaxed);
 }
 
-/// Drops references, and the state with them (`all`: the op is over). Says what the word was. The last reference frees
-/// the record.
+/// Drops references; with `all` the op is over, and its state bits are dropped too. Returns what the word was. The last
+/// reference frees the record.
 template <class P>
 [[gnu::always_inline]] inline std::uint64_t Core<P>::drop(Op* op, std::uint64_t references, bool all) noexcept {
   const bool many = op->is(kManyTokens);
@@ -254,7 +254,7 @@ template <class P>
   return old;
 }
 
-/// What a thread holds back in batches goes home: before it leaves, waits or blocks.
+/// Gives back what a thread holds back in batches: called before the thread leaves, waits or blocks.
 template <class P>
 void Core<P>::flush(Slot<P>& slot) {
   if (slot.returned_credits) return_credits(slot, std::exchange(slot.returned_credits, 0), true);

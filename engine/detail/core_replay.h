@@ -1,5 +1,5 @@
-// Core<P>, replay: one op over all variables of its program. What it does when its turn comes is to let the captured
-// ops run along the edges that were found at the capture (core_capture.h).
+// Core<P>, replay. A replay is one op over all variables of its program. When its turn comes, it lets the captured ops
+// run along the edges that were found at the capture (core_capture.h).
 #pragma once
 
 #include "sluice/engine/detail/core.h"
@@ -24,7 +24,8 @@ Ticket Core<P>::replay(const std::shared_ptr<ProgramBase>& base, const PushOptio
   return commit_push(op, nothing);
 }
 
-/// Its variables are the program's alone (or its readers'): from here to the end of the last captured op.
+/// Starts a run. From here to the end of the last captured op the program has its variables to itself, or with other
+/// readers.
 template <class P>
 void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   RareParts<P>& parts = rare(op);
@@ -42,14 +43,14 @@ void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   if (parts.traced) {
     flags |= kTimed;
     program.pushed_at = parts.pushed_at;
-    program.traced = std::exchange(parts.traced, 0);  // its ops are the ones to see
+    program.traced = std::exchange(parts.traced, 0);  // its captured ops are traced instead
   }
   for (const Token<P>& t : tokens(op))
     if (t.state.load(std::memory_order_relaxed) & kMarked) flags |= kCareful;
   program.flags.store(flags, std::memory_order_relaxed);
   program.leaves_left.store(program.leaves, std::memory_order_relaxed);
   if (program.count == 0) return finish(op, ready);
-  // Once the last root is out the run may end, and the program with it.
+  // When the last root is handed over the run may end, and the program with it.
   const std::shared_ptr<Recorded> keep = parts.program;
   for (const auto& roots : keep->roots)
     enqueue_all(*lanes_[roots.lane], roots.priority, roots.ops.data(), roots.ops.size());
@@ -79,14 +80,15 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
       state.core = nullptr;
       state.operation = nullptr;
       if (thrown) {
-        op->info->skipped = false;  // an earlier run may have left them
+        op->info->skipped = false;  // an earlier run may have set them
         op->info->wrote_nothing = context.says_wrote_nothing();
         settle_captured(op, root_of(op->info, thrown, ErrorKind::failed));
       }
     } else if (run_captured(op, lane, slot)) {
       return nullptr;
     }
-    // After the last successor is let go the op is not ours any more, nor after the last leaf the program.
+    // After the last successor was handed over this thread must not touch the op, and after the last leaf not the
+    // program.
     Captured* next = nullptr;
     if (const std::uint32_t n = op->successors) {
       Captured* const ops = program.ops.get();
@@ -111,7 +113,8 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
   }
 }
 
-/// The careful way: skips, scopes, streams, Completions, marks, times. True if the op completes later.
+/// Runs an op with everything that may be unusual: skips, scopes, streams, Completions, marks, times. True if it
+/// completes later.
 template <class P>
 bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
   Info& info = *op->info;
@@ -209,7 +212,7 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   return error_at(*first->variable);
 }
 
-/// Marks what the op wrote, and lets the rest of the run look at marks.
+/// Marks what the op wrote, and makes the rest of the run look at marks.
 template <class P>
 void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
   Info& info = *op->info;
@@ -227,10 +230,11 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
     if (!program.first_error || index < program.first_failed) program.first_error = error, program.first_failed = index;
     if (!wrote && !info.skipped) entry_of(error).wrote_nothing = true;
   }
-  program.flags.fetch_or(kCareful, std::memory_order_relaxed);  // for those behind it, who see the edge
+  program.flags.fetch_or(kCareful,
+                         std::memory_order_relaxed);  // for the ops behind it, which see it through their edges
 }
 
-/// The next place in its lane. The body's part of finish_pending is still held, so the op stays.
+/// Gives the op the next place in its lane. The body's part of finish_pending is still held, so the op stays.
 template <class P>
 void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue, std::uint32_t doubts) {
   {
@@ -244,7 +248,7 @@ void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue, std::uint32_t 
     queue.ring[at % DeviceQueue<P>::kRing] = op;
     queue.issued.store(at, std::memory_order_release);
   }
-  point(queue);  // what follows in the program waits for it on the host
+  point(queue);  // the ops that follow in the program wait for it on the host
 }
 
 template <class P>
@@ -254,7 +258,7 @@ void Core<P>::captured_device_done(Captured* op, std::exception_ptr error, Ready
   if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
 }
 
-/// Of a stream or async op: it is over.
+/// Called when a captured stream or async op is over.
 template <class P>
 void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
   Info& info = *op->info;
@@ -272,7 +276,7 @@ void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
     finish(program.running, ready);
 }
 
-/// True if the running op has the variable alone, so that a wait for it can never end.
+/// True if the running op has the variable to itself, so that a wait for it can never end.
 template <class P>
 bool Core<P>::has_alone(Operation* operation, const Node* node) const {
   if (operation->kind == OpKind::captured) {

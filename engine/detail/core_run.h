@@ -1,4 +1,4 @@
-// Core<P>, running: bodies, finishing, and what a finished op frees.
+// Core<P>, running: bodies, finishing, and the ops that a finished op makes ready.
 #pragma once
 
 #include "sluice/engine/detail/core.h"
@@ -8,7 +8,7 @@ namespace sluice::detail {
 
 // ---- running
 
-/// Null if the body is to run; it is on the common path (execute). `word`: as it was when the op began.
+/// Null if the body is to run, as on the common path (execute). `word`: the op's word as it was when the op began.
 template <class P>
 ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
@@ -44,7 +44,7 @@ bool Core<P>::cancelled(const Operation* operation) const {
   return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed);
 }
 
-/// Calls a body in a scope of its own. Returns what it threw, unless its Completion had been answered before that.
+/// Calls a body in its scope. Returns the exception of the body, unless its Completion had been answered before.
 template <class P>
 std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
                                  Lane<P>& lane, bool async) {
@@ -78,7 +78,7 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
   return thrown;
 }
 
-/// What bodies set in the thread's scope ends with them. Few touch it: for all others this is one look.
+/// Undoes what a body set in the thread's scope. Few bodies touch it; for all others this is one comparison.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::restore_scope(ThreadState& state, const Lane<P>& here) {
   if (state.scope_touched) [[unlikely]]
@@ -107,7 +107,8 @@ template <class P>
   return op->word.load(std::memory_order_relaxed);  // what outsiders set came with their count
 }
 
-/// Runs one op on this thread and hands on what it frees. Returns an op of this lane to run next, if it freed one.
+/// Runs one op on this thread, and hands on the ops that it makes ready. Returns one of them that is for this lane, to
+/// run next.
 template <class P>
 auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   if (runnable->is(kCaptured)) return execute_captured(static_cast<Captured*>(runnable), slot, here);
@@ -146,7 +147,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   return next;
 }
 
-/// Calls the body on a thread of its lane. False if it threw: what, is in the rare parts.
+/// Calls the body on a thread of its lane. Returns false if it threw; the exception is in the rare parts.
 template <class P>
 [[gnu::always_inline]] inline bool Core<P>::call_body(Op* op, Lane<P>& here) {
   ThreadState& state = thread_state();
@@ -175,7 +176,7 @@ std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
   return thrown;
 }
 
-/// An op that began and may be skipped, or has something that most have not.
+/// Runs an op that has begun and may be skipped, or that differs from the common path.
 template <class P>
 void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready) {
   Lane<P>& lane = *lanes_[op->lane];
@@ -239,14 +240,14 @@ void Core<P>::process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off) {
 
 // ---- completion
 
-/// The op is over: its poison is set, its variables pass on, its waiters are told, its record is free. `clean`: a body
-/// returned, and what else there is to tell stands in the record.
+/// The op is over. This sets its poison, passes its variables on, tells its waiters, and frees its record. With `clean`
+/// a body has returned, and everything else that matters is in the record.
 template <class P>
 void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   ErrorRef error;
   std::size_t bytes = 0;
   const bool body = !op->is(kNoBody) || op->kind == OpKind::replay, counted = body || op->kind == OpKind::recover;
-  std::shared_ptr<Recorded> program;  // goes last: it may be the end of closures
+  std::shared_ptr<Recorded> program;  // destroyed last, because that may destroy closures
   if (!clean) {
     error = decide_error(op);
     if (error) note_failure(op, error);
@@ -269,7 +270,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   close(op, my_slot(), retired, counted, body);
 }
 
-/// The same for a clean op without marks and rare parts: all there is to tell is in its first line.
+/// The same for a clean op without marks and rare parts. All that it needs is in the first cache line of the record.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::finish_clean(Op* op, Slot<P>& slot, ReadyList<P>& ready) {
   tell<P>(Step::done, op);
@@ -280,7 +281,7 @@ template <class P>
   close(op, slot, retired, true, true);
 }
 
-/// Its tokens have passed on all they had: counts, credits, the record.
+/// Called when the tokens have passed on all rights: settles counts and credits, and frees the record.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::close(Op* op, Slot<P>& slot, std::uint64_t retired, bool counted,
                                                   bool body) {
@@ -319,7 +320,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   waiter->error = start_error(op);
   tell<P>(Step::start, op);
   if (borrow) {
-    // From here on the borrower holds it, also where it is yet to come back from an op that it runs (serial mode).
+    // From here on the borrower holds it, even if the borrower has yet to return from an op that it runs (serial mode).
     auto& borrows = rare(op).borrower.load(std::memory_order_relaxed)->borrows;
     open_.fetch_add(1, std::memory_order_relaxed);
     borrows.fetch_add(1, std::memory_order_relaxed);
@@ -327,7 +328,7 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
       waiter->parker.signal();
       return;  // held until its Completion is answered
     }
-    borrows.fetch_sub(1, std::memory_order_relaxed);  // nobody is there any more
+    borrows.fetch_sub(1, std::memory_order_relaxed);  // the thread that took it does not wait any more
     open_.fetch_sub(1, std::memory_order_relaxed);
   }
   finish(op, ready);  // and the record may be another op's from here on
@@ -338,7 +339,8 @@ void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
   }
 }
 
-/// Sets bits on a token; `retired` counts the references to `self` that this gives back, for one drop() of all.
+/// Sets bits on a token. `retired` counts the references to `self` that this gives back, so that one drop() gives back
+/// all.
 template <class P>
 void Core<P>::advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired) {
   Chain<P>::advance(
@@ -350,7 +352,7 @@ void Core<P>::advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, 
       });
 }
 
-/// Nobody touches a token of the op again. `unnamed`: it was the last to name this variable.
+/// A token of the op is retired. `unnamed`: the variable, if this token was the last to name it.
 template <class P>
 void Core<P>::retire(Op* op, Node* unnamed) {
   if (unnamed) delete_node(unnamed);
@@ -388,7 +390,8 @@ void Core<P>::record_trace(Op* op, bool failed) {
   }
 }
 
-/// Unless that trace was ended meanwhile: who ends it says so before it comes for the slot's events.
+/// Keeps the event, unless that trace was ended meanwhile: the thread that ends it says so before it takes the slot's
+/// events.
 template <class P>
 void Core<P>::keep_event(Slot<P>& slot, std::uint32_t trace, TraceEvent&& event) {
   std::lock_guard lock(slot.trace_mutex);

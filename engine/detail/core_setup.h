@@ -56,7 +56,7 @@ Core<P>::Core(const CoreOptions& options)
   if (options.serial) collected_.resize(lanes_.size());
 }
 
-/// The thread budget is shared out; a device beyond the budget still has one thread, so that it makes progress.
+/// The threads are shared out over the devices. Each device has at least one thread, so that it makes progress.
 template <class P>
 int Core<P>::share_of_threads(const CoreOptions& options, int device) {
   const int devices = options.logical_cpus;

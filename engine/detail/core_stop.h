@@ -11,8 +11,9 @@ namespace sluice::detail {
 template <class P>
 std::size_t Core<P>::in_flight() const {
   refuse_forked("in_flight");
-  // What is pushed while the counts are read is counted, and what completes for it is not: where this thread loses its
-  // core between the two that can be any number. No look finds too few, so of several the least is the best.
+  // An op that is pushed while the counts are read may be counted as pushed and not as completed. If this thread loses
+  // its core between the two reads these can be any number. No look finds too few, so the least of several looks is the
+  // best.
   std::int64_t twice = std::numeric_limits<std::int64_t>::max();
   for (int looks = 0; looks < 16; ++looks) {
     const std::uint64_t before = progress();
@@ -22,18 +23,19 @@ std::size_t Core<P>::in_flight() const {
   return twice > 0 ? static_cast<std::size_t>(twice / 2) : 0;
 }
 
-/// No op is in flight, and no ticket says that one were.
+/// True if no op is in flight, and no ticket says that one is.
 template <class P>
 bool Core<P>::all_over() const {
   return twice_in_flight(0) <= 0;
 }
 
-/// `ending`: 1 counts an op as completed before its ticket does.
+/// With `ending` 1 an op counts as completed a moment before its ticket says so.
 template <class P>
 std::int64_t Core<P>::twice_in_flight(std::uint64_t ending) const {
   std::lock_guard lock(slots_mutex_);
-  // Completed first: what completes meanwhile then counts as in flight, never the other way round, and who sees that an
-  // op is over sees its push. The counts may come round; their difference does not.
+  // The completed ops are read first: an op that completes meanwhile then counts as in flight, never the other way
+  // round; and a thread that sees that an op is over sees its push. The counts may come round; their difference does
+  // not.
   std::uint64_t twice = 0;
   for (auto& slot : slots_) {
     const std::uint64_t completed = slot->completed.load(std::memory_order_acquire);
@@ -43,7 +45,7 @@ std::int64_t Core<P>::twice_in_flight(std::uint64_t ending) const {
   return static_cast<std::int64_t>(twice);
 }
 
-/// Waits for every op that is live now, and looks at nobody's error. False when the time was over first.
+/// Waits for every op that is live now, and ignores errors. Returns false when the time was over first.
 template <class P>
 bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   const bool bounded = limit != std::chrono::nanoseconds::max();
@@ -60,9 +62,11 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
     return await_ticket(op.index, op.generation, left, helped);
   };
   const auto is_live = [](std::uint64_t word) { return (word & kLive) && !(word & kInternal); };
-  // What this thread pushed last first: when that is over most often all are, and no other record has to be looked at.
+  // The last op that this thread pushed comes first: when it is over most often all are, and no other record has to be
+  // read.
   if (const Op* last = last_record(my_slot())) {
-    const std::uint64_t word = last->word.load(std::memory_order_relaxed);  // our own, or over: all_over() knows
+    const std::uint64_t word =
+        last->word.load(std::memory_order_relaxed);  // this thread's own, or over: then all_over() counts it
     if (is_live(word) && !await({last->index, generation_of(word) & 0xffffffffu})) return false;
     if (options_.serial ? all_over() : soon([&] { return all_over(); })) return true;
   }
@@ -75,7 +79,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
       if (is_live(word)) live.push_back({s * kSlabOps + i, generation_of(word) & 0xffffffffu});
     }
   }
-  // Backwards: records are given out in order, so when the last is over most of the others are.
+  // Goes backwards, because records are given out in order: when the last op is over most of the others are.
   std::reverse(live.begin(), live.end());
   for (const Live& op : live) {
     if (ticket_done(op.index, op.generation)) continue;
@@ -104,7 +108,7 @@ void Core<P>::wait_all(bool help) {
   throw error;
 }
 
-/// For ops that are live, until they are over or this has to look again. Without memory too.
+/// Waits a little for live ops; the caller looks again afterwards. Works without memory too.
 template <class P>
 void Core<P>::wait_a_little(std::int64_t end) {
   const auto left = std::chrono::nanoseconds(std::max<std::int64_t>(end - P::now(), 0));

@@ -1,17 +1,17 @@
-// Core<P>, ops on streams: their waits on the device, their issue, and the points by which the device tells how far it
-// is (core_watch.h learns it).
+// Core<P>, ops on streams: their waits on the device, their issue, and the points by which the device says how far it
+// is (core_watch.h reads that).
 //
-// A stream's progress is one number, the place of an op in its lane. A point is recorded for many ops: after
-// DeviceQueue::kBatch, when the lane has nothing more to issue, when its thread blocks, and when somebody needs one: an
-// op of the host that stands behind an issued one, another stream, a waiting thread, a pusher at the cap. An event that
-// is recorded late also stands for later ops; that is allowed, and counted (DeviceQueue::covered).
+// A stream's progress is one number, the place of an op in its lane. One point is recorded for many ops: after
+// DeviceQueue::kBatch, when the lane has nothing more to issue, when its thread blocks, and when a point is needed by
+// an op of the host that stands behind an issued one, by another stream, by a waiting thread, or by a pusher at the
+// cap. An event that is recorded late also stands for later ops; that is allowed, and counted (DeviceQueue::covered).
 #pragma once
 
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
 
-/// The rare part of a variable. Throws bad_alloc the first time.
+/// The rare part of a variable. Makes it the first time, and may throw bad_alloc then.
 template <class P>
 VariableRare<P>& Core<P>::rare_of(Node& node) {
   VariableRare<P>* there = node.rare.load(std::memory_order_acquire);
@@ -22,14 +22,14 @@ VariableRare<P>& Core<P>::rare_of(Node& node) {
   return *there;
 }
 
-/// Stream ops leave their places with their variables; most variables never have any.
+/// Makes room for the places that stream ops leave with their variables; most variables never need that.
 template <class P>
 void Core<P>::prepare_stream_uses(Op* op) {
   for (Token<P>& t : tokens(op)) rare_of(*t.variable);
 }
 
-/// Records a point for all that the lane has issued, if there is none. `own`: the calling thread is the lane's. False
-/// where there was no memory for it.
+/// Records a point for everything that the lane has issued, if there is none yet. `own`: the calling thread is the
+/// lane's. Returns false if there was no memory for it.
 template <class P>
 bool Core<P>::point(DeviceQueue<P>& queue, bool own) {
   bool told = true;
@@ -47,7 +47,7 @@ bool Core<P>::point(DeviceQueue<P>& queue, bool own) {
   return told;
 }
 
-/// Whatever is issued gets its point: somebody waits, and cannot tell for what.
+/// Records points for everything that is issued, because a thread waits and it is not known for which op.
 template <class P>
 void Core<P>::point_all() {
   for (const auto& lane : lanes_)
@@ -56,8 +56,8 @@ void Core<P>::point_all() {
       point(*lane->queue);
 }
 
-/// Lets the lane's stream wait for a use on another. False: that one is of another kind of device; the op is held back
-/// until it is over there, and not the caller's any more.
+/// Makes the lane's stream wait for a use on another. Returns false if that is of another kind of device; then the op
+/// is held back until the use is over there, and the caller must not touch it any more.
 template <class P>
 bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use) {
   if (use == 0) return true;
@@ -88,14 +88,15 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   }
   std::lock_guard lock(other);
   if (other.finished.load(std::memory_order_acquire) >= at) return true;
-  Op* const op = static_cast<Op*>(run);  // what a captured op needs is over before it begins
+  Op* const op = static_cast<Op*>(run);  // never a captured one: everything that one needs is over before it begins
   op->phase.store(Phase::queued, std::memory_order_relaxed);
   rare(op).held_for = at;
   op->next = std::exchange(other.held, op);
   return false;
 }
 
-/// All the waits that an op needs before it is issued. False: it is held back. Throws what the streams throw.
+/// Makes all the waits that an op needs before it is issued. Returns false if the op is held back. Throws what the
+/// streams throw.
 template <class P>
 template <class Accesses>
 bool Core<P>::wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses) {
@@ -111,8 +112,8 @@ bool Core<P>::wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& ac
   return true;
 }
 
-/// Where the lane has as much in flight as its device takes, its thread waits until half of that is over. False where
-/// it must not wait any more: the engine stops with cancellation, and the device does not answer.
+/// If the lane has as much in flight as its device takes, its thread waits here until half of that is over. Returns
+/// false if it must not wait any more: the engine stops with cancellation, and the device does not answer.
 template <class P>
 bool Core<P>::make_room(DeviceQueue<P>& queue) {
   const std::uint64_t at = queue.issued.load(std::memory_order_relaxed);
@@ -146,9 +147,9 @@ void Core<P>::await_issued(DeviceKind kind) {
   }
 }
 
-/// Takes the lane's lock and returns its next place. There is room but where many substitutes issue beside threads that
-/// had asked for room before their bodies waited. `doubts`: the queue's before the body began; if that has risen, a
-/// kernel that the body launched may have had one of the errors that were lost meanwhile.
+/// Takes the lane's lock and returns its next place. There is room, except where many substitutes issue beside threads
+/// that had asked for room before their bodies waited. `doubts`: the value of the queue's `doubts` before the body
+/// began. If it has risen, a kernel that the body launched may have had one of the errors that were lost meanwhile.
 template <class P>
 [[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue, std::uint32_t doubts) {
   for (;;) {
@@ -166,8 +167,8 @@ template <class P>
   }
 }
 
-/// The op takes the next place in its lane, and lets on what may follow it there and on other streams. The watcher may
-/// finish it from here on.
+/// The op takes the next place in its lane. Ops that may follow it there and on other streams can then go on. The
+/// watcher may finish the op from here on.
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, std::uint32_t doubts,
                                                   ReadyList<P>& ready) {
@@ -180,7 +181,7 @@ template <class P>
   for (Token<P>& t : tokens(op)) {
     StreamUses<P>& uses = t.variable->rare.load(std::memory_order_relaxed)->uses;
     t.exclusive() ? uses.wrote(use) : uses.read(use);
-    // What a body that threw has left is for nobody: who comes after it is to see its error first.
+    // The results of a body that threw are for no op: ops behind it must see its error first.
     if (!troubled) advance(t, kIssued, ready, nullptr, retired);
   }
   queue.ring[at % DeviceQueue<P>::kRing] = op;
@@ -193,7 +194,7 @@ template <class P>
   }
 }
 
-/// A stream op that began: its body issues its work. `op->skipped` is decided.
+/// Lets the body of a stream op that has begun issue its work. `op->skipped` is decided already.
 template <class P>
 void Core<P>::issue(Op* op, ReadyList<P>& ready) {
   Lane<P>& lane = *lanes_[op->lane];
@@ -223,12 +224,12 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
     }
     return place(op, queue, doubts, ready);
   }
-  destroy_closure(op);                                // and nobody is let on before its error can be seen
+  destroy_closure(op);                                // before any op behind it goes on, which must see its error
   const std::int16_t parts = op->is(kAsync) ? 2 : 1;  // there will be no device work, nor a Completion
   if (op->finish_pending.fetch_sub(parts, std::memory_order_acq_rel) == parts) finish(op, ready);
 }
 
-/// The same for an op that has nothing special. False: nothing was done, and issue() is to do it.
+/// The same for an op on the common path. Returns false if it did nothing, and issue() is to do it.
 template <class P>
 bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
   DeviceQueue<P>& queue = *lane.queue;

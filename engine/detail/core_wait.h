@@ -1,4 +1,4 @@
-// Core<P>, waiting: for variables, tickets and borrows; deadlocks found.
+// Core<P>, waiting for variables, tickets and borrows, and finding deadlocks.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void Core<P>::deadlock(const std::string& what) {
   throw Error(std::move(root));
 }
 
-/// The instant that a time limit of now on ends at; never past what the clock can hold.
+/// The time at which a limit that begins now ends; never later than the clock can hold.
 template <class P>
 std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
   const std::int64_t now = P::now();
@@ -29,10 +29,10 @@ std::int64_t Core<P>::deadline_of(std::chrono::nanoseconds limit) {
              : now + std::max<std::int64_t>(limit.count(), 0);
 }
 
-/// Whether some thread runs an op or is in the middle of a push. What a look must not miss is announced before it is
-/// done and withdrawn after (Activity, Slot::pushes), so that several looks with no progress() between them are proof:
-/// who sees what was done, or waits behind it in a chain, has seen the announcement too. `held`: Borrows of threads
-/// that are blocked.
+/// True if some thread runs an op or is in the middle of a push. Everything that a look must not miss is announced
+/// before it is done, and withdrawn after (Activity, Slot::pushes): a thread that sees what was done, or waits behind
+/// it in a chain, has seen the announcement too. So several looks with no progress() between them are proof. `held`:
+/// the Borrows of blocked threads.
 template <class P>
 bool Core<P>::any_thread_moves(bool queues, std::int64_t& held) {
   for (const bool fenced : {false, true}) {
@@ -50,15 +50,15 @@ bool Core<P>::any_thread_moves(bool queues, std::int64_t& held) {
   return false;
 }
 
-/// Whether some op is ready or running: the caps ask, and may miss a push that has just begun.
+/// True if some op is ready or running. For the caps; it may miss a push that has just begun.
 template <class P>
 bool Core<P>::anything_moves() {
   std::int64_t held = 0;
   return any_thread_moves(true, held) || devices_move();
 }
 
-/// No thread, device or Completion moves, and what is queued finds no thread. The Completion of an op whose body is
-/// blocked cannot end that op.
+/// True if no thread, device or Completion moves, and no thread can be had for what is queued. The Completion of an op
+/// whose body is blocked does not count, because it cannot end that op.
 template <class P>
 bool Core<P>::all_stand() {
   std::int64_t held = 0;
@@ -85,7 +85,7 @@ std::uint64_t Core<P>::progress() const {
   return sum;
 }
 
-/// Says what a thread is blocked for, while it is.
+/// While it lives, it says what its thread waits for.
 template <class P>
 class Core<P>::Announced {
  public:
@@ -107,8 +107,9 @@ class Core<P>::Announced {
   const std::uint64_t waits_for_, waits_in_;  ///< in serial mode a wait may run an op that waits
 };
 
-/// While a thread is blocked: room for a substitute. Inside an op in its lane, of whatever engine that is. A thread of
-/// oneTBB may run a task of any op's body, which that op waits for: it leaves room in every lane.
+/// Makes room for a substitute while a thread is blocked: inside an op, in the lane of that op, whichever engine it
+/// belongs to. A thread of oneTBB may run a task of any op's body, for which that op waits; so it makes room in every
+/// lane.
 template <class P>
 class Core<P>::Room {
  public:
@@ -131,7 +132,7 @@ class Core<P>::Room {
       if (everywhere_)
         for (auto& lane : core.lanes_) lane->blocked.fetch_add(1, std::memory_order_relaxed);
     }
-    // A pusher sees the substitute's place, or the look that follows (rescue) its op.
+    // Either a pusher sees the room for the substitute, or the look that follows (rescue) sees the pusher's op.
     if (lane_ || everywhere_) P::heavy_fence();
   }
   ~Room() {
@@ -151,7 +152,7 @@ class Core<P>::Room {
   Elsewhere elsewhere_;
 };
 
-/// The thread of one of this engine's ops is blocked in another engine.
+/// Notes that the thread of one of this engine's ops is blocked in another engine.
 template <class P>
 void Core<P>::stand_elsewhere(Elsewhere& wait) {
   wait.inside = id_seen(wait.operation);
@@ -176,7 +177,7 @@ void Core<P>::go_on(Elsewhere& wait) {
   if (wait.next) wait.next->before = wait.before;
 }
 
-/// Most waits are over sooner than a thread can be put to sleep and woken: looks for so long.
+/// Looks for a while, because most waits are over sooner than a thread can be put to sleep and woken.
 template <class P>
 template <class Over>
 bool Core<P>::soon(Over&& over) {
@@ -188,8 +189,8 @@ bool Core<P>::soon(Over&& over) {
 }
 
 /// Blocks until the wait is told. Inside an op the lane gets a substitute meanwhile, and a wait that can never end
-/// throws. `target`: the id of what it waits for, for those who look. `holds`: it has a Borrow when it is told, and
-/// must not run an op that waits for the Borrow's end.
+/// throws. `target`: the id of what it waits for. `holds`: the thread has a Borrow when the wait is told, and so must
+/// not run an op that waits for the Borrow's end.
 template <class P>
 auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds limit, const char* what, bool holds,
                     const Node* node) -> Blocked {
@@ -207,7 +208,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   if (told()) return Blocked::done;
   if (bounded && !options_.serial && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
 
-  // Many threads may stand here, each with a batch.
+  // Many threads may be blocked here, so each gives its batch of credits back.
   return_credits(slot, std::exchange(slot.credits, 0), true);
   const Announced announced(slot, target, inside ? id_seen(thread_state().operation) : 0);
   const Room room(*this, target);
@@ -230,7 +231,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
       rescue(may_help, told);  // the substitute; and threads that could not be started before
     }
     if (told()) break;
-    // There may be many that wait: each wakes less and less often.
+    // Many threads may wait, so each wakes less and less often.
     std::int64_t slice = tick();
     if (!options_.serial && !starts_fail()) slice <<= std::min(rounds++, 6);
     if (bounded) {
@@ -242,7 +243,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
       slice = std::min(slice, left);
     }
     if (where.queue && where.queue->finished.load(std::memory_order_acquire) < where.at) {
-      // The device wakes this thread by itself; the watcher, awake as well, tells it a moment later.
+      // The device wakes this thread directly. The watcher, which is awake as well, tells the wait a moment later.
       where.queue->stream->await(where.at,
                                  std::min(std::chrono::nanoseconds(slice), std::chrono::nanoseconds(P::kTick)));
       if (where.queue->stream->reached() >= where.at) {
@@ -256,7 +257,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     look_for_circles();
     given_up = wait.state.load(std::memory_order_acquire) == Wait::left;
     if (given_up) break;
-    // No thread can be had for what it waits for, and no op may run on this one's stack.
+    // There is no thread for what this wait needs, and no op may run on this thread's stack.
     const bool fails = starts_fail();
     const std::uint64_t now = fails ? progress() : 0;
     starved = fails && (starved == 0 || now == seen) && all_stand() ? starved + 1 : 0;
@@ -271,7 +272,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   return result;
 }
 
-/// Where the op that a thread waits for, or the last write of the variable, was issued; none if on no device.
+/// Where the op that a thread waits for was issued, or the last write of the variable; nothing if on no device.
 template <class P>
 auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
   OnDevice found;
@@ -288,7 +289,7 @@ auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
       op.phase.load(std::memory_order_acquire) != Phase::issued)
     return found;
   found.queue = lanes_[op.lane]->queue.get();
-  // Of its place the op keeps the low bits.
+  // The op keeps only the low bits of its place.
   const std::uint64_t finished = found.queue->finished.load(std::memory_order_relaxed);
   found.at = finished + static_cast<std::uint16_t>(op.start_pending.load(std::memory_order_relaxed) -
                                                    static_cast<std::int64_t>(finished));
@@ -322,7 +323,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
       deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
                "' alone");
   }
-  // Most waits are over soon: then nothing has to be told to anybody.
+  // Most waits are over soon, and then no other thread has to be told anything.
   if (!options_.log_order && !options_.serial) {
     flush(my_slot());
     if (Lane<P>* const lane = lane_to_help(help)) this->help(*lane, false, false, idle);
@@ -338,7 +339,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   return true;
 }
 
-/// Links an internal op; whatever that makes ready goes its way.
+/// Links an internal op, and hands on the ops that this makes ready.
 template <class P>
 void Core<P>::push_internal(Op* op) {
   Slot<P>& slot = my_slot();
@@ -364,7 +365,7 @@ bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::ch
   return true;
 }
 
-/// Blocks until the op is over, however it ended. False when the time was over first.
+/// Blocks until the op is over, in whichever way it ended. Returns false when the time was over first.
 template <class P>
 bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
                            Lane<P>* helped) {

@@ -1,6 +1,6 @@
-// Core<P>, watchers: one for each provider learns how far its streams are, and finishes ops in the order of their
-// lanes. It hands over and runs no body; what it does run is the end of closures (Engine::push says so). Where nothing
-// is in flight it asks nothing, parks, and leaves after a while.
+// Core<P>, watchers. The one watcher of each provider learns how far the streams are, and finishes ops in the order of
+// their lanes. It hands ops over and runs no body, but it destroys closures (docs/devices.md). If nothing is in flight
+// it asks nothing, parks, and leaves after a while.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace sluice::detail {
 
-/// After a point was recorded. A watcher that parks or leaves says so, then looks once more (Core::watch).
+/// Called after a point was recorded. A watcher that parks or leaves says so, then looks once more (Core::watch).
 template <class P>
 void Core<P>::wake_watch(const DeviceQueue<P>& queue) {
   P::light_fence();
@@ -40,14 +40,14 @@ void Core<P>::start_watch(Watch<P>& watch) {
     });
     watch.failed_starts.store(0, std::memory_order_relaxed);
   } catch (...) {
-    // No memory or no thread for it: whoever waits tries again (tend_watches).
+    // There is no memory or no thread for it. A thread that waits tries again (tend_watches).
     watch.failed_starts.fetch_add(1, std::memory_order_relaxed);
     watch.state.store(Watch<P>::absent, std::memory_order_seq_cst);
   }
 }
 
-/// For threads that wait: points for what is issued, and watchers that could not be started before. Where that fails
-/// time and again this thread does the watcher's work.
+/// For threads that wait: records points for what is issued, and starts watchers that could not be started before. If
+/// that fails again and again this thread does the watcher's work.
 template <class P>
 void Core<P>::tend_watches() {
   if (watches_.empty()) return;
@@ -66,7 +66,7 @@ bool Core<P>::pending(const Watch<P>& watch) {
   return false;
 }
 
-/// The watcher's thread. While it is parked nothing of the engine is its own, so that the engine may end.
+/// The watcher's thread. While it is parked it holds nothing of the engine, so that the engine may end.
 template <class P>
 void Core<P>::run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> watch) {
   for (;;) {
@@ -91,7 +91,7 @@ void Core<P>::run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> wa
   }
 }
 
-/// Until nothing that has a point is in flight.
+/// Looks until nothing that has a point is in flight.
 template <class P>
 void Core<P>::watch(Watch<P>& watch) {
   for (;;) {
@@ -102,8 +102,8 @@ void Core<P>::watch(Watch<P>& watch) {
   }
 }
 
-/// One look at all streams. First how far they are, then what went wrong, then the ends of ops: an error is counted
-/// before its op's point is reached.
+/// One look at all streams. It reads first how far they are, then the errors, and then finishes ops: an error is
+/// counted before its op's point is reached.
 template <class P>
 void Core<P>::confirm_all(Watch<P>& watch) {
   std::lock_guard lock(watch.mutex);
@@ -126,8 +126,8 @@ void Core<P>::confirm_all(Watch<P>& watch) {
   for (DeviceQueue<P>* queue : watch.queues) confirm(watch, *queue);
 }
 
-/// The lane's own thread deals with what its device is over with already: on a quick device no other thread needs to
-/// see these ops. False where something is left for the watcher.
+/// The lane's own thread finishes the ops that its device is over with already, so on a quick device no other thread
+/// needs to see them. Returns false if something is left for the watcher.
 template <class P>
 bool Core<P>::confirm_own(DeviceQueue<P>& queue) {
   const std::uint64_t reached = queue.stream->reached();
@@ -165,8 +165,8 @@ void Core<P>::read_errors(Watch<P>& watch) {
 }
 
 /// Errors that were read are settled when no op is in flight any more that could have been issued without knowing of
-/// them: first those end that were in flight when they were read, the failed ones among them, and so set their poison;
-/// then those that were issued until then. What is issued later sees the poison itself.
+/// them. First the ops end that were in flight when the errors were read; the failed ones are among them and set their
+/// poison. Then the ops end that were issued until then. Ops that are issued later see the poison themselves.
 template <class P>
 void Core<P>::settle_errors(Watch<P>& watch) {
   std::uint64_t read = 0;
@@ -199,8 +199,8 @@ std::uint64_t Core<P>::settled_errors(Device device) const {
   return 0;
 }
 
-/// The device had more errors than it could keep: each op that it has not confirmed may be one of those, and so may
-/// those whose bodies are not over yet (lock_place).
+/// Called when the device had more errors than it could keep. Each op that it has not confirmed may have had one of
+/// those, and so may ops whose bodies are not over yet (lock_place).
 template <class P>
 void Core<P>::suspect(Watch<P>& watch, int device) {
   for (DeviceQueue<P>* queue : watch.queues) {
@@ -211,7 +211,8 @@ void Core<P>::suspect(Watch<P>& watch, int device) {
   }
 }
 
-/// The device will not answer any more: all that it has not confirmed fails with one root, and what comes later too.
+/// Called when the device will not answer any more: all ops that it has not confirmed fail with one root, and so do
+/// later ones.
 template <class P>
 void Core<P>::lose(Watch<P>& watch, int device, const std::string& why) {
   watch.devices[static_cast<std::size_t>(device)].lost = true;
@@ -249,7 +250,7 @@ void Core<P>::lose(Watch<P>& watch, int device, const std::string& why) {
   }
 }
 
-/// Finishes what the lane's stream is over with.
+/// Finishes the ops that the lane's stream is over with.
 template <class P>
 void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
   std::uint64_t at = queue.finished.load(std::memory_order_relaxed);
@@ -292,7 +293,7 @@ std::exception_ptr Core<P>::late_error(Watch<P>& watch, DeviceQueue<P>& queue, R
   const DeviceOp id =
       device_op(run->is(kCaptured) ? static_cast<const Operation*>(static_cast<const Captured*>(run)->info)
                                    : static_cast<const Op*>(run));
-  std::exception_ptr what;  // of the first report
+  std::exception_ptr what;  // the error of the first report
   for (const LateError& late : watch.late) {
     if (what || !(late.op == id)) continue;
     wrote_nothing = late.wrote_nothing;
@@ -309,7 +310,7 @@ std::exception_ptr Core<P>::late_error(Watch<P>& watch, DeviceQueue<P>& queue, R
   return nullptr;
 }
 
-/// The device is over with an op, and so nothing of it is in use any more.
+/// Called when the device is over with an op, so that nothing of the op is in use any more.
 template <class P>
 void Core<P>::device_done(Op* op, std::exception_ptr error, bool wrote_nothing, Slot<P>& slot, ReadyList<P>& ready) {
   destroy_closure(op);
@@ -319,14 +320,14 @@ void Core<P>::device_done(Op* op, std::exception_ptr error, bool wrote_nothing, 
     if (wrote_nothing) op->wrote_nothing = true;
   }
   if (op->is(kHasRare) && rare(op).traced) rare(op).ended_at = P::now();
-  // Most often all that it waited for is over already.
+  // Most often everything that the op waited for is over already.
   if (op->finish_pending.load(std::memory_order_acquire) != 1 &&
       op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1)
     return;
   finish_issued(op, slot, ready);
 }
 
-/// A stream op is over for the host too. The common one is as clean as a host op.
+/// Finishes a stream op for the host. A common one takes the same short path as a host op.
 template <class P>
 void Core<P>::finish_issued(Op* op, Slot<P>& slot, ReadyList<P>& ready) {
   if (op->troubled || op->skipped || (op->path & (kAsync | kHasRare | kManyTokens))) return finish(op, ready);
@@ -335,7 +336,7 @@ void Core<P>::finish_issued(Op* op, Slot<P>& slot, ReadyList<P>& ready) {
   finish_clean(op, slot, ready);
 }
 
-/// Ops of other kinds of devices that were held back for this lane.
+/// Lets ops of other kinds of devices go on that were held back for this lane.
 template <class P>
 void Core<P>::release_held(DeviceQueue<P>& queue) {
   Op* free = nullptr;

@@ -1,5 +1,5 @@
-// A stream lane's side of the protocol: what it has issued, which points are recorded, and what its device is known to
-// be done with. One number each, an op's place in the lane.
+// A stream lane's side of the protocol: what it has issued, which points are recorded, and what its device has
+// confirmed. Each is one number, an op's place in the lane.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace sluice::detail {
 template <class P>
 struct Watch;
 
-/// issued >= pointed >= what the stream says is reached, and issued >= finished. The lane's thread issues (and a
-/// substitute beside it: hence the lock), anybody may record a point; the provider's one watcher finishes, or the
-/// lane's own thread where the device is over with ops already as it records a point.
+/// Always issued >= pointed >= what the stream has reached, and issued >= finished. The lane's thread issues, and
+/// perhaps a substitute beside it, hence the lock. Any thread may record a point. The provider's one watcher finishes
+/// ops, or the lane's own thread does, if the device is over with ops when it records a point.
 template <class P>
 struct DeviceQueue {
   template <class T>
@@ -48,28 +48,28 @@ struct DeviceQueue {
   Watch<P>* watch = nullptr;
   const int device;
   const std::unique_ptr<Stream> stream;
-  const std::uint64_t most;  ///< unconfirmed ops
+  const std::uint64_t most;  ///< how many ops may be unconfirmed
 
-  // Written by who issues.
+  // Written by the thread that issues.
   alignas(64) Atomic<bool> locked{false};
   Atomic<std::uint64_t> issued{0};   ///< changed under the lock
-  Atomic<std::uint64_t> pointed{0};  ///< up to there a point is recorded; changed under the lock
+  Atomic<std::uint64_t> pointed{0};  ///< the place up to which points are recorded; changed under the lock
   std::array<Plain<Runnable<P>*>, kRing> ring{};
-  std::unique_ptr<Atomic<std::uint64_t>[]> waited;  ///< for each lane: up to where this stream waits for it already
-  Plain<OpRecord<P>*> held = nullptr;  ///< ops of other lanes that wait for this one without a device; under the lock
-  Atomic<std::uint64_t> points{0}, waits{0}, covered{0};  ///< counts (Engine::lane_stats); the first under the lock
+  std::unique_ptr<Atomic<std::uint64_t>[]> waited;  ///< for each lane: the place up to which this stream waits for it
+  Plain<OpRecord<P>*> held = nullptr;  ///< ops of other lanes that are held back for this one; under the lock
+  Atomic<std::uint64_t> points{0}, waits{0}, covered{0};  ///< for Engine::lane_stats; the first is under the lock
 
-  // Written by who finishes, under the watch's mutex.
-  alignas(64) Atomic<std::uint64_t> finished{0};  ///< the host has dealt with the end of these
+  // Written by the thread that finishes, under the watch's mutex.
+  alignas(64) Atomic<std::uint64_t> finished{0};  ///< the place up to which ops are finished on the host
   Atomic<bool> lost{false};
-  Atomic<std::uint32_t> doubts{0};    ///< times that errors of its device were lost; changed under the lock too
-  Atomic<std::uint64_t> suspects{0};  ///< up to there ops may have had one of those; changed under the lock
-  std::uint64_t reached = 0;          ///< as of this look
+  Atomic<std::uint32_t> doubts{0};    ///< how often errors of its device were lost; changed under the lock too
+  Atomic<std::uint64_t> suspects{0};  ///< the place up to which ops may have had one of those; changed under the lock
+  std::uint64_t reached = 0;          ///< as read in the present look
   std::uint64_t settles_at = 0;       ///< Watch::settling waits for the op at this place
-  ErrorRef root;                      ///< of a lost device; written before `lost`
+  ErrorRef root;                      ///< the root of a lost device; written before `lost`
 };
 
-/// What watches the streams of one provider: a thread that is there while something is in flight, and a little longer.
+/// The watcher of one provider's streams: a thread that is there while something is in flight, and a little longer.
 template <class P>
 struct Watch {
   enum : std::uint32_t { absent, active, parked, waking, ended };
@@ -79,21 +79,21 @@ struct Watch {
   typename P::template Atomic<std::uint32_t> state{absent};
   typename P::template Atomic<std::int32_t> failed_starts{0};  ///< in a row
   typename P::Parker parker;
-  std::shared_ptr<CoreBase> woken_for;  ///< while it wakes: its core
-  typename P::Mutex mutex;              ///< of who finishes ops, and of what follows
+  std::shared_ptr<CoreBase> woken_for;  ///< its core, while it wakes
+  typename P::Mutex mutex;              ///< held by the thread that finishes ops; guards what follows
   std::vector<DeviceQueue<P>*> queues;
   struct Device {
-    std::uint64_t errors = 0;  ///< that were read
+    std::uint64_t errors = 0;  ///< how many of its errors were read
     typename P::template Atomic<std::uint64_t> settled{0};
     bool lost = false;
   };
   std::vector<Device> devices;
-  std::vector<LateError> late;  ///< of ops that are yet to be finished
-  std::uint64_t settled = 0;    ///< errors of all devices that are dealt with (Core::settle_errors)
-  std::uint64_t settling = 0;   ///< and those that are to be
+  std::vector<LateError> late;  ///< errors of ops that are not finished yet
+  std::uint64_t settled = 0;    ///< how many errors of all devices are settled (Core::settle_errors)
+  std::uint64_t settling = 0;   ///< and how many are being settled
   bool settling_twice = false;
-  std::uint64_t seen = 0;  ///< finished in all its queues, when that last changed
-  std::int64_t since = 0;  ///< and when that was
+  std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when that last changed
+  std::int64_t since = 0;  ///< the time of that change
 };
 
 }  // namespace sluice::detail

@@ -1,4 +1,4 @@
-// What is in flight in an engine, copied out: a still picture to read reasons from.
+// A copy of what is in flight in an engine: a picture from which explain and the watchdog read reasons.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace sluice::detail {
 
-/// One access of an op. Tokens are known by their addresses, which say who stands behind whom.
+/// One access of an op. Tokens are identified by their addresses, which tell the order in a chain.
 struct LookedAccess {
   const void* variable;
   const void* token;
   const void* next;  ///< the token behind it; null: none yet
   std::uint32_t op;  ///< place in Look::ops
   AccessMode mode;
-  bool may_issue;  ///< all that a stream op needs to be issued has happened
+  bool may_issue;  ///< everything that a stream op needs to be issued has happened
   bool has_turn;   ///< everything before it is complete
 };
 
@@ -32,11 +32,11 @@ struct LookedOp {
   OpKind kind;
   std::uint16_t lane;
   bool running;                 ///< begun
-  bool returned;                ///< the body is over; a Completion or the device is not
+  bool returned;                ///< the body has returned; the Completion or the device is still awaited
   bool on_stream;               ///< its lane is a stream
-  std::uint32_t first, count;   ///< its accesses in Look::accesses; those that are done are left out
+  std::uint32_t first, count;   ///< its accesses in Look::accesses, without those that are done
   std::int32_t borrower = -1;   ///< number of the thread that took the Borrow; -1: not known
-  std::int64_t still_for = -1;  ///< ns since it was first seen as it is now; -1: nobody watches
+  std::int64_t still_for = -1;  ///< ns since it was first seen in its present state; -1: there is no watchdog
 };
 
 /// A thread that is blocked.
@@ -44,7 +44,7 @@ struct LookedWait {
   std::uint64_t target;                   ///< id of the op, or of the wait's own record
   std::uint64_t inside;                   ///< id of the op in whose body that is; 0: outside of ops
   std::shared_ptr<CoreBase> elsewhere{};  ///< the engine that `target` belongs to, where that is another
-  std::string says{};                     ///< and what it is doing there
+  std::string says{};                     ///< and what the thread is doing there
 };
 
 struct LookedLane {
@@ -64,7 +64,7 @@ struct Look {
 /// "frame", or "variable 17" where it has no name.
 std::string name_of(const VariableBase& variable);
 
-/// Reads reasons from a picture, in sentences.
+/// Reads reasons from a picture, and tells them in sentences.
 class Story {
  public:
   explicit Story(const Look& look);
@@ -73,13 +73,14 @@ class Story {
   int find(std::uint64_t id) const;
   /// "'save' (main.cc:44, reads frame) waits for frame behind ..., which ...": down to the root cause.
   std::string of_op(int op);
-  /// The same as a sentence, and how many threads outside of ops wait for it. The next time it refers back to this.
+  /// The same as a sentence, with how many threads outside of ops wait for it. If it is told once more it refers to the
+  /// first time.
   std::string tell(int op);
   /// These ops, each behind what it waits for, if that is one of them.
   std::vector<int> in_order(const std::vector<int>& ops);
-  /// Who has the variable and why, and who stands behind it; empty where nobody uses it.
+  /// Which op has the variable and why, and which ops stand behind it. Empty where no op uses the variable.
   std::string of_variable(const void* variable);
-  /// The last op on the way from `op` to what all of it waits for: `op` itself where nothing else holds it up.
+  /// The last op on the way from `op` to what all of it waits for; `op` itself if no other op delays it.
   int root(int op);
   /// Its wait in another engine; null if there is none.
   const LookedWait* elsewhere(int op) const;

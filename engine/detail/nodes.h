@@ -1,5 +1,5 @@
 // Where variables lie: side by side, a cache line each, and many of them in huge pages. malloc would put them up to
-// three lines apart, and a program with many of them would wait for page tables too.
+// three lines apart, and a program with many variables would wait for page tables too.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #include "sluice/engine/detail/record.h"
 #include "sluice/engine/detail/sanitizers.h"
 
-#ifdef SLUICE_ASAN  // or who uses a variable after its end would not be seen
+#ifdef SLUICE_ASAN  // so that a use of a variable after its end is found
 #include <sanitizer/asan_interface.h>
 #define SLUICE_IN_USE(place, size) ASAN_UNPOISON_MEMORY_REGION(place, size)
 #define SLUICE_NOT_IN_USE(place, size) ASAN_POISON_MEMORY_REGION(place, size)
@@ -27,7 +27,8 @@
 
 namespace sluice::detail {
 
-/// Thread-safe. Gives no memory back before it ends: what the most variables at a time needed.
+/// Thread-safe. Gives no memory back before it is destroyed: it keeps what the largest number of variables at a time
+/// needed.
 template <class P>
 class Nodes {
  public:
@@ -68,8 +69,8 @@ class Nodes {
     return node;
   }
 
-  /// May end the engine that this is a part of: its last variable went. In a child `forked` off while others used it
-  /// the memory stays, because one of them may have had the lock.
+  /// May destroy the engine that this is a part of, if its last variable goes. In a forked child where other threads
+  /// used it at the fork (`forked`) the memory stays, because one of them may have had the lock.
   void end(Node* node, bool forked) noexcept {
     const std::shared_ptr<CoreBase> keep = std::move(node->keep);
     VariableRare<P>* const rare = node->rare.load(std::memory_order_acquire);
@@ -99,7 +100,7 @@ class Nodes {
     std::size_t size() const { return count * sizeof(Node); }
     std::align_val_t alignment() const { return std::align_val_t{count < kMany ? alignof(Node) : kHugePage}; }
   };
-  /// Twice as large as the last, until that is a huge page: then it asks the system for one.
+  /// Each slab is twice as large as the last, up to a huge page, for which it asks the system.
   void add_slab() {
     Slab slab{nullptr, slabs_.empty() ? kFew : std::min(kMany, std::size_t{2} * slabs_.back().count), 0};
     slabs_.reserve(slabs_.size() + 1);

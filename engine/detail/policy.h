@@ -1,5 +1,5 @@
-// SystemPolicy: where the protocol gets its atomics, parking, clock, queues and threads from in the product. The
-// explorer has another (explore.h); the protocol code is the same lines for both.
+// SystemPolicy: gives the protocol its atomics, parking, clock, queues and threads in the product. The explorer has
+// another policy (explore.h). The protocol is the same code for both.
 #pragma once
 
 #include <algorithm>
@@ -31,12 +31,12 @@ struct QueueTraits : moodycamel::ConcurrentQueueDefaultTraits {
 struct SystemPolicy {
   template <class T>
   using Atomic = std::atomic<T>;
-  /// What the protocol publishes by its atomics, and is none itself. The explorer checks that it is: its Plain is a
-  /// class.
+  /// The type of a field that is not atomic itself and that the protocol publishes by its atomics. The explorer checks
+  /// that it does: there Plain is a class.
   template <class T>
   using Plain = T;
-  /// That each use of a variable's handle happens before its last handle goes: the count of handles (variable.h) sees
-  /// to it, of which the explorer knows only this.
+  /// Says that each use of a variable's handle happens before its last handle is destroyed. In the product the count of
+  /// handles (variable.h) ensures it; the explorer has only this.
   struct HandleOrder {
     void used() {}
     void gone() {}
@@ -44,22 +44,22 @@ struct SystemPolicy {
   using Mutex = std::mutex;
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-  /// Of two threads that each announce something and then look for what the other announced, one sees the other if
-  /// there is a fence between: a light one, free, in the thread that does it for each op, and a heavy one, which costs
-  /// a microsecond, in the other. (membarrier(2); see P1202 "Asymmetric fences". Where the kernel has none, light ones
-  /// are full ones.)
+  /// If two threads each announce something and then look for what the other announced, one of them sees the other, if
+  /// each executes a fence between. The thread that does it for each op has a light fence, which is free; the other has
+  /// a heavy one, which costs a microsecond. (membarrier(2); see P1202 "Asymmetric fences". Where the kernel has no
+  /// membarrier, light fences are full ones.)
   static void light_fence() {
     if (asymmetric.load(std::memory_order_relaxed)) return std::atomic_signal_fence(std::memory_order_seq_cst);
     fence();
   }
   static void heavy_fence();
-  /// Before the first fence of an engine.
+  /// Called before the first fence of an engine.
   static void prepare_fences();
   static inline std::atomic<bool> asymmetric{false};
 
-  /// A ready queue, from many threads to many. Each producer has a ring; what finds no room there, and what comes
-  /// without a producer, goes to a common queue. What one producer puts in comes out about in that order. enqueue
-  /// returns false where there was no memory.
+  /// A ready queue, from many threads to many. Each producer has a ring. Items that find no room there, or have no
+  /// producer, go to a common queue. The items of one producer come out in about the order in which it put them in.
+  /// enqueue returns false where there was no memory.
   template <class T>
   class Queue {
    public:
@@ -67,7 +67,7 @@ struct SystemPolicy {
     class Producer {
      public:
       explicit Producer(Queue& queue) {
-        if (queue.rings_made_.load(std::memory_order_relaxed) >= kRings) return;  // one of the crowd
+        if (queue.rings_made_.load(std::memory_order_relaxed) >= kRings) return;  // it is one of the crowd
         token_.emplace(queue.queue_);
         if (!token_->valid()) throw std::bad_alloc();
         const std::size_t place = queue.rings_made_.fetch_add(1, std::memory_order_relaxed);
@@ -86,7 +86,8 @@ struct SystemPolicy {
       std::uint32_t beside_ = 0;  ///< how many went to the common queue since the ring was full
     };
     bool enqueue(Producer& producer, T item) {
-      // While the common queue has some of this producer's they come first, so the ring waits until that is empty.
+      // While the common queue has items of this producer these come first, so the ring is not used until that queue is
+      // empty.
       if (producer.ring_ && (producer.beside_ == 0 || (producer.beside_ % 64 == 0 && queue_.size_approx() == 0))) {
         producer.beside_ = 0;
         if (producer.ring_->put(item)) return true;
@@ -101,8 +102,8 @@ struct SystemPolicy {
     }
     bool enqueue_bulk(const T* items, std::size_t count) { return queue_.enqueue_bulk(items, count); }
     bool try_dequeue(T& item) { return try_dequeue_bulk(&item, 1) == 1; }
-    /// Up to `most`, and no more than one of `share` that are there, but one if there is one. `turn`: where to look
-    /// first.
+    /// Takes up to `most` items, and at most one of `share` that are there, but one if there is any. `turn`: where to
+    /// look first.
     std::size_t try_dequeue_bulk(T* items, std::size_t most, std::size_t share = 1, std::size_t turn = 0) {
       const std::size_t rings = rings_end_.load(std::memory_order_acquire);
       for (std::size_t i = 0; i <= rings; ++i) {
@@ -128,7 +129,7 @@ struct SystemPolicy {
 
    private:
     static constexpr std::size_t kRings = 64;
-    /// Who takes out goes through all producers: the threads that found no place for a ring are one.
+    /// A consumer looks at all producers, so the threads that found no room for a ring share one.
     bool enqueue_of_crowd(const T* items, std::size_t count) {
       std::lock_guard lock(crowd_mutex_);
       try {
@@ -148,19 +149,20 @@ struct SystemPolicy {
   };
 
   static constexpr std::uint32_t kSlabOps = 256, kMaxSlabs = 1u << 14;  ///< op records come in slabs
-  static constexpr std::uint64_t kDeviceRing = 1024, kPointBatch = 64;  ///< ops of a stream lane: in flight; to a point
-  static constexpr bool kWatchStays = true;                             ///< a watcher parks before it leaves
-  static constexpr int kWaitSpins = 400;                                ///< polls of a waiter before it parks
-  static constexpr int kWaitYields = 150;                               ///< after those, which give way to others
-  static constexpr int kCapSpins = 20;                                  ///< the same at a cap
-  static constexpr int kDrainSpins = 300;                               ///< pauses of a drainer before it leaves
-  static constexpr int kStartPauses = 20;                               ///< of who would start one more drainer
-  static constexpr int kGatherPauses = 60;               ///< of a drainer in step with the pushers, at a time
-  static constexpr int kGathered = 256;                  ///< ops in flight after which it goes on
-  static constexpr int kGatheredAtOnce = 4;              ///< and fewer in that time are none
+  static constexpr std::uint64_t kDeviceRing = 1024,
+                                 kPointBatch = 64;  ///< for stream lanes: ops in flight; ops to a point
+  static constexpr bool kWatchStays = true;         ///< a watcher parks before it leaves
+  static constexpr int kWaitSpins = 400;            ///< polls of a waiter before it parks
+  static constexpr int kWaitYields = 150;           ///< polls after those, which yield the core
+  static constexpr int kCapSpins = 20;              ///< the same at a cap
+  static constexpr int kDrainSpins = 300;           ///< pauses of a drainer before it leaves
+  static constexpr int kStartPauses = 20;           ///< pauses before one more drainer is started
+  static constexpr int kGatherPauses = 60;          ///< pauses at a time of a drainer that is in step with the pushers
+  static constexpr int kGathered = 256;             ///< ops in flight after which it goes on
+  static constexpr int kGatheredAtOnce = 4;         ///< fewer new ops in that time count as none
   static constexpr std::chrono::milliseconds kTick{20};  ///< how often a blocked waiter looks for a deadlock
 
-  /// Where one thread waits to be told. A signal is kept until the wait; the wait may return early.
+  /// One thread waits here until it is signalled. A signal is kept until the wait. The wait may return early.
   class Parker {
    public:
     void signal() {
@@ -192,10 +194,10 @@ struct SystemPolicy {
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
     void start(std::function<void()> drainer);
-    /// For run_inside; null where these are plain threads, and loops run alone.
+    /// For run_inside. Null where the workers are plain threads; then loops run on one thread.
     void* arena() const { return pool_.get(); }
-    /// Calls body(data) on the calling thread as one more of that arena's. False where another such guest is there: it
-    /// was not called.
+    /// Calls body(data) on the calling thread, as one more thread of that arena. Returns false, and does not call it,
+    /// if there is another such guest.
     static bool run_inside(void* arena, void (*body)(void*), void* data);
 
    private:
@@ -209,16 +211,18 @@ struct SystemPolicy {
     std::shared_ptr<Pool> pool_;
   };
 
-  /// A thread beside the lane's own, for the time that one of those is blocked in a wait.
+  /// Starts a thread beside the lane's own, for the time in which one of those is blocked in a wait.
   static void start_substitute(std::function<void()> drainer);
 
-  /// True on a thread of oneTBB's own, and on one that joined an arena: what it runs may be a task of some op's body.
+  /// True on a thread of oneTBB, and on one that joined an arena: what it runs may be a task of some op's body.
   static bool may_be_of_a_body();
 
-  /// Called before each start of a drainer or a substitute, and may throw: tests let starts fail. Null in the product.
+  /// Called before each start of a drainer or a substitute. It may throw: tests make starts fail by it. Null in the
+  /// product.
   static inline std::atomic<void (*)()> before_start{nullptr};
 
-  /// In a child: where oneTBB was in use before the fork, its threads are the parent's. Lanes get plain threads then.
+  /// Called in a forked child. If oneTBB was in use before the fork, its threads are the parent's, and lanes get plain
+  /// threads.
   static void forked();
   /// The same where oneTBB failed in the midst of its work, and cannot be asked again. Loops run alone then.
   static void tbb_failed();

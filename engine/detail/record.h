@@ -1,9 +1,9 @@
 // The protocol's data: tokens chained per variable, op records, variable nodes.
 //
 // Each access of an op is a token. A variable knows the last token (its tail); each token knows its successor. Rights
-// travel down the chain as bits that only ever get set, so every transition is one atomic read-modify-write on the
-// token's state word, and whoever makes a transition carries out exactly what follows from it. The idea is that of
-// Álvarez et al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
+// travel down the chain as bits that are only ever set. So every transition is one atomic read-modify-write of the
+// token's state word, and the thread that makes it does exactly what follows from it. The idea is that of Álvarez et
+// al., "Advanced synchronization techniques for task-based runtime systems" (PPoPP 2021).
 #pragma once
 
 #include <array>
@@ -19,8 +19,9 @@
 
 namespace sluice::detail {
 
-/// State bits of a token. Two strengths, because a stream op is *issued* before it is *complete*: `issued` rights let
-/// another stream op be issued (the device does the waiting), `complete` rights let the host touch the value.
+/// State bits of a token. Rights have two strengths, because a stream op is *issued* before it is *complete*. With an
+/// `issued` right another stream op can be issued (the device waits); with a `complete` right the host can touch the
+/// value.
 enum TokenState : std::uint32_t {
   kReadIssued = 1,     ///< all earlier writers are issued
   kWriteIssued = 2,    ///< everything earlier is issued
@@ -29,9 +30,9 @@ enum TokenState : std::uint32_t {
   kIssued = 16,        ///< this op is issued
   kNext = 32,          ///< `next` is set
   kDone = 64,          ///< this op is complete
-  kMarked = 128,       ///< comes with kReadComplete: the variable is marked (VariableNode::mark)
-  kLeavesMark = 256,   ///< comes with kDone of an exclusive token: it is marked from here on
-  kNextAlone = 512,    ///< comes with kNext: that one is exclusive
+  kMarked = 128,       ///< set together with kReadComplete: the variable is marked (VariableNode::mark)
+  kLeavesMark = 256,   ///< set together with kDone of an exclusive token: the variable is marked from here on
+  kNextAlone = 512,    ///< set together with kNext: the successor is exclusive
   kAllRights = kReadIssued | kWriteIssued | kReadComplete | kWriteComplete,
   kSettled = kAllRights | kNext,
   kFinished = kAllRights | kDone,
@@ -42,16 +43,16 @@ enum TokenState : std::uint32_t {
 constexpr std::uint32_t find_rights_passed(std::uint32_t s, bool exclusive) {
   static_assert(kIssued == kWriteIssued << 3 && kDone == kWriteComplete << 3);
   static_assert(kReadIssued == kWriteIssued >> 1 && kReadComplete == kWriteComplete >> 1);
-  const std::uint32_t over = s >> 3;  // issued, complete: where the rights to write are that come of it
+  const std::uint32_t over = s >> 3;  // moves kIssued and kDone to the bits of the write rights that follow from them
   const std::uint32_t write = s & over & (kWriteIssued | kWriteComplete);
-  // To read alone is nothing to an exclusive one: that comes with the right to write.
+  // An exclusive successor has no use for a right to read alone: it gets that together with the right to write.
   const bool alone = exclusive || (s & kNextAlone);
   const std::uint32_t read = alone ? write >> 1 : s & (kReadIssued | kReadComplete);
   const bool marked = (read & kReadComplete) && (s & (exclusive ? kLeavesMark : kMarked));
   if (!(s & kNext)) return 0;
   return write | read | (marked ? kMarked : std::uint32_t{0});
 }
-/// As found for each state: an op that ends asks four times.
+/// The rights passed for every state, computed beforehand, because the end of an op asks for them four times.
 inline constexpr auto kRightsPassed = [] {
   std::array<std::array<std::uint8_t, 2 * kNextAlone>, 2> found{};
   for (std::uint32_t s = 0; s < 2 * kNextAlone; ++s)
@@ -59,7 +60,7 @@ inline constexpr auto kRightsPassed = [] {
       found[exclusive][s] = static_cast<std::uint8_t>(find_rights_passed(s, exclusive));
   return found;
 }();
-/// All that it needs to know of the two, because others may retire them once the state has changed.
+/// Takes the state and `exclusive` instead of the token, which another thread may retire once its state has changed.
 inline std::uint32_t rights_passed(std::uint32_t s, bool exclusive) { return kRightsPassed[exclusive][s]; }
 
 template <class P>
@@ -72,7 +73,7 @@ struct Token {
   template <class T>
   using Plain = typename P::template Plain<T>;
   typename P::template Atomic<std::uint32_t> state{0};
-  Plain<std::uint16_t> position = 0;  ///< of its first mention in the push
+  Plain<std::uint16_t> position = 0;  ///< where the push first names the variable
   Plain<AccessMode> mode = AccessMode::read;
   Plain<bool> heal = false;  ///< Context::heal was called
   Plain<Token*> next = nullptr;
@@ -82,7 +83,7 @@ struct Token {
   bool exclusive() const { return mode != AccessMode::read; }
 };
 
-/// Where in its lane a stream op stands: what a variable remembers of its last uses.
+/// The lane of a stream op and its place there, in one number. A variable remembers its last uses in this form.
 struct StreamUse {
   static constexpr int kLaneShift = 48;
   static constexpr std::uint64_t make(std::uint16_t lane, std::uint64_t place) {
@@ -92,16 +93,16 @@ struct StreamUse {
   static constexpr std::uint64_t place(std::uint64_t use) { return use & ((std::uint64_t{1} << kLaneShift) - 1); }
 };
 
-/// A variable's last uses on streams, one cache line; 0: none. Who has the right to issue a write has them alone;
-/// readers of several lanes are issued at once and share them.
+/// A variable's last uses on streams, in one cache line; 0: none. The op that has the right to issue a write has them
+/// to itself. Readers on several lanes are issued at once and share them.
 template <class P>
 struct alignas(64) StreamUses {
   using Place = typename P::template Atomic<std::uint64_t>;
   static constexpr std::size_t kReads = 6;
-  static constexpr std::uint64_t kAnyLane = ~std::uint64_t{0};  ///< in the last read: lanes that found no place
+  static constexpr std::uint64_t kAnyLane = ~std::uint64_t{0};  ///< in the last place: reads of lanes that found none
 
   Place last_write{0};
-  Place reads[kReads + 1] = {};  ///< since the last write, one for each lane, from the first on
+  Place reads[kReads + 1] = {};  ///< the last read of each lane since the last write, without gaps
 
   void wrote(std::uint64_t use) {
     last_write.store(use, std::memory_order_relaxed);
@@ -115,7 +116,7 @@ struct alignas(64) StreamUses {
       std::uint64_t there = reads[i].load(std::memory_order_relaxed);
       if (there == 0 && reads[i].compare_exchange_strong(there, use, std::memory_order_relaxed)) return;
       if (StreamUse::lane(there) != StreamUse::lane(use)) continue;
-      // Of one lane a later op stands further behind.
+      // Within one lane a later op has a larger place.
       while (there < use && !reads[i].compare_exchange_weak(there, use, std::memory_order_relaxed)) {
       }
       return;
@@ -125,40 +126,41 @@ struct alignas(64) StreamUses {
   void clear() { wrote(0); }
 };
 
-/// What is unusual about a variable's value. Ops learn of it from the rights that they are given (kMarked), so that a
-/// worker does not touch the cache line that the pushers change.
+/// What is unusual about a variable's value. Ops learn of it from the rights that they get (kMarked), so a worker does
+/// not touch the cache line that the pushers change.
 enum class Mark : std::uint8_t {
   none,
-  empty,   ///< no error, but there never was a value: a failed write leaves it torn
-  intact,  ///< poisoned, the old value is whole
-  torn,    ///< poisoned, and no value
+  empty,   ///< no error, but there never was a value: a write that fails leaves the mark `torn`
+  intact,  ///< poisoned; the old value is whole
+  torn,    ///< poisoned; there is no good value
 };
 inline bool poisoned(Mark m) { return m >= Mark::intact; }
 
-/// What few variables have. Stays with the node's place for the next variable there (Nodes).
+/// The fields that few variables need. They stay with the node's place in memory, for the next variable there (Nodes).
 template <class P>
 struct VariableRare {
   StreamUses<P> uses;
-  ErrorRef error;  ///< under the core's error mutex
+  ErrorRef error;  ///< guarded by the core's error mutex
 };
 
-/// One cache line: an idle variable costs no more.
+/// A variable. It takes one cache line, and an idle variable has nothing else.
 template <class P>
 struct alignas(64) VariableNode : VariableBase {
-  typename P::template Atomic<Token<P>*> tail{nullptr};         ///< chain.h says what stands for idle
-  typename P::template Atomic<Mark> mark{Mark::none};           ///< changed by the op that has the variable alone
-  typename P::template Atomic<VariableRare<P>*> rare{nullptr};  ///< made once (Core::rare_of), the nodes' to delete
+  typename P::template Atomic<Token<P>*> tail{nullptr};         ///< chain.h says which values mean idle
+  typename P::template Atomic<Mark> mark{Mark::none};           ///< changed by the op that has the variable to itself
+  typename P::template Atomic<VariableRare<P>*> rare{nullptr};  ///< made once (Core::rare_of); Nodes deletes it
   std::shared_ptr<CoreBase> keep;                               ///< a handle may outlive its Engine
   [[no_unique_address]] typename P::HandleOrder handles;
 };
 
-/// OpRecord::word: generation (32 bits), references (16), state (16). All below the generation zero: a free record.
+/// OpRecord::word: generation (32 bits), references (16), state (16). If references and state are zero the record is
+/// free.
 enum RecordState : std::uint64_t {
   kLive = 1,
-  kRunning = 2,  ///< it began while there was a Core::Outsider; else OpRecordHead::phase alone says so
+  kRunning = 2,  ///< the op began while there was a Core::Outsider; without one only OpRecordHead::phase tells it
   kCancelled = 4,
   kWaited = 8,     ///< a ticket waiter is registered
-  kInternal = 16,  ///< not a pushed op: wait_all passes over it
+  kInternal = 16,  ///< not an op that a program pushed: wait_all ignores it
   kReserved = 32,  ///< taken by a pusher, not yet pushed
   kStateBits = 0xffff,
   kOneReference = 1u << 16,
@@ -172,7 +174,8 @@ struct Slot;
 template <class P>
 struct RareParts;
 
-/// A thread that waits, and what it is told. Shared with the op, because a waiter with a time limit may leave first.
+/// A waiting thread, and the answer that it gets. Shared with the op, because a waiter with a time limit may leave
+/// first.
 template <class P>
 struct WaitState {
   enum : std::uint32_t { waiting, done, left };
@@ -180,15 +183,15 @@ struct WaitState {
   typename P::Parker parker;
   typename P::template Plain<ErrorRef> error;  ///< written before `done`
 
-  // Of a thread that is blocked and may be for ever, under the engine's blocked_mutex_ (core_circles.h).
-  WaitState *next_blocked = nullptr, *before_blocked = nullptr;  ///< in the list of those
-  WaitState* below = nullptr;       ///< in which its thread is blocked too, further down its stack (serial mode)
-  std::uint64_t target = 0;         ///< id of the op that it waits for
-  OpRecord<P>* inside = nullptr;    ///< the op in whose body it is; null: in none
-  RareParts<P>* answers = nullptr;  ///< of that op, if it has a Completion
+  // For a wait that may never end, guarded by the engine's blocked_mutex_ (core_circles.h).
+  WaitState *next_blocked = nullptr, *before_blocked = nullptr;  ///< neighbours in the list of such waits
+  WaitState* below = nullptr;       ///< another wait of the same thread, further down its stack (serial mode)
+  std::uint64_t target = 0;         ///< id of the op that is waited for
+  OpRecord<P>* inside = nullptr;    ///< the op in whose body the wait is; null: in none
+  RareParts<P>* answers = nullptr;  ///< the rare parts of that op, if it has a Completion
   Slot<P>* slot = nullptr;
-  bool ends = false;   ///< when its time is over
-  std::string circle;  ///< written before `left`: why it can never end
+  bool ends = false;   ///< the wait has a time limit
+  std::string circle;  ///< written before `left`: why the wait can never end
 };
 
 template <class P>
@@ -196,45 +199,48 @@ struct Lane;
 template <class P>
 struct ProgramState;
 
-/// What few ops have. Each part has its note in the record, set by the thread that fills it: where there is no note,
-/// nobody touches these cache lines.
+/// The fields that few ops need. For each of them there is a bit in the record, set by the thread that fills the field.
+/// Without such a bit no thread touches these cache lines.
 template <class P>
 struct RareParts {
-  // The pusher's; the times and the thread are set later, where `traced` says so.
+  // Written by the pusher. The times and the thread are set later, if `traced` is not 0.
   std::shared_ptr<const void> attributes;
   std::shared_ptr<CancelState> cancel;
-  std::unique_ptr<Token<P>[]> tokens;  ///< where the record has too few
+  std::unique_ptr<Token<P>[]> tokens;  ///< used if the record has too few
   int token_count = 0;
   std::size_t bytes = 0;
   std::shared_ptr<WaitState<P>> waiter;
-  std::shared_ptr<ProgramState<P>> program;  ///< of a replay
+  std::shared_ptr<ProgramState<P>> program;  ///< what a replay replays
   std::atomic<Slot<P>*> borrower{nullptr};
-  OpRecord<P>* taken_in = nullptr;  ///< of a borrow: the op in whose body it was taken; null: in none
-  // Of a borrow that is held, under blocked_mutex_: in its thread's list.
+  OpRecord<P>* taken_in = nullptr;  ///< for a borrow: the op in whose body it was taken; null: in none
+  // For a borrow that is held: its place in the list of its thread. Guarded by blocked_mutex_.
   OpRecord<P>* held_op = nullptr;
   RareParts *next_held = nullptr, *before_held = nullptr;
-  std::uint64_t looked = 0;  ///< Core::looks_, when it was last counted
-  std::uint32_t traced = 0;  ///< number of the trace that it was pushed in, and times are taken; 0: none
+  std::uint64_t looked = 0;  ///< the value of Core::looks_ when this borrow was last counted
+  std::uint32_t traced = 0;  ///< the number of the trace that was on at the push; 0: none, and no times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
-  // Of captured stream and async ops: their bodies, their device work, their Completions.
+  // For captured stream and async ops: how many of body, device work and Completion are not over.
   typename P::template Atomic<std::int32_t> finish_pending{0};
-  // The running thread's.
+  // Written by the thread that runs the op.
   template <class T>
   using Plain = typename P::template Plain<T>;
   Plain<ErrorRef> start_error;            ///< why the body was skipped
-  Plain<bool> skipped_for_input = false;  ///< of a stream op: for an input's error, so that there may be more
+  Plain<bool> skipped_for_input = false;  ///< a stream op was skipped for an input's error: other inputs may have more
   Plain<std::exception_ptr> thrown;       ///< by the body
-  std::atomic<bool> returned{false};      ///< the body did, of an async op: for those who look (core_explain.h)
-  // The Completion's.
-  typename P::template Atomic<bool> told{false};  ///< it was answered, not dropped: what the body throws then is late
-  Plain<bool> answered = false;                   ///< with an error
-  Plain<std::exception_ptr> exception;            ///< that it was failed with
+  std::atomic<bool> returned{false};      ///< the body of an async op has returned: for core_explain.h
+  // Written through the Completion.
+  typename P::template Atomic<bool> told{
+      false};                           ///< it was answered, not dropped: an exception of the body is too late
+  Plain<bool> answered = false;         ///< it was answered with an error
+  Plain<std::exception_ptr> exception;  ///< the exception of that answer
   ErrorKind exception_kind = ErrorKind::failed;
-  // The device's.
+  // From the device.
   Plain<std::exception_ptr> device_error;
-  Plain<std::uint64_t> held_for = 0;  ///< of a stream op that a lane of another kind holds back: that lane's place
-  // Of the last op that failed here and that the engine had no memory to remember; under the core's error mutex.
+  Plain<std::uint64_t> held_for =
+      0;  ///< if a lane of another kind of device holds this stream op back: the place there
+  // The error of the last op that failed in this record, if the engine had no memory to keep it elsewhere. Guarded by
+  // the core's error mutex.
   ErrorRef failure;
   std::uint64_t failure_id = 0;
 
@@ -259,19 +265,19 @@ struct RareParts {
   }
 };
 
-/// Runnable::path: what is not so on the common path, so that one look at the first cache line tells.
+/// Bits of Runnable::path: all that differs from the common path. So one look at the first cache line tells.
 enum OpPath : std::uint16_t {
   kOnStream = 1,      ///< started by `issued` rights
   kAsync = 2,         ///< the body takes a Completion
-  kOwnScope = 4,      ///< its scope is not that of a fresh thread of its lane
+  kOwnScope = 4,      ///< its scope differs from that of a new thread of its lane
   kHeapClosure = 8,   ///< `storage` holds a pointer to the closure
   kHasRare = 16,      ///< the pusher filled some of the rare parts
   kSeesPoison = 32,   ///< OnPoison::run
   kNoBody = 64,       ///< OpKind is neither `body` nor `captured`
-  kManyTokens = 128,  ///< in the rare parts
-  kCaptured = 256,    ///< a CapturedOp (program.h), not an OpRecord
+  kManyTokens = 128,  ///< the tokens are in the rare parts
+  kCaptured = 256,    ///< a CapturedOp (captured.h), not an OpRecord
 };
-inline constexpr int kCountShift = 10, kPriorityShift = 13;  ///< above the bits: inline tokens, priority
+inline constexpr int kCountShift = 10, kPriorityShift = 13;  ///< above the bits: number of inline tokens, priority
 
 /// What a lane's queue holds.
 template <class P>
@@ -288,21 +294,22 @@ struct Runnable {
   int priority() const { return path >> kPriorityShift; }
 };
 
-/// How far an op is. Written without locked instructions by the thread that runs it (Core::begin, finish, drop).
+/// How far an op is. The thread that runs the op writes it, with plain stores (Core::begin, finish, drop).
 enum class Phase : std::uint8_t {
   queued,
   begun,
-  issued,   ///< of a stream op: the body returned, and the device has yet to say that it is over
-  passing,  ///< its tokens leave their variables, which may go before the tokens say so
+  issued,   ///< a stream op whose body has returned, and which the device has not confirmed yet
+  passing,  ///< its tokens are leaving their variables; a variable may be deleted before its token says that it left
   ending,
 };
 
-/// Four cache lines. The first has all that a worker needs to run and finish an op of one variable, but for the closure
-/// in the third; what names the op is in the fourth.
+/// The first of the record's four cache lines has all that a worker needs to run and finish an op of one variable,
+/// except the closure, which is in the third. The fourth has name and push site.
 template <class P>
 struct OpRecordHead : Runnable<P> {
   static constexpr int kInlineTokens = 4;
-  /// Rights missing before it may start; one: not counted. Of a stream op that is issued: the low bits of its place.
+  /// How many rights the op misses before it can start; an op with one token does not count them. In a stream op that
+  /// is issued: the low bits of its place.
   typename P::template Atomic<std::int16_t> start_pending{0};
   typename P::template Atomic<Phase> phase{Phase::queued};
   Token<P> inline_tokens[kInlineTokens];
@@ -310,17 +317,18 @@ struct OpRecordHead : Runnable<P> {
 
 template <class P>
 struct alignas(256) OpRecord : OpRecordHead<P>, Operation {
-  /// Of stream and async ops: complete rights still missing, its body or its device work, its Completion.
+  /// For stream and async ops: how many things must still happen before it is over: complete rights, the end of its
+  /// body or of its device work, the answer of its Completion.
   typename P::template Atomic<std::int16_t> finish_pending{0};
   std::uint32_t inline_count() const { return this->path >> kCountShift & 7u; }
   bool single() const { return inline_count() == 1; }
   void* closure() { return this->is(kHeapClosure) ? *reinterpret_cast<void**>(this->storage) : this->storage; }
 };
 
-/// Ops that a transition made ready to start, and those that it made ready to be finished, in the order found.
+/// The ops that a transition made ready to start, and those that it made ready to be finished, in the order found.
 template <class P>
 struct ReadyList {
-  bool host_waits = false;  ///< an op of the host came to stand behind an issued one: its device is to tell soon
+  bool host_waits = false;  ///< an op of the host stands behind an issued one now: a point must be recorded soon
   template <class T>
   struct List {
     T* head = nullptr;
@@ -334,7 +342,7 @@ struct ReadyList {
       }
       tail = op;
     }
-    /// `before`: the one before it; null if it is the first.
+    /// `before`: the op before it in the list; null if it is the first.
     void remove(T* before, T* op) {
       Runnable<P>* const after = op->next;
       if (before) {
@@ -359,10 +367,10 @@ struct ReadyList {
   List<OpRecord<P>> finish;
 };
 
-/// Steps that the model of the protocol knows (tests/model/trace.pml).
+/// The steps of the protocol that its model has too (tests/model/trace.pml).
 enum class Step : std::uint8_t { link, ready, start, skip, done, fail };
 
-/// Tells a policy that listens, the explorer's; in the product there is nothing of it.
+/// Tells the step to a policy that listens. The explorer's does; in the product this is nothing.
 template <class P>
 void tell([[maybe_unused]] Step step, [[maybe_unused]] const OpRecord<P>* op) {
   if constexpr (requires { P::listener; }) {

@@ -1,9 +1,10 @@
-// Ring: pointers from one thread to any, in order. What a ready queue's producers put their ops in.
+// Ring: passes pointers from one thread to any others, in order. The producers of a ready queue put their ops into
+// rings.
 //
-// There is no index that the producer writes and the consumers read: that a place holds a pointer says that it is full,
-// so a pointer that is handed over alone costs one cache line's way and not two. Consumers claim places by moving the
-// head on, and empty them after. A pointer's lowest bit says which lap it was put in, or one that is claimed and not
-// yet emptied would be taken for the next lap's.
+// There is no index that the producer writes and the consumers read: a place that holds a pointer is full. So handing
+// over a single pointer moves one cache line and not two. Consumers claim places by moving the head on, and empty them
+// afterwards. The lowest bit of a pointer says in which lap it was put there; without it a place that is claimed and
+// not yet emptied could be taken for one of the next lap.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ class Ring {
  public:
   static_assert((kSize & (kSize - 1)) == 0);
 
-  /// The producer's. False where it is full.
+  /// Called by the producer. Returns false if the ring is full.
   bool put(T* item) {
     auto& place = items_[tail_ % kSize];
     if (place.load(std::memory_order_acquire) != 0) return false;
@@ -27,7 +28,7 @@ class Ring {
     return true;
   }
 
-  /// Up to `most`, and no more than one of `share` that are there, but one if there is one.
+  /// Takes up to `most` pointers, and at most one of `share` that are there, but one if there is any.
   std::size_t take(T** out, std::size_t most, std::size_t share) {
     std::uint32_t head = head_.load(std::memory_order_acquire);
     for (;;) {
@@ -64,7 +65,7 @@ class Ring {
     return item && (item & 1) == lap(index) ? reinterpret_cast<T*>(item & ~std::uintptr_t{1}) : nullptr;
   }
 
-  alignas(64) std::uint32_t tail_ = 0;  ///< the producer's own
+  alignas(64) std::uint32_t tail_ = 0;  ///< used by the producer only
   alignas(64) typename P::template Atomic<std::uint32_t> head_{0};
   alignas(64) std::array<typename P::template Atomic<std::uintptr_t>, kSize> items_{};
 };

@@ -1,4 +1,4 @@
-// Slots and lanes: what a thread keeps for an engine, and what a lane keeps for its workers.
+// Slots and lanes: the data that a thread keeps for an engine, and that a lane keeps for its workers.
 #pragma once
 
 #include <array>
@@ -14,33 +14,33 @@
 
 namespace sluice::detail {
 
-/// What a thread is doing, as a thread that looks for a deadlock sees it.
+/// What a thread is doing. A thread that looks for a deadlock reads it.
 enum class Activity : std::uint32_t {
-  outside,  ///< nothing of this engine's: it can free no op but by a Completion, a Borrow or a push
-  running,  ///< has an op: taken from a queue, in its body, or handing on what it freed
-  blocked,  ///< in a wait without a time limit, of an op or of a thread with a Borrow
+  outside,  ///< it does nothing for this engine: it makes ops ready only by a Completion, a Borrow or a push
+  running,  ///< it has taken an op from a queue, runs it, or hands on the ops that it made ready
+  blocked,  ///< it is in a wait without a time limit, inside an op or while it has a Borrow
 };
 
-/// Ready ops that a worker took from its lane's queues in one go. It takes them out again in that order, and so may
-/// other workers of the lane: an op in it never waits for the body that its worker is in.
+/// Ready ops that a worker took from its lane's queues in one go. The worker takes them out again in that order. Other
+/// workers of the lane may take them too, so an op in a batch never waits for the body that the batch's owner runs.
 template <class P>
 class Batch {
  public:
   static constexpr std::uint32_t kSize = 32;
 
-  /// Before its first use.
+  /// Called before the first use.
   void begin_at(std::uint32_t n) {
     head_.store(n, std::memory_order_relaxed);
     tail_.store(n, std::memory_order_relaxed);
   }
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
-  /// The owner's, while empty.
+  /// Called by the owner, while the batch is empty.
   void put(Runnable<P>* const* ops, std::size_t count) {
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < count; ++i) items_[(tail + i) % kSize].store(ops[i], std::memory_order_relaxed);
     tail_.store(tail + static_cast<std::uint32_t>(count), std::memory_order_release);
   }
-  /// The owner's. False where it is full.
+  /// Called by the owner. Returns false if the batch is full.
   bool append(Runnable<P>* op) {
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - head_.load(std::memory_order_acquire) == kSize) return false;
@@ -51,7 +51,8 @@ class Batch {
   Runnable<P>* take() {
     std::uint32_t head = head_.load(std::memory_order_acquire);
     while (head != tail_.load(std::memory_order_acquire)) {
-      // Read before it is ours: where another was quicker the owner may have put another op there, and head has moved.
+      // It is read before it is taken. If another thread was quicker, the owner may have put another op there; but then
+      // head has moved, and the exchange fails.
       Runnable<P>* const op = items_[head % kSize].load(std::memory_order_relaxed);
       if (head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return op;
     }
@@ -69,45 +70,45 @@ template <class P>
 struct alignas(64) Slot {
   using Queue = typename P::template Queue<Runnable<P>*>;
 
-  // The owner's own. Records are given out in the order of their addresses, so that neighbours are pushed one after
-  // another; a record that is still in use is passed over (core_records.h).
+  // Used by the owner only. Records are given out in the order of their addresses, so that neighbours are pushed one
+  // after another. A record that is still in use is passed over (core_records.h).
   OpRecord<P>* cursor = nullptr;
   OpRecord<P>* block_end = nullptr;
   std::vector<OpRecord<P>*> blocks;
-  std::size_t block = 0;              ///< the cursor's
-  std::size_t full_blocks = 0;        ///< found in this lap
-  std::int64_t credits = 0;           ///< ops it may push before it asks for more
-  std::int64_t returned_credits = 0;  ///< of ops it finished
-  bool far_behind = false;            ///< many ops are in flight, as of the last time that it returned credits
+  std::size_t block = 0;              ///< the block that the cursor is in
+  std::size_t full_blocks = 0;        ///< full blocks found since the cursor last was at the first block
+  std::int64_t credits = 0;           ///< ops that the thread may push before it asks for more
+  std::int64_t returned_credits = 0;  ///< credits of ops that it finished, not yet given back
+  bool far_behind = false;            ///< many ops were in flight when it last gave credits back
   int ran = 0;                        ///< ops that one call of execute() ran besides the first
-  std::uint32_t last_in_chains = 0;   ///< ops run in a row that nothing stood behind when they began
-  bool batch_shared = false;          ///< others know of its batch: without that it takes ops one by one
-  int batch_priority = 0;             ///< of what is in its batch
+  std::uint32_t last_in_chains = 0;   ///< ops run in a row which no op stood behind when they began
+  bool batch_shared = false;          ///< other workers know its batch; if not, it takes ops one by one
+  int batch_priority = 0;             ///< priority of the ops in its batch
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
-  // Under the engine's blocked_mutex_.
-  WaitState<P>* blocked_wait = nullptr;  ///< the innermost wait that it is blocked in and that may never end
-  RareParts<P>* held = nullptr;          ///< the Borrows that it took and nobody has released, a list
+  // Guarded by the engine's blocked_mutex_.
+  WaitState<P>* blocked_wait = nullptr;  ///< the innermost of its waits that may never end
+  RareParts<P>* held = nullptr;          ///< a list of the Borrows that it took and that are not released
   /// Its place in each ready queue it ever used, by lane and priority.
   std::vector<std::unique_ptr<typename Queue::Producer>> producers;
-  // Written by the owner, read by all.
+  // Written by the owner, read by all threads.
   alignas(64) typename P::template Atomic<Activity> activity{Activity::outside};
   /// Twice the pushes begun here; odd between the first link and the last hand-over of a push or a wait.
   typename P::template Atomic<std::uint64_t> pushes{0};
   /// Twice the ops completed here; odd until the word of the last one says so too.
   typename P::template Atomic<std::uint64_t> completed{0};
   typename P::template Atomic<bool> taken{false};
-  // Written by all.
+  // Written by all threads.
   alignas(64) Batch<P> batch;
-  typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and nobody has released
-  /// What its thread is blocked for, for those who look (core_explain.h): the id of an op or of a wait's own record,
-  /// and of the op in whose body that is; 0 for none.
+  typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and that are not released
+  /// What its thread waits for, for core_explain.h: the id of an op or of the wait's own record, and the id of the op
+  /// in whose body it waits; 0 for none.
   std::atomic<std::uint64_t> waits_for{0}, waits_in{0};
   std::mutex trace_mutex;
   std::vector<TraceEvent> trace;
 };
 
-/// What a thread is doing from here on, for those who look whether any moves; then again what it was.
+/// While it lives, the thread's activity is `now`; then it is again what it was before.
 template <class P>
 class Doing {
  public:
@@ -123,7 +124,8 @@ class Doing {
   const Activity before_;
 };
 
-/// Where ops run. A lane with work starts drainers, up to its width, and one more for each op blocked in a wait.
+/// A place where ops run. A lane with work starts as many drainers as its width, and one more for each of its ops that
+/// is blocked in a wait.
 template <class P>
 struct Lane {
   Lane(Device d, LaneKind k, int w, std::uint16_t i) : device(d), kind(k), width(w), index(i), workers(w) {}
@@ -131,47 +133,50 @@ struct Lane {
   const Device device;
   const LaneKind kind;
   const int width;
-  const std::uint16_t index;              ///< among the engine's lanes
-  Stream* stream = nullptr;               ///< the queue's
-  std::unique_ptr<DeviceQueue<P>> queue;  ///< of a stream lane
+  const std::uint16_t index;              ///< the lane's number in its engine
+  Stream* stream = nullptr;               ///< the stream of `queue`
+  std::unique_ptr<DeviceQueue<P>> queue;  ///< for a stream lane; else null
   typename P::Workers workers;
   std::array<typename Slot<P>::Queue, kPriorities> queues;
   typename P::template Atomic<std::uint32_t> priorities{0};  ///< which queues were ever used
-  typename P::template Atomic<bool> overflowed{false};       ///< a queue had no memory: ops went to `overflow`
+  typename P::template Atomic<bool> overflowed{false};       ///< a queue had no memory, so ops are in `overflow`
   typename P::Mutex overflow_mutex;
   typename ReadyList<P>::template List<Runnable<P>> overflow;
-  /// The workers that are draining, for their batches. One that finds no place here takes ops one by one.
+  /// The workers that are draining, so that others find their batches. A worker that finds no place here takes ops one
+  /// by one.
   std::array<typename P::template Atomic<Slot<P>*>, 64> drainers{};
-  typename P::template Atomic<std::uint32_t> drainers_end{0};       ///< places ever used
-  alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers, started or about to
-  typename P::template Atomic<std::int32_t> blocked{0};             ///< of those, in a wait
-  typename P::template Atomic<std::int32_t> failed_starts{0};       ///< since a drainer last began
-  /// Of the active ones, looking for work. Changes all the time, and is read where there is room for one more only.
+  typename P::template Atomic<std::uint32_t> drainers_end{0};       ///< how many of these places were ever used
+  alignas(64) typename P::template Atomic<std::int32_t> active{0};  ///< drainers that were started, or are about to be
+  typename P::template Atomic<std::int32_t> blocked{0};             ///< how many of them are blocked in a wait
+  typename P::template Atomic<std::int32_t> failed_starts{0};       ///< starts that failed since a drainer last began
+  /// How many active drainers are looking for work. It changes all the time, so it is read only where there is room for
+  /// one more drainer.
   alignas(64) typename P::template Atomic<std::int32_t> spinning{0};
-  /// Ops that waiters ran, about: it changes while they do.
+  /// About how many ops waiting threads ran. It changes while they run ops.
   alignas(64) typename P::template Atomic<std::uint32_t> helped{0};
   typename P::template Atomic<bool> gathering{false};  ///< a drainer lets the pushers get ahead (Core::gather)
 
   std::int32_t limit() const { return width + blocked.load(std::memory_order_seq_cst); }
 };
 
-/// The engine that the calling thread used last, and its slot there. Needs no destructor, so it can be read to the end
-/// of the thread.
+/// The engine that the calling thread used last, and its slot there. It has no destructor, so it can be read until the
+/// thread ends.
 struct SlotHint {
   std::uint64_t uid = 0;
   void* slot = nullptr;
 };
 inline constinit thread_local SlotHint slot_hint{};
 
-/// What the calling thread is in the middle of.
+/// What the calling thread is running.
 struct ThreadState {
   CoreBase* core = nullptr;  ///< the engine whose body this thread runs; null outside of bodies
   Operation* operation = nullptr;
   void* lane = nullptr;
-  int width = 1;  ///< threads for loops inside the body
-  /// Of a thread outside of the lane's own that runs its ops: what it must join for a loop (Workers::arena).
+  int width = 1;  ///< how many threads a loop inside the body may use
+  /// For a thread that is not one of the lane's and runs its ops: the arena that it must join for a loop
+  /// (Workers::arena).
   void* joins = nullptr;
-  /// Somebody had a reference to the thread's scope (current_scope) since it was last set to the lane's own.
+  /// current_scope() gave out a reference to the thread's scope since the scope was last set to the lane's own.
   bool scope_touched = false;
 };
 inline constinit thread_local ThreadState calling_thread{};

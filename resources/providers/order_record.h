@@ -21,18 +21,18 @@
 
 namespace sluice {
 
-/// Told, in the order of each stream's commands, what the streams of a provider record, wait for and touch. Each stream
-/// has a clock: for each other stream, up to which of its points it has waited. It rises by waits on the device, and by
-/// points that whoever issues knows as passed and names (ordered_after): never by what happens to be over. So a wait
-/// that is missing is found however quick the device is, and whatever the delays are.
-///  - A recorded point carries its stream's clock; who waits for it joins that.
+/// A provider tells it, in the order of each stream's commands, what the streams record, wait for and touch. Each
+/// stream has a clock, which says for each other stream up to which of its points this one has waited. The clock rises
+/// by waits on the device, and by points that the issuing thread names and knows as passed (ordered_after). It does not
+/// rise because something happens to be over. So a missing wait is found however fast the device is.
+///  - A recorded point carries its stream's clock; a stream that waits for the point joins this clock with its own.
 ///  - For each allocation an interval map keeps the last write, and the last read of each stream since. Allocation and
 ///    free are writes.
 ///  - A wait for a point that is not recorded yet holds the stream's later commands back, here as on the device.
-///  - What the host touches is checked against what it was told as passed, and not kept: that a later command comes
-///    after it is for tests of the host's side (ThreadSanitizer).
-/// Two accesses without order are one report, with both ops' names, push sites and ranges; the same two places in a
-/// program are reported once. What it cannot keep, for want of memory, it forgets: it reports less then, never wrongly.
+///  - What the host touches is checked against the points that it was told as passed. It is not kept: whether a later
+///    command comes after it is tested otherwise (ThreadSanitizer).
+/// Two accesses without order make one report, with both ops' names, push sites and ranges; the same two places in a
+/// program are reported once. If memory is short it forgets accesses: then it reports less, but never wrongly.
 /// Thread-safe; the functions of one stream are called one after the other.
 class OrderRecord {
  public:
@@ -43,7 +43,7 @@ class OrderRecord {
 
   /// A stream by its name in reports. `reached`: its last point that is passed; lives until remove().
   Stream add(std::string name, const std::atomic<std::uint64_t>* reached);
-  /// It is worked off: everything is after what it did.
+  /// The stream is gone and all its work is over: everything comes after that.
   void remove(Stream stream) noexcept;
 
   void recorded(Stream stream, std::uint64_t point) noexcept;
@@ -68,7 +68,7 @@ class OrderRecord {
   /// A kernel touches memory that its launch did not name: reports it.
   void undeclared(const Caller& caller) noexcept;
 
-  /// Something could not be told: nothing is reported any more.
+  /// Called when something could not be told to the record: it reports nothing any more.
   void forget() noexcept;
 
  private:

@@ -1,5 +1,5 @@
-// Simulated devices: streams that threads of the host work off, memory that the host cannot touch, and faults on
-// demand.
+// Simulated devices: streams whose work is done by threads of the host, memory that the host cannot touch, and faults
+// on demand.
 #pragma once
 
 #include <chrono>
@@ -23,30 +23,35 @@ struct SimOptions {
   bool order_record = false;
   /// Copies on streams refuse memory of the host that is not allocate_pinned()'s, as CUDA's would not be asynchronous.
   bool pinned_only = false;
-  /// Of each device. `memory`: no device gives more; 0: what the machine has. `alignment` is 256 at least.
+  /// The limits of each device. `memory`: the most that it gives; 0: as much as the machine has. `alignment` is at
+  /// least 256.
   DeviceLimits limits{};
-  /// Through which faults are planted and reports are read.
+  /// The control by which a test plants faults and reads reports.
   std::shared_ptr<SimControl> control{};
-  /// Whose the commands are that a thread issues.
+  /// Functions that say for which op the calling thread issues commands.
   DeviceOp (*op)() noexcept = current_device_op;
   OpLabel (*label)() noexcept = current_op_label;
 };
 
 /// A provider of `count` simulated devices, kind DeviceKind::sim:
-///  - Each stream is a queue that a thread of its own works off, started with the first command. Kernels are functions
-///    of the host (Stream::launch). Streams wait for streams of the same provider only; wait() is false for others.
-///  - What a kernel throws is a late error of the op that launched it; a device keeps the last 256. The kernels after
+///  - Each stream is a queue with a thread of its own, which starts with the first command. Kernels are functions of
+///  the
+///    host (Stream::launch). Streams wait for streams of the same provider only; wait() is false for others.
+///  - An exception of a kernel is a late error of the op that launched it; a device keeps the last 256. The kernels
+///  after
 ///    it run.
 ///  - Memory is mapped twice. What allocate() returns faults on any access; kernels get at it through kernel_address().
 ///    Copies go by the addresses: from and to the host, within a device, and between the provider's devices.
 ///  - A thread that entered a device may launch on that device's streams alone: anything else throws UsageError and is
 ///    reported. Threads that entered none are not checked.
-///  - A lost device drops what its streams have and passes no further point. Streams of other devices that wait for it
-///    go on: what comes of it is the engine's to poison. A silent device does nothing until it is released; streams of
-///    other devices that wait for it wait.
-///  - Destroying a stream works off what it has, except where a device of the provider is silent or lost: then what has
-///    not begun is dropped, so that it always ends.
-/// Proves much about the protocol and nothing about a real device's speed. Thread-safe.
+///  - A lost device drops the commands of its streams and passes no further point. Streams of other devices that wait
+///  for
+///    it go on; the engine poisons the results. A silent device does nothing until it is released, and streams of other
+///    devices that wait for it go on waiting.
+///  - The destructor of a stream finishes its commands. If a device of the provider is silent or lost, it drops those
+///  that
+///    have not begun, so that it always ends.
+/// These devices test the protocol; they say nothing about the speed of a real device. Thread-safe.
 ProviderFactory sim_devices(int count = 1, SimOptions options = {});
 
 /// Inside a kernel: where the memory that a handle names can be touched. Memory of the host is returned as it is.
@@ -57,8 +62,8 @@ T* kernel_pointer(T* handle) {
   return static_cast<T*>(kernel_address(handle));
 }
 
-/// Inside a kernel: an error of its op, late, from a kernel that goes on. `wrote_nothing`: the op's outputs are as they
-/// were. Throws UsageError outside of kernels.
+/// For use inside a kernel: reports a late error of its op; the kernel goes on. `wrote_nothing`: the op's outputs are
+/// as they were. Throws UsageError outside of kernels.
 void report_late_error(std::exception_ptr what, bool wrote_nothing = false);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ namespace detail {
 struct SimCore;
 }
 
-/// What planted faults throw and leave behind.
+/// The exception that planted faults throw, or that they leave as a late error.
 struct SimError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -31,11 +31,12 @@ enum class SimFault : std::uint8_t {
 };
 inline constexpr int kSimFaults = 5;
 
-/// Shared by a test and the devices of a provider (or of several: then it speaks to all). Thread-safe.
+/// Shared by a test and the devices of a provider. If several providers share one, it controls all of them.
+/// Thread-safe.
 class SimControl {
  public:
   // ---- faults. Calls are counted over all devices from the control's making on.
-  /// Every k-th call from now on fails; 0: none any more.
+  /// Every k-th call from now on fails; with 0 none does any more.
   void fail_every(SimFault what, std::uint64_t k);
   /// The n-th call from now on fails, once; 1 is the next.
   void fail_nth(SimFault what, std::uint64_t n);
@@ -43,15 +44,15 @@ class SimControl {
   std::uint64_t calls(SimFault what) const;
   std::uint64_t failures(SimFault what) const;
 
-  /// The device is lost, for good, when it comes to a kernel after `kernels` more.
+  /// After `kernels` more kernels the device is lost for good, when it comes to the next one.
   void lose(int device, std::uint64_t kernels = 0);
-  /// The device answers no more, when it comes to a kernel after `kernels` more, until release().
+  /// After `kernels` more kernels the device stops answering, when it comes to the next one, until release().
   void silence(int device, std::uint64_t kernels = 0);
-  /// Silent devices go on where they stopped, and those that would become silent do not.
+  /// Makes silent devices go on where they stopped, and cancels planned silences.
   void release();
 
   // ---- reports: misuse, and accesses without order
-  /// All so far, the first 1,000. Each is one line.
+  /// All reports so far, at most the first 1,000. Each is one line.
   std::vector<std::string> reports() const;
   /// As reports(), and forgets them.
   std::vector<std::string> take_reports();
@@ -61,7 +62,7 @@ class SimControl {
   // For the provider.
   enum class Condition : std::uint8_t { alive, silent, lost };
   static constexpr int kDevices = 256;
-  /// Counts a call; the number of the call where it is to fail, or 0.
+  /// Counts a call. Returns the number of the call if it is to fail, else 0.
   std::uint64_t counts(SimFault what);
   /// Counts a kernel that the device comes to.
   void come_to_kernel(int device);

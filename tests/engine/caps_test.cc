@@ -1,4 +1,4 @@
-// Bounded: the caps on ops and bytes in flight (SEMANTICS, rule 4).
+// Bounded: the caps on ops and bytes in flight (docs/semantics.md, 4).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Waits that can never end are found where they are, whatever else runs, and only they throw (SEMANTICS 3).
+// Waits that can never end are found where they are, whatever else runs, and only they throw (docs/semantics.md, 3).
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -266,7 +266,7 @@ TEST(Devices, AnOpWhoseBodyIsNotOverIsSuspectToo) {
   EXPECT_NE(failure([&] { engine.wait(b); }).find("more errors than it could keep"), std::string::npos);
 }
 
-/// SEMANTICS 14: a kernel may say that it wrote nothing, and then the old value is whole.
+/// docs/semantics.md, 14: a kernel may say that it wrote nothing, and then the old value is whole.
 TEST(Devices, ALateErrorMaySayThatNothingWasWritten) {
   QuietEngine engine({.providers = {sim_devices(1)}});
   const Variable v = engine.variable();

@@ -1,4 +1,5 @@
-// Errors as data, scopes, and access from the host: SEMANTICS 5, 6, 12, 14. The numbers are those of the rules.
+// Errors as data, scopes, and access from the host: docs/semantics.md, 5, 6, 12, 14, after whose numbers the tests are
+// named.
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -1,4 +1,4 @@
-// Serial mode: what a wait inside an op runs on that op's stack, and in which order (SEMANTICS 1, 3, 18).
+// Serial mode: what a wait inside an op runs on that op's stack, and in which order (docs/semantics.md, 1, 3, 18).
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -121,7 +121,7 @@ TEST(Streams, LanesOfADeviceAreStreamsOfTheirOwn) {
   engine.wait_all();
 }
 
-/// SEMANTICS 16: a late error poisons, along the edges, everything made from what the kernel made.
+/// docs/semantics.md, 16: a late error poisons, along the edges, everything made from what the kernel made.
 TEST(Streams, ALateKernelErrorPoisonsAllThatWasMadeFromIt) {
   QuietEngine engine({.providers = {sim_devices(2)}});
   const Variable a = engine.variable(), b = engine.variable(), c = engine.variable(), other = engine.variable();

@@ -1,4 +1,5 @@
-// SEMANTICS.md, 12: imports of one memory, whole and in part, keep their order; foreign deleters run on the I/O lane.
+// Imports of one memory, whole and in part, keep their order; foreign deleters run on the I/O lane (docs/semantics.md,
+// 12).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

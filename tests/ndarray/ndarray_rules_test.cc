@@ -1,4 +1,4 @@
-// SEMANTICS.md's rules about values: 7 to 12, and 14, 15, 18 as far as arrays go.
+// The rules of docs/semantics.md about values: 7 to 12, and 14, 15, 18 as far as arrays go.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Optimisers: their arithmetic against plain loops, and what a bad batch does to them (SEMANTICS.md, 15).
+// Optimisers: their arithmetic against plain loops, and what a bad batch does to them (docs/semantics.md, 15).
 #include <gmock/gmock.h>
 
 #include <functional>

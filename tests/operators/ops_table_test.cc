@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops_table.h"
+#include "sluice/operators/attributes.h"
 
 namespace sluice::testing {
 namespace {
@@ -217,6 +218,21 @@ TEST(Operators, IntegersAndComparisonsEqualTheReference) {
     for (std::size_t i = 0; i < fast.size(); ++i) {
       EXPECT_EQ(fast[i].dtype(), plain[i].dtype());
       EXPECT_EQ(fast[i].to_bytes(), plain[i].to_bytes()) << name_of(dtype) << ", " << i;
+    }
+  }
+}
+
+// Also those rows that have no function of their own.
+TEST(Operators, ComparisonsWithANumberAreThoseWithAnArrayOfIt) {
+  for (DType dtype : {DType::f32, DType::f64, DType::i32, DType::i64}) {
+    const NDArray x = arange(-3, 9, 1, dtype), two = full({}, 2, dtype);
+    for (const std::string name : {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}) {
+      const NDArray expected = apply(Registry::instance().get(name), {&x, &two});
+      for (int rank : {0, 1 << 30}) {
+        const KernelRankLimit limit(rank);
+        const NDArray found = apply(Registry::instance().get(name + "_scalar"), {&x}, ScalarAttributes{2});
+        EXPECT_EQ(found.to_vector<bool>(), expected.to_vector<bool>()) << name << " " << name_of(dtype) << " " << rank;
+      }
     }
   }
 }

@@ -1,0 +1,205 @@
+// Writes docs/operators.md: what the registry says of each operator, and which test looks at it.
+//
+//   operators_page FILE            writes the page
+//   operators_page --check FILE    fails, and says so in one line, where the file is not what would be written
+//
+// A row's test is found by running the cases of ops_table.h and looking which rows their traces name; rows that no case
+// applies are listed here with a test of their own. A row without any test is an error.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ops_table.h"
+
+namespace sluice::testing {
+namespace {
+
+/// Tests of rows that the table does not name. The test must be in a file under tests/.
+const std::map<std::string, std::string>& other_tests() {
+  static const std::string comparisons = "Operators.IntegersAndComparisonsEqualTheReference",
+                           numbers = "Operators.ComparisonsWithANumberAreThoseWithAnArrayOfIt",
+                           steps = "Operators.OptimizerStepsEqualTheReference";
+  static const std::map<std::string, std::string> list{
+      {"accumulate", steps},
+      {"adam_step", steps},
+      {"argmax", comparisons},
+      {"cast", comparisons},
+      {"equal", comparisons},
+      {"equal_scalar", numbers},
+      {"fill", comparisons},
+      {"greater", comparisons},
+      {"greater_equal", comparisons},
+      {"greater_equal_scalar", numbers},
+      {"greater_scalar", numbers},
+      {"less", comparisons},
+      {"less_equal", comparisons},
+      {"less_equal_scalar", numbers},
+      {"less_scalar", numbers},
+      {"normal", "Random.DrawsDoNotDependOnThreadsOrSplits"},
+      {"not_equal", comparisons},
+      {"not_equal_scalar", numbers},
+      {"one_hot", comparisons},
+      {"sgd_momentum_step", steps},
+      {"sgd_step", steps},
+      {"transfer", "Devices.TransfersRunOnCopyLanes"},
+      {"uniform", "Random.DrawsDoNotDependOnThreadsOrSplits"},
+  };
+  return list;
+}
+
+/// The rows that each case applies, forward and backward.
+std::map<std::string, std::set<std::string>> cases_by_row() {
+  Engine engine;
+  set_default_engine(&engine);
+  std::map<std::string, std::set<std::string>> found;
+  for (const OperatorCase& c : operator_cases()) {
+    engine.start_trace();
+    {
+      Arrays inputs = make_inputs(c, DType::f64);
+      for (NDArray& x : inputs) x = x.with_grad();
+      const NDArray y = c.call(inputs);
+      if (c.gradient) sum(y).backward();
+    }
+    engine.wait_all();
+    for (const TraceEvent& event : engine.stop_trace()) found[event.name].insert(c.name);
+  }
+  set_default_engine(nullptr);
+  return found;
+}
+
+/// The case that bears the row's name, or that of the row whose gradient it is; else one that begins with it; else any
+/// that applies it.
+std::string test_of(const std::string& row, const std::set<std::string>& cases) {
+  if (const auto other = other_tests().find(row); other != other_tests().end()) return other->second;
+  if (cases.empty()) throw std::runtime_error("no test applies the operator '" + row + "'");
+  const std::string base = row.ends_with("_grad") ? row.substr(0, row.size() - 5) : row;
+  for (const std::string& name : {row, base})
+    if (cases.count(name)) return "table: " + name;
+  for (const std::string& name : cases)
+    if (name.starts_with(row)) return "table: " + name;
+  return "table: " + *cases.begin();
+}
+
+std::string names_of(const std::set<DType>& dtypes) {
+  if (dtypes.size() == kDTypeCount) return "all";
+  std::string text;
+  for (DType t : dtypes) text += (text.empty() ? "" : " ") + std::string(name_of(t));
+  return text;
+}
+
+/// "f32 f64 | cpu, reference", and where the backends differ: "f32 f64 i32 | cpu (f32 f64), reference".
+std::string kernels_of(const Operator& row) {
+  std::map<std::string, std::set<DType>> backends;
+  std::set<DType> all;
+  for (int kind = 0; kind < kDeviceKinds; ++kind) {
+    for (int t = 0; t < kDTypeCount; ++t) {
+      const auto device = static_cast<DeviceKind>(kind);
+      const auto dtype = static_cast<DType>(t);
+      const Kernel* const plain = row.kernel(DeviceKind::cpu, dtype, 0);
+      const Kernel* kernel = row.kernel(device, dtype);
+      for (; kernel; kernel = row.kernel(device, dtype, kernel->rank - 1)) {
+        if (device != DeviceKind::cpu && kernel == plain) break;  // the CPU's, which simulated devices have too
+        backends[kernel->backend].insert(dtype);
+        all.insert(dtype);
+      }
+    }
+  }
+  std::string text = names_of(all) + " | ";
+  const char* comma = "";
+  for (const auto& [name, dtypes] : backends) {
+    text += comma + name + (dtypes == all ? "" : " (" + names_of(dtypes) + ")");
+    comma = ", ";
+  }
+  return text;
+}
+
+std::string inputs_of(const Operator& row) {
+  if (row.min_inputs == row.max_inputs) return std::to_string(row.min_inputs);
+  if (row.max_inputs > 16) return std::to_string(row.min_inputs) + " or more";
+  return std::to_string(row.min_inputs) + " to " + std::to_string(row.max_inputs);
+}
+
+std::string page() {
+  std::map<std::string, std::set<std::string>> cases = cases_by_row();
+  std::ostringstream text;
+  text
+      << "# Operators\n\n"
+         "Every row of the registry (`operators/registry.h`). This page is made by a program; "
+         "`tests/operators/operators_page.cc`\n"
+         "says how, and the test `operators.page` compares the two.\n\n"
+         "- *Dtypes* are those of the input that chooses the kernel; of a row without inputs, of its output.\n"
+         "- *Backends* have a kernel for these dtypes, or for those in brackets. Simulated devices (`sim`, `null`) use "
+         "the\n"
+         "  kernels of `reference`. `device` is a copy that a device's provider does.\n"
+         "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
+         "rows, "
+         "in\n"
+         "  one pass.\n"
+         "- *Test*: `table: x` is the case x of `tests/operators/ops_table.h`, on which `ops_table_test.cc` compares "
+         "kernels\n"
+         "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
+         "| operator | inputs | dtypes | backends | gradient | test |\n|---|---|---|---|---|---|\n";
+  for (const Operator* row : Registry::instance().all()) {
+    text << "| `" << row->name << "` | " << inputs_of(*row) << " | " << kernels_of(*row) << " | "
+         << (row->gradient ? "yes" : "no") << " | " << test_of(row->name, cases[row->name]) << " |\n";
+  }
+  return text.str();
+}
+
+/// Throws where a test in other_tests() is in no file.
+void check_names() {
+  std::string sources;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(SLUICE_SOURCE_DIR "/tests")) {
+    if (!entry.path().string().ends_with("_test.cc")) continue;
+    std::ifstream file(entry.path());
+    sources.append(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const auto& [row, test] : other_tests()) {
+    if (!Registry::instance().find(row)) throw std::runtime_error("a test is listed for '" + row + "', no operator");
+    const std::size_t dot = test.find('.');
+    const std::string text = "TEST(" + test.substr(0, dot) + ", " + test.substr(dot + 1) + ")";
+    if (sources.find(text) == std::string::npos) throw std::runtime_error("there is no test " + test);
+  }
+}
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const bool check = !arguments.empty() && arguments[0] == "--check";
+  if (arguments.size() != (check ? 2U : 1U)) throw std::runtime_error("usage: operators_page [--check] FILE");
+  check_names();
+  const std::string& path = arguments.back();
+  const std::string text = page();
+  if (!check) {
+    std::ofstream file(path);
+    file << text << std::flush;
+    if (!file) throw std::runtime_error(path + " cannot be written");
+    return 0;
+  }
+  std::ifstream file(path);
+  const std::string there(std::istreambuf_iterator<char>(file), {});
+  if (there == text) return 0;
+  const auto at = std::mismatch(there.begin(), there.end(), text.begin(), text.end()).first;
+  std::cerr << path << " differs from the registry at line " << 1 + std::count(there.begin(), at, '\n')
+            << "; to write it anew: " << SLUICE_BINARY_DIR << "/tests/operators_page " << path << '\n';
+  return 1;
+}
+
+}  // namespace
+}  // namespace sluice::testing
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::testing::main(argc, argv);
+  } catch (const std::exception& e) {
+    std::cerr << "operators_page: " << e.what() << '\n';
+    return 2;
+  }
+}
