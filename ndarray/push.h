@@ -81,6 +81,8 @@ struct ArrayPush {
   bool updates_all = false;                ///< it reads them all
   bool issues = false;                     ///< on a device with streams the body issues work; else it is a kernel
   std::uint8_t tries = 1;                  ///< launches that fail are made again, so often in all
+  bool torn_unissued = false;              ///< other ops change what belongs with the outputs: if this cannot be issued
+                                           ///< these have their old values, but recover() is not to pass that for good
   bool elementwise = false;                ///< an output element depends on input elements of its own index alone
   bool dense_inputs = false;               ///< the body wants contiguous inputs: others are packed for it
   bool dense_outputs = false;              ///< the same for outputs, unpacked afterwards
