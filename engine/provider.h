@@ -92,13 +92,17 @@ class Provider {
 
   // ---- errors that a device finds late (docs/semantics.md, 16)
   /// How many errors the device's kernels have reported. Only grows. An error is counted before its op's point is seen
-  /// as reached.
+  /// as reached. The device's end counts as one more, before what other devices' streams have behind it goes on: a gate
+  /// (nn/optimizer.h) is shut by it.
   virtual std::uint64_t errors(int /*device*/) const noexcept { return 0; }
   /// The reports from number `from` on, in their order. If the device's ring has lost some there are fewer than
   /// errors() says; then any unconfirmed op may have failed. May throw std::bad_alloc.
   virtual std::vector<LateError> late_errors(int /*device*/, std::uint64_t /*from*/) { return {}; }
   /// Null while the device works; else the reason why it will never answer again.
   virtual std::exception_ptr lost(int /*device*/) const noexcept { return nullptr; }
+  /// The engine takes the device for lost, because it has not answered for so long (EngineOptions::device_limit): what
+  /// its streams have is not to begin any more, for what it uses goes.
+  virtual void give_up(int /*device*/) noexcept {}
 
   // ---- memory, for the pools (resources/memory_pool.h)
   virtual DeviceLimits limits(int /*device*/) const { return {}; }

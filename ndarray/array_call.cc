@@ -54,7 +54,7 @@ void ArrayCall::run(Context& context) {
       views[i] = view;
     }
   } catch (...) {
-    context.wrote_nothing();  // out of memory, before the body
+    if (!torn_unissued) context.wrote_nothing();  // out of memory, before the body
     throw;
   }
   ArrayContext body_context(views.first(inputs), views.subspan(inputs), closure.get(), &context);

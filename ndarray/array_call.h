@@ -43,6 +43,7 @@ struct ArrayCall : Pooled<ArrayCall> {
   std::vector<Preserve> preserves;
   bool issues = false;
   std::uint8_t tries = 1;
+  bool torn_unissued = false;
   std::unique_ptr<DeviceCall> device;  ///< of a stream lane
 
   ArrayCall();

@@ -89,7 +89,7 @@ void DeviceCall::issue(Context& context) {
       if (call_.operands[i].pack) copy_window(i, true);
     }
   } catch (...) {
-    if (!began) context.wrote_nothing();
+    if (!began && !call_.torn_unissued) context.wrote_nothing();
     give_back(&stream);
     throw;
   }

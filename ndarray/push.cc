@@ -84,6 +84,7 @@ void Attempt::resolve(ArrayPushResult& result) {
   call->inputs = push_.inputs.size();
   call->issues = push_.issues;
   call->tries = push_.tries;
+  call->torn_unissued = push_.torn_unissued;
   if (push_.want_histories) {
     result.input_histories.resize(push_.inputs.size());
     result.output_histories.resize(push_.outputs.size());

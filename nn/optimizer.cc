@@ -132,8 +132,7 @@ Optimizer::Optimizer(const Operator& row, const ParameterList& parameters, std::
 void Optimizer::step(std::source_location where) {
   NoGrad no_grad;
   std::vector<Group> groups;  // with the parameters that have a gradient
-  std::vector<std::size_t> all_members;
-  Device late = cpu(0);  // a device that finds errors late
+  Device late = cpu(0);       // a device that finds errors late
   for (const Group& group : groups_) {
     Group with_gradient{group.device, group.issues, {}};
     for (std::size_t i : group.members) {
@@ -147,30 +146,33 @@ void Optimizer::step(std::source_location where) {
                              std::string(name_of(gradient.dtype())) + " " + sluice::to_string(gradient.shape()));
       }
       with_gradient.members.push_back(i);
-      all_members.push_back(i);
+      with_gradient.gradients.push_back(gradient);
     }
     if (with_gradient.members.empty()) continue;
     if (late.kind == DeviceKind::cpu) late = group.device;
     groups.push_back(std::move(with_gradient));
   }
-  // What fails before the gate shows there: so the copies that writing to held weights needs come first.
-  for (const Group& group : groups) {
+  // What fails before the gate shows there: so the copies that writing to held weights needs come first, and those of
+  // gradients that are not dense.
+  for (Group& group : groups) {
     for (std::size_t i : group.members) {
       copy_held_values({&parameters_[i].value, 1}, where);
       copy_held_values(states_[i], where);
     }
+    if (!gate_) continue;
+    for (NDArray& gradient : group.gradients) gradient = gradient.contiguous(where);
   }
   const Attributes attributes = this->attributes();
   if (gate_) {
     // One operation of the host that reads all gradients is a gate by itself: it runs or is skipped as a whole.
     const bool own_gate = groups.size() > 1 || late.kind != DeviceKind::cpu;
-    const NDArray gate = own_gate ? push_gate(all_members, late, where) : NDArray();
+    const NDArray gate = own_gate ? push_gate(groups, late, where) : NDArray();
     if (gate) current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
-    for (const Group& group : groups) push_step(group, gate, attributes, where);
+    for (const Group& group : groups) push_step(group, gate, groups.size() == 1, attributes, where);
   } else {
     for (const Group& group : groups) {
       const bool own_gate = group.device.kind != DeviceKind::cpu;
-      push_step(group, own_gate ? push_gate(group.members, group.device, where) : NDArray(), attributes, where);
+      push_step(group, own_gate ? push_gate({&group, 1}, group.device, where) : NDArray(), true, attributes, where);
     }
   }
   zero_grad();
@@ -178,14 +180,14 @@ void Optimizer::step(std::source_location where) {
 
 /// An array of one byte that is 1 if all gradients, parameters and states are good; else it is poisoned, and so are
 /// those who read it. On a device that finds errors late they may be reading it by then: they read 0.
-NDArray Optimizer::push_gate(std::span<const std::size_t> members, Device device, std::source_location where) const {
-  std::vector<NDArray> gradients;
+NDArray Optimizer::push_gate(std::span<const Group> groups, Device device, std::source_location where) const {
   std::vector<const NDArray*> inputs;
-  gradients.reserve(members.size());
-  for (std::size_t i : members) {
-    inputs.push_back(&gradients.emplace_back(parameters_[i].value.grad()));
-    inputs.push_back(&parameters_[i].value);
-    for (const NDArray& state : states_[i]) inputs.push_back(&state);
+  for (const Group& group : groups) {
+    for (const NDArray& gradient : group.gradients) inputs.push_back(&gradient);
+    for (std::size_t i : group.members) {
+      inputs.push_back(&parameters_[i].value);
+      for (const NDArray& state : states_[i]) inputs.push_back(&state);
+    }
   }
   const bool late = device.kind != DeviceKind::cpu;
   const std::byte shut{0};
@@ -203,22 +205,21 @@ NDArray Optimizer::push_gate(std::span<const std::size_t> members, Device device
   return gate;
 }
 
-void Optimizer::push_step(const Group& group, const NDArray& gate, const Attributes& attributes,
+/// `alone`: no other operation steps behind the same gate.
+void Optimizer::push_step(const Group& group, const NDArray& gate, bool alone, const Attributes& attributes,
                           std::source_location where) {
   auto body = std::make_shared<StepBody>();
   body->attributes = attributes;
   body->width = 1 + state_specs_.size();
   body->gated = static_cast<bool>(gate);
-  std::vector<NDArray> gradients, outputs;
+  std::vector<NDArray> outputs;
   for (std::size_t i : group.members) {
-    const NDArray& value = parameters_[i].value;
     body->kernels.push_back(kernels_[i]);
-    gradients.push_back(value.grad());
-    outputs.push_back(value);
+    outputs.push_back(parameters_[i].value);
     outputs.insert(outputs.end(), states_[i].begin(), states_[i].end());
   }
   std::vector<const NDArray*> inputs;
-  for (const NDArray& gradient : gradients) inputs.push_back(&gradient);
+  for (const NDArray& gradient : group.gradients) inputs.push_back(&gradient);
   if (gate) inputs.push_back(&gate);
 
   ArrayPush push;
@@ -230,7 +231,9 @@ void Optimizer::push_step(const Group& group, const NDArray& gate, const Attribu
   push.elementwise = true;
   push.dense_inputs = push.dense_outputs = true;
   push.issues = group.issues;
-  push.tries = 3;  // behind the gate the other devices' kernels are on their way
+  // Behind the gate the other devices' kernels are on their way.
+  push.tries = 3;
+  push.torn_unissued = !alone;
   push.options.name = row_.name;
   push.options.on = group.device;
   push.where = where;

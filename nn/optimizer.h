@@ -80,9 +80,11 @@ class Optimizer {
     Device device;
     bool issues = false;               ///< its kernels issue work themselves
     std::vector<std::size_t> members;  ///< parameters that step in one operation
+    std::vector<NDArray> gradients{};  ///< theirs, while a step is pushed
   };
-  NDArray push_gate(std::span<const std::size_t> members, Device device, std::source_location where) const;
-  void push_step(const Group& group, const NDArray& gate, const Attributes& attributes, std::source_location where);
+  NDArray push_gate(std::span<const Group> groups, Device device, std::source_location where) const;
+  void push_step(const Group& group, const NDArray& gate, bool alone, const Attributes& attributes,
+                 std::source_location where);
 
   const Operator& row_;
   std::vector<NamedArray> parameters_;

@@ -120,9 +120,11 @@ void Core<P>::confirm_all(Watch<P>& watch) {
   const std::int64_t now = P::now();
   if (finished != watch.seen || watch.since == 0 || !pending(watch)) watch.seen = finished, watch.since = now;
   if (now - watch.since < limit) return;
-  for (DeviceQueue<P>* queue : watch.queues)
-    if (queue->in_flight())
-      lose(watch, queue->device, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
+  for (DeviceQueue<P>* queue : watch.queues) {
+    if (!queue->in_flight()) continue;
+    watch.provider->give_up(queue->device);
+    lose(watch, queue->device, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
+  }
   for (DeviceQueue<P>* queue : watch.queues) confirm(watch, *queue);
 }
 

@@ -62,11 +62,13 @@ void OrderRecord::forget() noexcept {
   forgets_ = true;
 }
 
-OrderRecord::Stream OrderRecord::add(std::string name, const std::atomic<std::uint64_t>* reached) {
+OrderRecord::Stream OrderRecord::add(std::string name, const std::atomic<std::uint64_t>* reached,
+                                     std::function<bool()> lost) {
   std::lock_guard lock(mutex_);
   streams_.emplace_back();
   streams_.back().name = std::move(name);
   streams_.back().reached = reached;
+  streams_.back().lost = std::move(lost);
   return static_cast<Stream>(streams_.size() - 1);
 }
 
@@ -96,7 +98,7 @@ void OrderRecord::ordered_after(Stream stream, Stream other, std::uint64_t point
   if (stream == other) return;
   guarded([&] {
     const StreamState& state = streams_[other];
-    if (!state.gone && state.reached->load() < point && is_new(caller, caller, "early")) {
+    if (!state.over() && state.reached->load() < point && is_new(caller, caller, "early")) {
       report_(name_of(caller) + " takes a point of " + state.name + " as passed that is not");
     }
     issue(stream, Join{other, point});
@@ -155,7 +157,7 @@ void OrderRecord::execute(Stream stream, const Recorded& recorded) { streams_[st
 
 bool OrderRecord::execute(Stream stream, const Join& other) {
   const StreamState& target = streams_[other.other];
-  if (!target.gone && target.last < other.point) return false;
+  if (!target.over() && target.last < other.point) return false;
   StreamState& state = streams_[stream];
   Clock clock = state.clock;
   join(clock, clock_at(other.other, other.point));
@@ -330,13 +332,13 @@ void OrderRecord::undeclared(const Caller& caller) noexcept {
 // ---- judgement and reports
 
 bool OrderRecord::is_before(const Access& earlier, Stream stream, const Clock& clock) const {
-  if (earlier.stream == stream || streams_[earlier.stream].gone) return true;
+  if (earlier.stream == stream || streams_[earlier.stream].over()) return true;
   return earlier.stream < clock.size() && clock[earlier.stream] > earlier.after;
 }
 
 bool OrderRecord::is_passed(const Access& access) const {
   const StreamState& stream = streams_[access.stream];
-  return stream.gone || stream.reached->load() > access.after;
+  return stream.over() || stream.reached->load() > access.after;
 }
 
 bool OrderRecord::is_new(const Caller& a, const Caller& b, const char* kind) {

@@ -41,8 +41,9 @@ class OrderRecord {
 
   explicit OrderRecord(std::function<void(std::string)> report);
 
-  /// A stream by its name in reports. `reached`: its last point that is passed; lives until remove().
-  Stream add(std::string name, const std::atomic<std::uint64_t>* reached);
+  /// A stream by its name in reports. `reached`: its last point that is passed; lives until remove(). `lost`: says
+  /// whether its device is lost; a lost device touches nothing any more.
+  Stream add(std::string name, const std::atomic<std::uint64_t>* reached, std::function<bool()> lost = {});
   /// The stream is gone and all its work is over: everything comes after that.
   void remove(Stream stream) noexcept;
 
@@ -103,7 +104,9 @@ class OrderRecord {
   struct StreamState {
     std::string name;
     const std::atomic<std::uint64_t>* reached = nullptr;
+    std::function<bool()> lost;
     bool gone = false;
+    bool over() const { return gone || (lost && lost()); }
     std::uint64_t last = 0;  ///< recorded
     Clock clock;
     std::deque<Version> versions;  ///< by `after`; the last few

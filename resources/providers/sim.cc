@@ -182,9 +182,13 @@ class SimProvider final : public Provider {
     if (core_->record) core_->record->host_touches(uses, core_->caller());
   }
 
-  std::uint64_t errors(int device) const noexcept override { return at(device).errors.count(); }
+  std::uint64_t errors(int device) const noexcept override {
+    const bool lost = core_->control->condition(device) == SimControl::Condition::lost;
+    return at(device).errors.count() + (lost ? 1 : 0);
+  }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override { return at(device).errors.from(from); }
   std::exception_ptr lost(int device) const noexcept override { return core_->control->loss(device); }
+  void give_up(int device) noexcept override { core_->control->lose(device); }
 
   DeviceLimits limits(int) const override {
     DeviceLimits limits = core_->options.limits;

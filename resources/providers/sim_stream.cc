@@ -60,8 +60,9 @@ struct SimStream::State {
 SimStream::SimStream(std::shared_ptr<SimCore> core, int device, LaneKind lane)
     : state_(std::make_shared<State>(core, device, core->options.seed * 1000003 + core->streams.fetch_add(1) + 1)) {
   if (core->record) {
-    state_->recorded_as =
-        core->record->add(to_string(sim(device)) + " " + kLanes[static_cast<std::size_t>(lane)], &state_->reached);
+    state_->recorded_as = core->record->add(
+        to_string(sim(device)) + " " + kLanes[static_cast<std::size_t>(lane)], &state_->reached,
+        [control = core->control, device] { return control->condition(device) == SimControl::Condition::lost; });
   }
 }
 
