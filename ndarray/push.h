@@ -85,9 +85,9 @@ struct ArrayPush {
   /// Other ops change what belongs together with the outputs. If this op cannot be issued, the outputs have their old
   /// values, and are torn all the same: recover() must not pass them for good.
   bool torn_unissued = false;
-  bool elementwise = false;                ///< an output element depends on input elements of its own index alone
-  bool dense_inputs = false;               ///< the body wants contiguous inputs: others are packed for it
-  bool dense_outputs = false;              ///< the same for outputs, unpacked afterwards
+  bool elementwise = false;    ///< an output element depends on input elements of its own index alone
+  bool dense_inputs = false;   ///< the body wants contiguous inputs: others are packed for it
+  bool dense_outputs = false;  ///< the same for outputs, unpacked afterwards
   PushOptions options;
   std::source_location where;
   // For autograd:
