@@ -53,6 +53,9 @@ class Attempt {
   };
 
   void resolve_output(std::size_t index);
+  /// True if an earlier output moved the array. Whoever held its value may be gone since then, because a snapshot goes
+  /// without a lock, but all outputs of one array go to one version.
+  bool moves(const Array& array) const { return rare_ && rare_->moved.count(&array) != 0; }
   void move_output(Array& array, bool overwrites, Resolved& operand);
   void copy_away();
   void pack_inputs();
@@ -122,7 +125,7 @@ void Attempt::resolve_output(std::size_t index) {
   operand.preload = reads;
   if (array.stays()) {
     stay_ = true;
-  } else if (array.held()) {
+  } else if (array.held() || moves(array)) {
     return move_output(array, overwrites, operand);
   }
   const Buffer& buffer = operand.version->buffer();
