@@ -114,9 +114,7 @@ std::int64_t NDArray::item_integer(bool boolean, Where where) const {
 
 NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device,
                    std::source_location where) {
-  for (std::int64_t n : shape) {
-    if (n < 0) throw ArrayError("from", where, "a negative size in " + to_string(shape));
-  }
+  check_shape("from", shape, dtype, where);
   const std::size_t needed = static_cast<std::size_t>(shape.count()) * size_of(dtype);
   if (bytes.size() != needed) {
     throw ArrayError("from", where,

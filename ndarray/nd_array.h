@@ -33,6 +33,9 @@ class ArrayError : public UsageError {
   ArrayError(std::string_view operation, const std::source_location& where, std::string_view message);
 };
 
+/// Throws ArrayError where no array can have this shape: "[zeros] main.cc:41: (-3, 4) f32: ...".
+void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where);
+
 /// An array argument with the place of the call, for errors and traces.
 struct Operand {
   const NDArray& array;
@@ -229,8 +232,10 @@ void set_default_engine(Engine* engine);
 
 /// An array whose elements are unspecified until it is written. Without `device` it is on the device of the thread's
 /// scope.
-NDArray empty(const Dims& shape, DType dtype = DType::f32);
-NDArray empty(const Dims& shape, DType dtype, Device device);
+NDArray empty(const Dims& shape, DType dtype = DType::f32,
+              std::source_location where = std::source_location::current());
+NDArray empty(const Dims& shape, DType dtype, Device device,
+              std::source_location where = std::source_location::current());
 /// One buffer in parts of sizes[0], sizes[1], ... rows along axis 0. Each part is an array of its own, and so is the
 /// whole. Ops on different parts may run at once; an op on the whole comes after the earlier ops on every part.
 struct Partitioned {

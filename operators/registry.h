@@ -72,7 +72,11 @@ class Signature {
   const A& attributes() const {
     return attributes_.get<A>();
   }
-  void output(const Dims& shape, DType dtype) { outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype}; }
+  /// Throws ArrayError where no array can have the shape.
+  void output(const Dims& shape, DType dtype) {
+    check_shape(name_, shape, dtype, where_);
+    outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype};
+  }
   std::span<const Spec> outputs() const { return {outputs_.data(), static_cast<std::size_t>(count_)}; }
   std::source_location where() const { return where_; }
 
