@@ -66,7 +66,18 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
     throw ArrayError("set_grad", where,
                      sluice::to_string(gradient.shape()) + " for an array of " + sluice::to_string(array.shape()));
   }
-  NDArray before = gradient;  // the old one goes after the lock
+  if (gradient && !(gradient.device() == array.device())) {
+    throw ArrayError("set_grad", where,
+                     "a gradient on " + sluice::to_string(gradient.device()) + " for an array on " +
+                         sluice::to_string(array.device()) + "; use to(device)");
+  }
+  NDArray before;  // the old one goes after the lock
+  if (gradient) {
+    // An array of its own, which the next backward adds to in place; with a history it would own its leaf.
+    const NoGrad scope;
+    const bool own = autograd::window_of(gradient) || gradient.array()->group();
+    before = own ? gradient.copy(where) : gradient.detach();
+  }
   std::lock_guard lock(leaf->mutex);
   std::swap(leaf->grad, before);
 }

@@ -167,7 +167,7 @@ class NDArray {
   bool requires_grad() const;
   /// The gradient that backward() added up; an empty handle if none. Same shape as the array was made with.
   NDArray grad() const;
-  /// Sets the gradient of a leaf, or drops it (an empty handle).
+  /// Sets the gradient of a leaf to the value that this array has now, or drops it (an empty handle).
   void set_grad(const NDArray& gradient, Where where = Where::current()) const;
   void zero_grad() const { set_grad({}); }
   /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from, and frees the
