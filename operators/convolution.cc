@@ -61,9 +61,7 @@ void conv_gradient(GradientContext& c) {
   const ConvAttributes a = c.attributes().get<ConvAttributes>();
   NDArray g = c.gradient();
   if constexpr (with_relu) {
-    static const Operator& relu_grad = named("relu_grad");
-    g = c.create_graph() ? g * greater(c.output(), 0).to(g.dtype())
-                         : apply(relu_grad, {&g, &c.output()}, {}, {.where = c.where()});
+    g = builtin::relu_gradient(c);
   }
   if (c.wanted(0)) c.set(0, input_grad(g, c.input(1), a, c.input_spec(0).shape, c.where()));
   if (c.wanted(1)) c.set(1, weight_grad(c.input(0), g, a, c.input_spec(1).shape, c.where()));
