@@ -145,11 +145,11 @@ std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool
   }
   if (update) {
     // A push that changes nothing: it moves a held value away, as any write would.
-    const NDArray whole(x.array());
     ArrayPush push;
     push.body = [](ArrayContext&) {};
-    push.outputs = std::span(&whole, 1);
+    push.outputs = std::span(&x, 1);
     push.updates = 1;
+    push.opaque = true;
     push.options.name = "borrow";
     push.where = where;
     push_arrays(push);

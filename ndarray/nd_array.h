@@ -156,6 +156,8 @@ class NDArray {
   /// The memory itself, held as an op would hold it until the HostBorrow is destroyed: `borrow<const float>()` to read,
   /// `borrow<float>()` to read and write. The view must be contiguous, T must be its dtype's type, and the array must
   /// be in host memory. An array on a device can be copied to the host by to(cpu(0)), item, to_vector or to_bytes.
+  /// To gradients, what is borrowed to be written is a constant from then on. Outside of a NoGrad scope such a borrow
+  /// throws for an array made by with_grad, and for a part of an array that recorded operators made.
   template <class T>
   HostBorrow<T> borrow(Where where = Where::current()) const;
 

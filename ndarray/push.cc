@@ -63,6 +63,7 @@ class Attempt {
     version.each_variable([&](const Variable& v) { accesses_.emplace_back({v.get(), mode}); });
   }
   void use_foreign(const Import& memory, AccessMode mode);
+  void check_histories();
 
   const ArrayPush& push_;
   const char* const name_;
@@ -74,6 +75,7 @@ class Attempt {
     std::vector<Move> moves;
     std::map<const Array*, std::size_t> moved;  ///< where in `moves`
     std::vector<Away> aways;                    ///< by `array`
+    std::vector<Ref<History>> dropped;          ///< room for those that outputs lose: they go when the locks are open
     std::vector<bool> covered;  ///< of each import that is overwritten: its variables that stand for no other memory
   };
   Rare& rare() { return *(rare_ ? rare_ : rare_ = std::make_unique<Rare>()); }
@@ -106,11 +108,29 @@ void Attempt::resolve(ArrayPushResult& result) {
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
   if (stay_) copy_away();
   if (written_.size() > 0) pack_inputs();
+  if (push_.opaque) check_histories();
   if (push_.want_histories) {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
       const Array& array = *push_.outputs[i].array();
       result.output_histories[i] = {array.history, array.history_output};
     }
+  }
+}
+
+void Attempt::check_histories() {
+  if (!grad_mode()) return;
+  for (const NDArray& y : push_.outputs) {
+    const Array& array = *y.array();
+    if (!array.history) continue;
+    if (array.leaf) {
+      throw ArrayError(name_, push_.where, "writes in place to an array that wants a gradient; use a NoGrad scope");
+    }
+    if (y.count() != array.shape().count()) {
+      throw ArrayError(name_, push_.where,
+                       "writes " + to_string(y.shape()) + " of an array of " + to_string(array.shape()) +
+                           " that recorded operators made, and is not recorded: use a NoGrad scope, or detach()");
+    }
+    rare().dropped.resize(push_.outputs.size());
   }
 }
 
@@ -243,6 +263,7 @@ bool Attempt::current() const {
     const NDArray& y = push_.outputs[i];
     const Array& array = *y.array();
     const Resolved& operand = call->operands[call->inputs + i];
+    if (push_.opaque && array.history && grad_mode() && (!rare_ || rare_->dropped.empty() || array.leaf)) return false;
     if (operand.moved) continue;
     if (!(array.version() == operand.version)) return false;
     if (!array.stays()) {
@@ -286,6 +307,14 @@ void Attempt::apply(ArrayPushResult& result) noexcept {
   if (rare_) {
     for (Move& move : rare_->moves) move.array->set_version(std::move(move.version));
     for (Away& away : rare_->aways) away.array->set_version(std::move(away.version));
+  }
+  if (rare_ && !rare_->dropped.empty()) {
+    for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
+      Array& array = *push_.outputs[i].array();
+      if (!array.history) continue;
+      if (array.imported()) array.version()->buffer().import()->set_recorded(false);
+      std::swap(array.history, rare_->dropped[i]);
+    }
   }
   if (!push_.history) return;
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {

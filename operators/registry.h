@@ -246,10 +246,6 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
               const ApplyOptions& options = {});
 
-/// Bit of ScopeState::flags: pushes are not recorded for gradients.
-inline constexpr std::uint32_t kNoGradFlag = 1;
-inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
-
 namespace detail {
 /// How operators are recorded. autograd/ sets one recorder when it is first used.
 struct Recorder {
