@@ -33,10 +33,10 @@ T load(const std::byte* from) {
 
 }  // namespace
 
-void NDArray::wait() const {
-  Array& array = checked("wait");
+void NDArray::wait(Where where) const {
+  Array& array = checked("wait", where);
   const Ref<Version> version = version_of(array);
-  version->each_variable([&](const Variable& v) { array.engine().wait(v); });
+  version->each_variable([&](const Variable& v) { array.engine().wait(v, where); });
 }
 
 void NDArray::check_type(DType type, const char* who, Where where) const {
@@ -65,7 +65,7 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
-  std::vector<std::byte> result(bytes());
+  std::vector<std::byte> result(bytes(where));
   copy_out(result.data(), where);
   return result;
 }

@@ -127,10 +127,10 @@ NDArray NDArray::permute(const Dims& axes, Where where) const {
   return view;
 }
 
-NDArray NDArray::transpose() const {
+NDArray NDArray::transpose(Where where) const {
   Dims axes;
   for (int i = rank() - 1; i >= 0; --i) axes.push_back(i);
-  return permute(axes);
+  return permute(axes, where);
 }
 
 NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
@@ -278,8 +278,8 @@ NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t of
   return NDArray(array_, shape, strides, none ? first : offset);
 }
 
-Variable variable_of(const NDArray& x) {
-  Array& array = x.checked();
+Variable variable_of(const NDArray& x, std::source_location where) {
+  Array& array = x.checked("variable", where);
   std::lock_guard lock(array.mutex());
   return array.version()->variable();
 }

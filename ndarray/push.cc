@@ -404,16 +404,16 @@ ArrayPushResult push_checked(const ArrayPush& push, const char* name, const Push
   }
 }
 
-/// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both
-/// values are whole when the write itself is skipped (docs/semantics.md, 14).
+/// Where an output's value is held elsewhere it is copied, by an operation of its own: then both values are whole when
+/// the write itself is skipped (docs/semantics.md, 14). An overwrite of the whole is no exception, because it may be
+/// skipped too.
 void copy_held(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
     Array& array = *y.array();
     {
       std::lock_guard lock(array.mutex());
-      const bool overwrites = !push.updates_all && !bit(push.updates, i) && y.count() == array.shape().count();
-      if (array.stays() ? holders(std::span(&y, 1)).empty() : overwrites || !array.held()) continue;
+      if (array.stays() ? holders(std::span(&y, 1)).empty() : !array.held()) continue;
     }
     const NDArray whole(y.array());
     ArrayPush copy;

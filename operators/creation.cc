@@ -59,10 +59,12 @@ NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_lo
   return filled(shape, value, 0, dtype, {}, where);
 }
 NDArray zeros_like(const Operand& x) {
-  return filled(x.array.shape(), 0, 0, x.array.dtype(), x.array.device(), x.where);
+  const Array& array = x.array.checked("zeros_like", x.where);
+  return filled(x.array.shape(), 0, 0, array.dtype(), array.device(), x.where);
 }
 NDArray ones_like(const Operand& x) {
-  return filled(x.array.shape(), 1, 0, x.array.dtype(), x.array.device(), x.where);
+  const Array& array = x.array.checked("ones_like", x.where);
+  return filled(x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
 NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, DType dtype, std::source_location where) {
