@@ -18,7 +18,7 @@ std::size_t in_use(Engine& engine) {
 }
 
 TEST(Sums, AWeightUsedAThousandTimesKeepsFewGradients) {
-  TestEngine test(1);
+  TestEngine test(1, 1, EngineMode::serial);  // so that the peak does not depend on who runs ahead
   const DeviceScope scope(cpu(0));
   constexpr std::int64_t kCount = 1 << 18;
   const NDArray w = ones({kCount}).with_grad();
@@ -29,7 +29,7 @@ TEST(Sums, AWeightUsedAThousandTimesKeepsFewGradients) {
   pool.reset_peak();
   total.backward();
   EXPECT_EQ(floats(w.grad()), Floats(kCount, 750.0F));
-  EXPECT_LE(pool.stats().peak, before + (std::size_t{300} << 20));
+  EXPECT_LE(pool.stats().peak, before + (std::size_t{32} << 20));
 }
 
 TEST(Sums, TermsBeyondSixteenFollowTheRule) {
