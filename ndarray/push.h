@@ -89,9 +89,9 @@ struct ArrayPush {
   /// Other ops change what belongs together with the outputs. If this op cannot be issued, the outputs have their old
   /// values, and are torn all the same: recover() must not pass them for good.
   bool torn_unissued = false;
-  bool elementwise = false;                ///< an output element depends on input elements of its own index alone
-  bool dense_inputs = false;               ///< the body wants contiguous inputs: others are packed for it
-  bool dense_outputs = false;              ///< the same for outputs, unpacked afterwards
+  bool elementwise = false;    ///< an output element depends on input elements of its own index alone
+  bool dense_inputs = false;   ///< the body wants contiguous inputs: others are packed for it
+  bool dense_outputs = false;  ///< the same for outputs, unpacked afterwards
   PushOptions options;
   std::source_location where;
   // For autograd:
@@ -119,9 +119,9 @@ struct ArrayPushResult {
 
 /// Resolves versions and pushes, at one instant. An output whose present value is held elsewhere (a tape, a snapshot)
 /// gets a new version. An input that overlaps an output is read as it was before. Throws ArrayError where an output
-/// overlaps itself or another output, where arrays belong to different engines, where an opaque push must not write, and
-/// where the operation's device cannot reach an array: a device's kernels reach its own memory, and pinned host memory.
-/// Throws what Engine::push throws.
+/// overlaps itself or another output, where arrays belong to different engines, where an opaque push must not write,
+/// and where the operation's device cannot reach an array: a device's kernels reach its own memory, and pinned host
+/// memory. Throws what Engine::push throws.
 ArrayPushResult push_arrays(const ArrayPush& push);
 
 /// Pushes the copies that a write to these arrays needs where their values are held elsewhere (a tape, a snapshot), so
