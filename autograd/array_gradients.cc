@@ -39,14 +39,14 @@ NDArray NDArray::with_grad(Where where) const {
   return *this;
 }
 
-bool NDArray::requires_grad() const {
-  Array& array = checked("requires_grad");
+bool NDArray::requires_grad(Where where) const {
+  Array& array = checked("requires_grad", where);
   std::lock_guard lock(array.mutex());
   return static_cast<bool>(array.history);
 }
 
-NDArray NDArray::grad() const {
-  checked("grad");
+NDArray NDArray::grad(Where where) const {
+  checked("grad", where);
   autograd::Node* leaf = leaf_of(*this);
   if (!leaf) return {};
   NDArray whole;
@@ -55,7 +55,7 @@ NDArray NDArray::grad() const {
     whole = leaf->grad;
   }
   const auto window = autograd::window_of(*this);
-  return !whole || !window ? whole : autograd::look(whole, *window, std::source_location::current());
+  return !whole || !window ? whole : autograd::look(whole, *window, where);
 }
 
 void NDArray::set_grad(const NDArray& gradient, Where where) const {
@@ -66,7 +66,18 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
     throw ArrayError("set_grad", where,
                      sluice::to_string(gradient.shape()) + " for an array of " + sluice::to_string(array.shape()));
   }
-  NDArray before = gradient;  // the old one goes after the lock
+  if (gradient && !(gradient.device() == array.device())) {
+    throw ArrayError("set_grad", where,
+                     "a gradient on " + sluice::to_string(gradient.device()) + " for an array on " +
+                         sluice::to_string(array.device()) + "; use to(device)");
+  }
+  NDArray before;  // the old one goes after the lock
+  if (gradient) {
+    // An array of its own, which the next backward adds to in place; with a history it would own its leaf.
+    const NoGrad scope;
+    const bool own = autograd::window_of(gradient) || gradient.array()->group();
+    before = own ? gradient.copy(where) : gradient.detach();
+  }
   std::lock_guard lock(leaf->mutex);
   std::swap(leaf->grad, before);
 }
@@ -76,8 +87,8 @@ void NDArray::backward(bool retain, Where where) const {
   sluice::backward(std::span(this, 1), std::span(&one, 1), retain, where);
 }
 
-NDArray NDArray::detach() const {
-  Array& array = checked("detach");
+NDArray NDArray::detach(Where where) const {
+  Array& array = checked("detach", where);
   std::lock_guard lock(array.mutex());
   Ref<Array> copy = array.snapshot();
   copy->history = Ref<History>();

@@ -88,11 +88,14 @@ class Rule final : public GradientContext {
 };
 
 /// The same value under an identity of its own: a write to either leaves the other as it is. Free where the first goes
-/// soon after.
-NDArray alias(const NDArray& x) {
-  if (x.array()->refs() == 1) return x;
-  std::lock_guard lock(x.array()->mutex());
-  return x.on(x.array()->snapshot());
+/// soon after. It wants gradients itself only where those are recorded.
+NDArray alias(const NDArray& x, bool recorded) {
+  {
+    std::lock_guard lock(x.array()->mutex());
+    if (x.array()->refs() == 1 && (recorded || !x.array()->history)) return x;
+    if (recorded) return x.on(x.array()->snapshot());
+  }
+  return x.detach();
 }
 
 /// One run. Nodes are visited from the youngest to the oldest, so that a node is reached after all its uses.
@@ -144,9 +147,7 @@ class Run {
       pending_.erase(at);
       std::vector<NDArray> gradients;
       for (std::vector<NDArray>& list : lists) {
-        // They came from the youngest use to the oldest; sums follow the program.
-        std::reverse(list.begin(), list.end());
-        gradients.push_back(list.empty() ? NDArray() : add_n(list, options_.where));
+        gradients.push_back(list.empty() ? NDArray() : total(list));
         list.clear();
       }
       gradients.resize(std::max(gradients.size(), std::max<std::size_t>(1, node->outputs.size())));
@@ -163,7 +164,8 @@ class Run {
     const std::unique_ptr<Window> window = window_of(x);
     if (!whole) return {};
     // Contiguous, so that the program may write to it.
-    return alias((window ? look(whole, *window, options_.where) : whole).contiguous(options_.where));
+    return alias((window ? look(whole, *window, options_.where) : whole).contiguous(options_.where),
+                 options_.create_graph);
   }
 
   static Ref<History> history_of(const NDArray& x) {
@@ -173,6 +175,8 @@ class Run {
   }
 
  private:
+  static constexpr std::size_t kMostTerms = 16;  // part of what gradients.h says of the order of sums
+
   struct Entry {
     std::uint64_t sequence;
     Ref<Node> node;
@@ -192,7 +196,16 @@ class Run {
     if (fresh) queue_.push({node->sequence, node});
     auto& lists = at->second;
     if (lists.size() <= static_cast<std::size_t>(output)) lists.resize(static_cast<std::size_t>(output) + 1);
-    lists[static_cast<std::size_t>(output)].push_back(std::move(gradient));
+    std::vector<NDArray>& list = lists[static_cast<std::size_t>(output)];
+    list.push_back(std::move(gradient));
+    // However often an array was used, few gradients of it wait here: what has come becomes one.
+    if (list.size() == kMostTerms) list = {total(list)};
+  }
+
+  /// They came from the youngest use to the oldest; sums follow the program.
+  NDArray total(std::vector<NDArray>& list) const {
+    std::reverse(list.begin(), list.end());
+    return add_n(list, options_.where);
   }
 
   void send(const Edge& edge, NDArray gradient) {
@@ -254,7 +267,8 @@ class Run {
       existing = leaf.grad;
     }
     if (!existing) {
-      NDArray own = window_of(gradient) || gradient.array()->group() ? gradient.copy(options_.where) : alias(gradient);
+      NDArray own =
+          window_of(gradient) || gradient.array()->group() ? gradient.copy(options_.where) : alias(gradient, false);
       std::lock_guard lock(leaf.mutex);
       if (!leaf.grad) {
         leaf.grad = std::move(own);
@@ -268,7 +282,7 @@ class Run {
   const Options& options_;
   bool restricted_ = false;
   std::priority_queue<Entry> queue_;
-  std::unordered_map<Node*, std::vector<std::vector<NDArray>>> pending_;
+  std::unordered_map<Node*, std::vector<std::vector<NDArray>>> pending_;  ///< of each output: what came from its uses
   std::unordered_map<Node*, std::vector<NDArray>> captured_;
   std::unordered_set<Node*> useful_;
 };

@@ -24,9 +24,10 @@ class WithGrad : ScopeGuard {
 
 /// Adds to the .grad() of the leaves the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
 /// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array is
-/// summed over the uses of the array in the order of the program, and then added into .grad() in the order of pushes.
-/// Frees the tape unless `retain`. Pushes and returns; does not wait. Throws ArrayError for a root without history, a
-/// tape that was freed before, and shapes that differ. Several threads may run backward on separate graphs at once.
+/// summed over the uses of the array in the order of the program (beyond 16 uses, the sum of the last 16 terms counts
+/// as the last term for those before them), and then added into .grad() in the order of pushes. Frees the tape unless
+/// `retain`. Pushes and returns; does not wait. Throws ArrayError for a root without history, a tape that was freed
+/// before, and shapes that differ. Several threads may run backward on separate graphs at once.
 void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients, bool retain = false,
               std::source_location where = std::source_location::current());
 

@@ -217,12 +217,12 @@ class Engine {
   }
   void wait(const HasVariable auto& x, const WaitOptions& how,
             std::source_location where = std::source_location::current()) {
-    wait_until(variable_of(x), std::chrono::nanoseconds::max(), how, where);
+    wait_until(detail::variable_at(x, where), std::chrono::nanoseconds::max(), how, where);
   }
   /// As wait(), but returns false when the time is over first.
   bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit,
                 std::source_location where = std::source_location::current()) {
-    return wait_until(variable_of(x), limit, WaitOptions{}, where);
+    return wait_until(detail::variable_at(x, where), limit, WaitOptions{}, where);
   }
 
   /// Blocks until everything that any thread pushed before the call has completed. Throws AggregateError with the roots
@@ -236,9 +236,17 @@ class Engine {
   /// The variable's root error as of now, without waiting; null if none. Throws UsageError.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
   /// Pushes a recovery: it clears intact poison (the old value is whole) and leaves torn poison. It does not count
-  /// against the caps and never blocks. Throws UsageError, StoppedError.
+  /// against the caps and never blocks. What has several variables (each_variable_of(x, f) calls f for each) gets a
+  /// recovery for each; the ticket is that of the last one. Throws UsageError, StoppedError.
   Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
-    return push_recover(variable_of(x), where);
+    Ticket last;
+    const auto each = [&](const Variable& v) { last = push_recover(v, where); };
+    if constexpr (requires { each_variable_of(x, each, where); }) {
+      each_variable_of(x, each, where);
+    } else {
+      each(variable_of(x));
+    }
+    return last;
   }
 
   /// Waits for its turn and then holds the variable, until the Borrow is released. Throws Error if the variable is

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <utility>
 
 namespace sluice {
@@ -69,17 +70,31 @@ concept HasVariable = requires(const T& x) {
   { variable_of(x) } -> std::convertible_to<const Variable&>;
 };
 
-Access read(const HasVariable auto& x) {
-  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::read};
+namespace detail {
+/// variable_of(x), which is told the place of the call where it takes one.
+decltype(auto) variable_at(const HasVariable auto& x, [[maybe_unused]] const std::source_location& where) {
+  if constexpr (requires { variable_of(x, where); }) {
+    return variable_of(x, where);
+  } else {
+    return variable_of(x);
+  }
 }
-Access update(const HasVariable auto& x) {
-  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::update};
+VariableBase* base_at(const HasVariable auto& x, const std::source_location& where) {
+  return static_cast<const Variable&>(variable_at(x, where)).get();
 }
-Access write(const HasVariable auto& x) {
-  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::write};
+}  // namespace detail
+
+Access read(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+  return {detail::base_at(x, where), AccessMode::read};
 }
-Access order(const HasVariable auto& x) {
-  return {static_cast<const Variable&>(variable_of(x)).get(), AccessMode::order};
+Access update(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+  return {detail::base_at(x, where), AccessMode::update};
+}
+Access write(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+  return {detail::base_at(x, where), AccessMode::write};
+}
+Access order(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
+  return {detail::base_at(x, where), AccessMode::order};
 }
 
 /// A value with its variable, shared by all handles: `Var<Image> frame(engine.variable(), ...)`. A body whose push

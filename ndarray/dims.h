@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -49,6 +50,16 @@ class Dims {
   std::array<std::int64_t, kMaxRank> values_{};
   int rank_ = 0;
 };
+
+/// False if no array can have this shape with elements of `item` bytes: a size is negative, or the bytes are more than
+/// an address can count, those of its rows too where another size is 0.
+constexpr bool can_be_array(const Dims& shape, std::size_t item) {
+  std::int64_t bytes = static_cast<std::int64_t>(item);
+  for (auto n : shape) {
+    if (n < 0 || __builtin_mul_overflow(bytes, n > 1 ? n : 1, &bytes)) return false;
+  }
+  return true;
+}
 
 /// Strides, in elements, of a row-major array of this shape.
 inline Dims row_major(const Dims& shape) {

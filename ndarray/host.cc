@@ -33,10 +33,10 @@ T load(const std::byte* from) {
 
 }  // namespace
 
-void NDArray::wait() const {
-  Array& array = checked("wait");
+void NDArray::wait(Where where) const {
+  Array& array = checked("wait", where);
   const Ref<Version> version = version_of(array);
-  version->each_variable([&](const Variable& v) { array.engine().wait(v); });
+  version->each_variable([&](const Variable& v) { array.engine().wait(v, where); });
 }
 
 void NDArray::check_type(DType type, const char* who, Where where) const {
@@ -65,7 +65,7 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
-  std::vector<std::byte> result(bytes());
+  std::vector<std::byte> result(bytes(where));
   copy_out(result.data(), where);
   return result;
 }
@@ -114,9 +114,7 @@ std::int64_t NDArray::item_integer(bool boolean, Where where) const {
 
 NDArray from_bytes(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device,
                    std::source_location where) {
-  for (std::int64_t n : shape) {
-    if (n < 0) throw ArrayError("from", where, "a negative size in " + to_string(shape));
-  }
+  check_shape("from", shape, dtype, where);
   const std::size_t needed = static_cast<std::size_t>(shape.count()) * size_of(dtype);
   if (bytes.size() != needed) {
     throw ArrayError("from", where,
@@ -147,11 +145,11 @@ std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool
   }
   if (update) {
     // A push that changes nothing: it moves a held value away, as any write would.
-    const NDArray whole(x.array());
     ArrayPush push;
     push.body = [](ArrayContext&) {};
-    push.outputs = std::span(&whole, 1);
+    push.outputs = std::span(&x, 1);
     push.updates = 1;
+    push.opaque = true;
     push.options.name = "borrow";
     push.where = where;
     push_arrays(push);

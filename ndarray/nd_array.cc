@@ -24,6 +24,15 @@ int checked_axis(int axis, int rank, const char* who, const Dims& shape, const s
 ArrayError::ArrayError(std::string_view operation, const std::source_location& where, std::string_view message)
     : UsageError("[" + std::string(operation) + "] " + sluice::to_string(where) + ": " + std::string(message)) {}
 
+void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
+  if (can_be_array(shape, size_of(dtype))) return;
+  const bool negative = std::any_of(shape.begin(), shape.end(), [](std::int64_t n) { return n < 0; });
+  throw ArrayError(
+      operation, where,
+      to_string(shape) + " " + std::string(name_of(dtype)) + ": " +
+          (negative ? "a negative size; all must be 0 or more" : "too many elements; their bytes must be below 2^63"));
+}
+
 Engine& default_engine() {
   Engine* engine = chosen_engine.load(std::memory_order_acquire);
   return engine ? *engine : Engine::instance();
@@ -75,10 +84,12 @@ NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
     };
     const std::int64_t begin = clamp(ix.range.begin, step > 0 ? 0 : n - 1);
     const std::int64_t end = clamp(ix.range.end, step > 0 ? n : -1);
-    const std::int64_t length = step > 0 ? std::max<std::int64_t>(0, (end - begin + step - 1) / step)
-                                         : std::max<std::int64_t>(0, (begin - end - step - 1) / -step);
+    const std::int64_t span = step > 0 ? end - begin : begin - end;
+    const std::uint64_t pace = step > 0 ? static_cast<std::uint64_t>(step) : 0 - static_cast<std::uint64_t>(step);
+    const std::int64_t length =
+        span <= 0 ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(span - 1) / pace) + 1;
     view.shape_.push_back(length);
-    view.strides_.push_back(strides_[i] * step);
+    view.strides_.push_back(length > 1 ? strides_[i] * step : strides_[i]);  // any step is one over one element
     if (length > 0) view.offset_ += begin * strides_[i];
   }
   return view;
@@ -116,10 +127,10 @@ NDArray NDArray::permute(const Dims& axes, Where where) const {
   return view;
 }
 
-NDArray NDArray::transpose() const {
+NDArray NDArray::transpose(Where where) const {
   Dims axes;
   for (int i = rank() - 1; i >= 0; --i) axes.push_back(i);
-  return permute(axes);
+  return permute(axes, where);
 }
 
 NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
@@ -129,6 +140,7 @@ NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
                      sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
   };
   if (shape.rank() < rank()) fail();
+  check_shape("broadcast_to", shape, dtype(), where);
   NDArray view(array_, shape, {}, offset_);
   const int added = shape.rank() - rank();
   for (int i = 0; i < shape.rank(); ++i) {
@@ -186,14 +198,14 @@ NDArray NDArray::reshape(const Dims& wanted, Where where) const {
     if (shape[i] == -1 && open < 0) {
       open = i;
     } else {
-      if (shape[i] < 0) fail();
-      known *= shape[i];
+      if (shape[i] < 0 || __builtin_mul_overflow(known, shape[i], &known)) fail();
     }
   }
   if (open >= 0) {
     if (known == 0 || count() % known != 0) fail();
     shape[open] = count() / known;
   }
+  check_shape("reshape", shape, dtype(), where);
   if (shape.count() != count()) fail();
   if (is_contiguous()) return NDArray(array_, shape, row_major(shape), offset_);
   // Axes that step evenly join; each group of old axes must then split into new ones of the same count.
@@ -248,30 +260,32 @@ NDArray NDArray::flatten(int axis, Where where) const {
 
 NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where) const {
   const Array& array = checked("strided", where);
-  std::int64_t low = offset, high = offset;
-  for (int i = 0; i < shape.rank(); ++i) {
-    const std::int64_t reach = (shape[i] - 1) * strides[i];
-    (reach < 0 ? low : high) += reach;
-  }
+  check_shape("strided", shape, array.dtype(), where);
   const std::int64_t first = array.base_offset(), end = first + array.shape().count();
-  if (shape.rank() != strides.rank() || (shape.count() > 0 && (low < first || high >= end))) {
-    throw ArrayError("strided", where,
-                     sluice::to_string(shape) + " with strides " + sluice::to_string(strides) +
-                         " leaves the array of " + sluice::to_string(array.shape()));
+  const bool none = shape.count() == 0;
+  std::int64_t low = none ? first : offset, high = low;
+  bool countable = shape.rank() == strides.rank();
+  for (int i = 0; !none && countable && i < shape.rank(); ++i) {
+    std::int64_t reach = 0;
+    countable = !__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) &&
+                !(reach < 0 ? __builtin_add_overflow(low, reach, &low) : __builtin_add_overflow(high, reach, &high));
   }
-  return NDArray(array_, shape, strides, offset);
+  if (!countable || (!none && (low < first || high >= end))) {
+    throw ArrayError("strided", where,
+                     sluice::to_string(shape) + " with strides " + sluice::to_string(strides) + " from " +
+                         std::to_string(offset) + " leaves the array of " + sluice::to_string(array.shape()));
+  }
+  return NDArray(array_, shape, strides, none ? first : offset);
 }
 
-Variable variable_of(const NDArray& x) {
-  Array& array = x.checked();
+Variable variable_of(const NDArray& x, std::source_location where) {
+  Array& array = x.checked("variable", where);
   std::lock_guard lock(array.mutex());
   return array.version()->variable();
 }
 
-NDArray empty(const Dims& shape, DType dtype, Device device) {
-  for (std::int64_t n : shape) {
-    if (n < 0) throw UsageError("[empty] a negative size in " + sluice::to_string(shape));
-  }
+NDArray empty(const Dims& shape, DType dtype, Device device, std::source_location where) {
+  check_shape("empty", shape, dtype, where);
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
   Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", false)));
@@ -286,22 +300,25 @@ NDArray detail::empty_pinned(const Dims& shape, DType dtype, Device device) {
   return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
 }
 
-NDArray empty(const Dims& shape, DType dtype) { return empty(shape, dtype, current_scope().device); }
+NDArray empty(const Dims& shape, DType dtype, std::source_location where) {
+  return empty(shape, dtype, current_scope().device, where);
+}
 
 Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_shape, DType dtype, Device device,
                         std::source_location where) {
   if (sizes.empty()) throw ArrayError("partitioned", where, "no parts");
-  std::int64_t rows = 0;
-  for (std::int64_t n : sizes) {
-    if (n < 0) throw ArrayError("partitioned", where, "a part of size " + std::to_string(n));
-    rows += n;
-  }
-  Engine& engine = default_engine();
   const auto shape_of = [&](std::int64_t n) {
     Dims shape{n};
     for (std::int64_t s : row_shape) shape.push_back(s);
     return shape;
   };
+  std::int64_t rows = 0;
+  for (std::int64_t n : sizes) {
+    check_shape("partitioned", shape_of(n), dtype, where);
+    if (__builtin_add_overflow(rows, n, &rows)) throw ArrayError("partitioned", where, "too many rows to count");
+  }
+  check_shape("partitioned", shape_of(rows), dtype, where);
+  Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(rows * row_shape.count()) * size_of(dtype);
   Ref<Buffer> buffer = new_buffer(engine, device, bytes);
   if (buffer->pool()) buffer->data();  // ops of several streams may come first: it is for any of them
@@ -324,9 +341,7 @@ Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_sha
 
 NDArray from_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device,
                     std::source_location where) {
-  for (std::int64_t n : shape) {
-    if (n < 0) throw ArrayError("from_memory", where, "a negative size in " + to_string(shape));
-  }
+  check_shape("from_memory", shape, dtype, where);
   const Device host = device.kind == DeviceKind::cpu ? device : cpu(0);
   return NDArray(import_array(default_engine(), data, std::move(owner), shape, dtype, host, where)).to(device, where);
 }

@@ -33,6 +33,9 @@ class ArrayError : public UsageError {
   ArrayError(std::string_view operation, const std::source_location& where, std::string_view message);
 };
 
+/// Throws ArrayError where no array can have this shape: "[zeros] main.cc:41: (-3, 4) f32: ...".
+void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where);
+
 /// An array argument with the place of the call, for errors and traces.
 struct Operand {
   const NDArray& array;
@@ -65,8 +68,7 @@ class NDArray {
   NDArray& operator=(const NDArray& other) & = default;
   NDArray& operator=(NDArray&& other) & noexcept = default;
   /// On a view without a name: x(i) = y writes y's elements, broadcast to the view's shape, to the array.
-  void operator=(const NDArray& other) && { assign(other); }
-  void operator=(NDArray&& other) && { assign(other); }
+  void operator=(const Operand& other) && { assign(other); }
   void operator=(const ScalarOperand& value) && { fill(value); }
 
   // What it is. Nothing here waits.
@@ -76,32 +78,34 @@ class NDArray {
   std::int64_t size(int axis, Where where = Where::current()) const;
   int rank() const { return shape_.rank(); }
   std::int64_t count() const { return shape_.count(); }
-  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
-  DType dtype() const { return checked().dtype(); }
-  Device device() const { return checked().device(); }
-  Engine& engine() const { return checked().engine(); }
+  std::size_t bytes(Where where = Where::current()) const {
+    return static_cast<std::size_t>(count()) * size_of(checked("bytes", where).dtype());
+  }
+  DType dtype(Where where = Where::current()) const { return checked("dtype", where).dtype(); }
+  Device device(Where where = Where::current()) const { return checked("device", where).device(); }
+  Engine& engine(Where where = Where::current()) const { return checked("engine", where).engine(); }
   const Dims& strides() const { return strides_; }
   std::int64_t offset() const { return offset_; }
   /// True if the elements lie in row-major order without gaps; then reshape makes no copy.
   bool is_contiguous() const;
   /// True if both view the same array.
   bool same_array(const NDArray& other) const { return array_ == other.array_; }
-  friend std::int64_t len(const NDArray& x) { return x.size(0); }
+  friend std::int64_t len(const NDArray& x, Where where = Where::current()) { return x.size(0, where); }
 
   // Views. They copy no elements and wait for nothing. A write to the view is a write to the array.
   /// x(1), x(slice(0, 10, 2), all), x(-1, all, slice_from(3)): as NumPy's indexing; missing indices mean `all`. Throws
   /// ArrayError for a position out of range and for more indices than axes.
   template <class... I>
-  requires(sizeof...(I) > 0 && (std::convertible_to<I, Index> && ...)) NDArray operator()(I... index) const {
-    const Index list[] = {Index(index)...};
-    return index_view(list);
+  requires(std::convertible_to<I, Index>&&...) NDArray operator()(const Index& first, I... more) const {
+    const Index list[] = {first, Index(more)...};
+    return index_view(list, first.where);
   }
   NDArray index_view(std::span<const Index> index, Where where = Where::current()) const;
   /// Elements [begin, end) of an axis.
   NDArray narrow(int axis, std::int64_t begin, std::int64_t end, Where where = Where::current()) const;
   NDArray permute(const Dims& axes, Where where = Where::current()) const;
   /// All axes reversed: the transpose of a matrix.
-  NDArray transpose() const;
+  NDArray transpose(Where where = Where::current()) const;
   NDArray broadcast_to(const Dims& shape, Where where = Where::current()) const;
   /// squeeze drops an axis of size 1; unsqueeze adds one before `axis`.
   NDArray squeeze(int axis, Where where = Where::current()) const;
@@ -140,7 +144,7 @@ class NDArray {
 
   // Host access. Blocking; throws Error while the array is poisoned.
   /// Returns when the value is readable: all ops that write it and were pushed before have completed.
-  void wait() const;
+  void wait(Where where = Where::current()) const;
   /// The only element. Throws ArrayError unless there is exactly one, T is of the dtype's kind (floating, integer,
   /// bool) and the value fits T.
   template <class T>
@@ -153,6 +157,8 @@ class NDArray {
   /// The memory itself, held as an op would hold it until the HostBorrow is destroyed: `borrow<const float>()` to read,
   /// `borrow<float>()` to read and write. The view must be contiguous, T must be its dtype's type, and the array must
   /// be in host memory. An array on a device can be copied to the host by to(cpu(0)), item, to_vector or to_bytes.
+  /// To gradients, what is borrowed to be written is a constant from then on. Outside of a NoGrad scope such a borrow
+  /// throws for an array made by with_grad, and for a part of an array that recorded operators made.
   template <class T>
   HostBorrow<T> borrow(Where where = Where::current()) const;
 
@@ -161,20 +167,20 @@ class NDArray {
   /// be the result of recorded operators. Views of it are not leaves.
   NDArray with_grad(Where where = Where::current()) const;
   /// True if operators on it are recorded.
-  bool requires_grad() const;
+  bool requires_grad(Where where = Where::current()) const;
   /// The gradient that backward() added up; an empty handle if none. Same shape as the array was made with.
-  NDArray grad() const;
-  /// Sets the gradient of a leaf, or drops it (an empty handle).
+  NDArray grad(Where where = Where::current()) const;
+  /// Sets the gradient of a leaf to the value that this array has now, or drops it (an empty handle).
   void set_grad(const NDArray& gradient, Where where = Where::current()) const;
-  void zero_grad() const { set_grad({}); }
+  void zero_grad(Where where = Where::current()) const { set_grad({}, where); }
   /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from, and frees the
   /// tape unless `retain`.
   void backward(bool retain = false, Where where = Where::current()) const;
   /// The present value as another array, without history. It keeps this value when this array is written.
-  NDArray detach() const;
+  NDArray detach(Where where = Where::current()) const;
 
   /// As NumPy prints it. Waits.
-  std::string to_string() const;
+  std::string to_string(Where where = Where::current()) const;
   friend std::ostream& operator<<(std::ostream& out, const NDArray& x);
 
  public:  // for operators/ and autograd/
@@ -201,10 +207,21 @@ class NDArray {
   std::int64_t offset_ = 0;
 };
 
-/// The engine's variable of the array's present value. It makes engine.wait(x), engine.error(x), engine.recover(x)
-/// work, and read(x) in a push. To write arrays in an op of your own use push_op (ndarray/push.h). The whole of a
-/// partition has several variables, and so has an import that overlaps several earlier ones: this is the first of them.
-Variable variable_of(const NDArray& x);
+/// The engine's variable of the array's present value. It makes engine.wait(x) and engine.error(x) work, and read(x) in
+/// a push. To write arrays in an op of your own use push_op (ndarray/push.h). The whole of a partition has several
+/// variables, and so has an import that overlaps several earlier ones: this is the first of them.
+Variable variable_of(const NDArray& x, std::source_location where = std::source_location::current());
+/// Calls f(variable) for each variable of the present value: engine.recover(x) recovers all of them.
+template <class F>
+void each_variable_of(const NDArray& x, F&& f, std::source_location where = std::source_location::current()) {
+  Array& array = x.checked("variable", where);
+  Ref<Version> version;
+  {
+    std::lock_guard lock(array.mutex());
+    version = array.version();
+  }
+  version->each_variable(f);
+}
 
 /// Host memory of an array, held until this object is destroyed. Move-only.
 template <class T>
@@ -229,10 +246,15 @@ void set_default_engine(Engine* engine);
 
 /// An array whose elements are unspecified until it is written. Without `device` it is on the device of the thread's
 /// scope.
-NDArray empty(const Dims& shape, DType dtype = DType::f32);
-NDArray empty(const Dims& shape, DType dtype, Device device);
+NDArray empty(const Dims& shape, DType dtype = DType::f32,
+              std::source_location where = std::source_location::current());
+NDArray empty(const Dims& shape, DType dtype, Device device,
+              std::source_location where = std::source_location::current());
 /// One buffer in parts of sizes[0], sizes[1], ... rows along axis 0. Each part is an array of its own, and so is the
 /// whole. Ops on different parts may run at once; an op on the whole comes after the earlier ops on every part.
+/// Gradients follow arrays, not memory: outside of a NoGrad scope a recorded operator that writes to a part or to the
+/// whole throws ArrayError, because the arrays that share the memory would not hear of it. They may be leaves, and
+/// recorded operators may read them.
 struct Partitioned {
   NDArray whole;
   std::vector<NDArray> parts;

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-/// True if two of these views share an element, or lie between each other's.
+/// True if two of these views share an element. Exact, unless strides were chosen to make that hard to tell: then true.
 bool any_overlap(std::span<const NDArray> views);
 /// The snapshots that show memory of those `outputs` which stay. The caller holds the locks of the outputs.
 std::vector<Ref<Array>> holders(std::span<const NDArray> outputs);

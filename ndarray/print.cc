@@ -263,8 +263,8 @@ std::string scalar_text(T value) {
 
 }  // namespace
 
-std::string NDArray::to_string() const {
-  const std::vector<std::byte> all_bytes = to_bytes();
+std::string NDArray::to_string(Where where) const {
+  const std::vector<std::byte> all_bytes = to_bytes(where);
   if (rank() == 0) {
     if (dtype() == DType::f32) return scalar_text(load_all<float>(all_bytes, {0})[0]);
     if (dtype() == DType::f64) return scalar_text(load_all<double>(all_bytes, {0})[0]);

@@ -53,6 +53,9 @@ class Attempt {
   };
 
   void resolve_output(std::size_t index);
+  /// True if an earlier output moved the array. Whoever held its value may be gone since then, because a snapshot goes
+  /// without a lock, but all outputs of one array go to one version.
+  bool moves(const Array& array) const { return rare_ && rare_->moved.count(&array) != 0; }
   void move_output(Array& array, bool overwrites, Resolved& operand);
   void copy_away();
   void pack_inputs();
@@ -60,6 +63,7 @@ class Attempt {
     version.each_variable([&](const Variable& v) { accesses_.emplace_back({v.get(), mode}); });
   }
   void use_foreign(const Import& memory, AccessMode mode);
+  void check_histories();
 
   const ArrayPush& push_;
   const char* const name_;
@@ -71,6 +75,7 @@ class Attempt {
     std::vector<Move> moves;
     std::map<const Array*, std::size_t> moved;  ///< where in `moves`
     std::vector<Away> aways;                    ///< by `array`
+    std::vector<Ref<History>> dropped;          ///< room for those that outputs lose: they go when the locks are open
     std::vector<bool> covered;  ///< of each import that is overwritten: its variables that stand for no other memory
   };
   Rare& rare() { return *(rare_ ? rare_ : rare_ = std::make_unique<Rare>()); }
@@ -103,11 +108,29 @@ void Attempt::resolve(ArrayPushResult& result) {
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
   if (stay_) copy_away();
   if (written_.size() > 0) pack_inputs();
+  if (push_.opaque) check_histories();
   if (push_.want_histories) {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
       const Array& array = *push_.outputs[i].array();
       result.output_histories[i] = {array.history, array.history_output};
     }
+  }
+}
+
+void Attempt::check_histories() {
+  if (!grad_mode()) return;
+  for (const NDArray& y : push_.outputs) {
+    const Array& array = *y.array();
+    if (!array.history) continue;
+    if (array.leaf) {
+      throw ArrayError(name_, push_.where, "writes in place to an array that wants a gradient; use a NoGrad scope");
+    }
+    if (y.count() != array.shape().count()) {
+      throw ArrayError(name_, push_.where,
+                       "writes " + to_string(y.shape()) + " of an array of " + to_string(array.shape()) +
+                           " that recorded operators made, and is not recorded: use a NoGrad scope, or detach()");
+    }
+    rare().dropped.resize(push_.outputs.size());
   }
 }
 
@@ -122,7 +145,7 @@ void Attempt::resolve_output(std::size_t index) {
   operand.preload = reads;
   if (array.stays()) {
     stay_ = true;
-  } else if (array.held()) {
+  } else if (array.held() || moves(array)) {
     return move_output(array, overwrites, operand);
   }
   const Buffer& buffer = operand.version->buffer();
@@ -240,6 +263,7 @@ bool Attempt::current() const {
     const NDArray& y = push_.outputs[i];
     const Array& array = *y.array();
     const Resolved& operand = call->operands[call->inputs + i];
+    if (push_.opaque && array.history && grad_mode() && (!rare_ || rare_->dropped.empty() || array.leaf)) return false;
     if (operand.moved) continue;
     if (!(array.version() == operand.version)) return false;
     if (!array.stays()) {
@@ -283,6 +307,14 @@ void Attempt::apply(ArrayPushResult& result) noexcept {
   if (rare_) {
     for (Move& move : rare_->moves) move.array->set_version(std::move(move.version));
     for (Away& away : rare_->aways) away.array->set_version(std::move(away.version));
+  }
+  if (rare_ && !rare_->dropped.empty()) {
+    for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
+      Array& array = *push_.outputs[i].array();
+      if (!array.history) continue;
+      if (array.imported()) array.version()->buffer().import()->set_recorded(false);
+      std::swap(array.history, rare_->dropped[i]);
+    }
   }
   if (!push_.history) return;
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
@@ -372,16 +404,16 @@ ArrayPushResult push_checked(const ArrayPush& push, const char* name, const Push
   }
 }
 
-/// Where an output's value is held elsewhere and has to be copied, the copy is an operation of its own: then both
-/// values are whole when the write itself is skipped (docs/semantics.md, 14).
+/// Where an output's value is held elsewhere it is copied, by an operation of its own: then both values are whole when
+/// the write itself is skipped (docs/semantics.md, 14). An overwrite of the whole is no exception, because it may be
+/// skipped too.
 void copy_held(const ArrayPush& push, const PushOptions& options) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
     Array& array = *y.array();
     {
       std::lock_guard lock(array.mutex());
-      const bool overwrites = !push.updates_all && !bit(push.updates, i) && y.count() == array.shape().count();
-      if (array.stays() ? holders(std::span(&y, 1)).empty() : overwrites || !array.held()) continue;
+      if (array.stays() ? holders(std::span(&y, 1)).empty() : !array.held()) continue;
     }
     const NDArray whole(y.array());
     ArrayPush copy;

@@ -17,6 +17,10 @@ namespace sluice {
 
 class DeviceCall;
 
+/// Bit of ScopeState::flags: pushes are not recorded for gradients.
+inline constexpr std::uint32_t kNoGradFlag = 1;
+inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
+
 /// What the body of an array operation works on: the versions that its push resolved, never handles. Valid while the
 /// body runs.
 ///
@@ -96,6 +100,9 @@ struct ArrayPush {
   bool want_histories = false;
   Ref<History> history;  ///< becomes that of outputs[0]'s array, at the instant of the push
   std::int32_t history_output = 0;
+  /// What it writes is nobody's function: outside of a NoGrad scope an array that is written whole loses its history,
+  /// and leaves, and parts of arrays that have one, are refused.
+  bool opaque = false;
 };
 
 struct ArrayPushResult {
@@ -112,8 +119,9 @@ struct ArrayPushResult {
 
 /// Resolves versions and pushes, at one instant. An output whose present value is held elsewhere (a tape, a snapshot)
 /// gets a new version. An input that overlaps an output is read as it was before. Throws ArrayError where an output
-/// overlaps itself or another output, where arrays belong to different engines, and where the operation's device cannot
-/// reach an array: a device's kernels reach its own memory, and pinned host memory. Throws what Engine::push throws.
+/// overlaps itself or another output, where arrays belong to different engines, where an opaque push must not write,
+/// and where the operation's device cannot reach an array: a device's kernels reach its own memory, and pinned host
+/// memory. Throws what Engine::push throws.
 ArrayPushResult push_arrays(const ArrayPush& push);
 
 /// Pushes the copies that a write to these arrays needs where their values are held elsewhere (a tape, a snapshot), so
@@ -122,8 +130,10 @@ ArrayPushResult push_arrays(const ArrayPush& push);
 void copy_held_values(std::span<const NDArray> outputs, std::source_location where);
 
 /// For programs: an op of your own on arrays. body(ArrayContext&) gets the elements of `inputs`, which it reads, and of
-/// `outputs`, which it must overwrite completely. It is not recorded for gradients. A push may have thousands of
-/// arrays, all of them at one instant (docs/performance/arrays.md says what each costs).
+/// `outputs`, which it must overwrite completely. It is not recorded for gradients: to them an array that it overwrites
+/// is a constant from then on. Outside of a NoGrad scope it throws ArrayError for an array made by with_grad, and for a
+/// part of an array that recorded operators made. A push may have thousands of arrays, all of them at one instant
+/// (docs/performance/arrays.md says what each costs).
 ///   push_op([](ArrayContext& c) { ... c.input(0).as<float>() ... }, {x}, {y}, {.name = "mine"});
 template <class F>
 Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray> outputs,
@@ -138,6 +148,7 @@ Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray>
   push.outputs = outputs;
   push.options = options;
   push.where = where;
+  push.opaque = true;
   return push_arrays(push).ticket;
 }
 template <class F>

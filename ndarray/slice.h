@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 
 namespace sluice {
 
@@ -23,15 +24,17 @@ inline Slice reversed() { return {std::nullopt, std::nullopt, -1}; }
 inline constexpr struct All {
 } all{};
 
-/// One index of x(...): a position (drops the axis), a Slice, or `all`.
+/// One index of x(...): a position (drops the axis), a Slice, or `all`; and the place of the call, for errors.
 struct Index {
+  using Where = std::source_location;
   enum class Kind : std::uint8_t { whole, position, range } kind = Kind::whole;
   std::int64_t position = 0;
   Slice range{};
-  Index(int i) : kind(Kind::position), position(i) {}           // NOLINT(google-explicit-constructor)
-  Index(std::int64_t i) : kind(Kind::position), position(i) {}  // NOLINT(google-explicit-constructor)
-  Index(Slice s) : kind(Kind::range), range(s) {}               // NOLINT(google-explicit-constructor)
-  Index(All) {}                                                 // NOLINT(google-explicit-constructor)
+  Where where;
+  Index(int i, Where w = Where::current()) : kind(Kind::position), position(i), where(w) {}           // NOLINT: made
+  Index(std::int64_t i, Where w = Where::current()) : kind(Kind::position), position(i), where(w) {}  // NOLINT: by
+  Index(Slice s, Where w = Where::current()) : kind(Kind::range), range(s), where(w) {}               // NOLINT: con-
+  Index(All, Where w = Where::current()) : where(w) {}                                                // NOLINT: version
 };
 
 }  // namespace sluice

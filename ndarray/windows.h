@@ -28,7 +28,8 @@ inline Stretch stretch_of(const NDArray& x, const Buffer& buffer) {
   return Stretch::of(buffer, low * item, high * item);
 }
 
-/// True if two indices of the window may name one element. Exact for windows made by slicing and permuting.
+/// True if two indices of the window name one element: exact, unless strides were chosen to make that hard to tell.
+bool overlaps_itself_at_length(const NDArray& x);
 inline bool overlaps_itself(const NDArray& x) {
   if (x.count() <= 1 || x.is_contiguous()) return false;
   std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> axes;  // (stride, size), by stride
@@ -42,7 +43,8 @@ inline bool overlaps_itself(const NDArray& x) {
   }
   std::int64_t reach = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    if (axes[i].first <= reach) return true;
+    if (axes[i].first == 0) return true;
+    if (axes[i].first <= reach) return overlaps_itself_at_length(x);  // never for windows made by slicing and permuting
     reach += axes[i].first * (axes[i].second - 1);
   }
   return false;

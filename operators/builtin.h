@@ -4,6 +4,8 @@
 
 namespace sluice {
 
+class GradientContext;
+class NDArray;
 class Registry;
 
 namespace builtin {
@@ -16,6 +18,8 @@ void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
 void add_optimizer_rows(Registry& registry);
+/// The gradient behind a relu, from that of output 0, which the row keeps.
+NDArray relu_gradient(GradientContext& context);
 // Kernels.
 void add_reference_elementwise(Registry& registry);
 void add_reference_kernels(Registry& registry);

@@ -8,6 +8,9 @@
 namespace sluice {
 namespace {
 
+/// What an image may be padded with: sizes with it can be counted.
+constexpr std::int64_t kMostPadding = std::int64_t{1} << 32;
+
 std::int64_t out_size(std::int64_t n, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return (n + 2 * padding - kernel) / stride + 1;
 }
@@ -21,7 +24,10 @@ void infer_conv(Signature& s) {
   const Dims& x = s.shape(0);
   const Dims& w = s.shape(1);
   if (x[1] != w[1]) s.fail(std::to_string(x[1]) + " channels, weight for " + std::to_string(w[1]));
-  if (a.stride < 1 || a.padding < 0) s.fail("stride must be at least 1 and padding at least 0");
+  if (a.stride < 1 || a.padding < 0 || a.padding > kMostPadding) {
+    s.fail("stride " + std::to_string(a.stride) + " and padding " + std::to_string(a.padding) +
+           "; stride must be at least 1, padding from 0 to 2^32");
+  }
   if (w[2] < 1 || w[3] < 1 || x[2] + 2 * a.padding < w[2] || x[3] + 2 * a.padding < w[3]) {
     s.fail("the kernel does not fit the image");
   }
@@ -55,9 +61,7 @@ void conv_gradient(GradientContext& c) {
   const ConvAttributes a = c.attributes().get<ConvAttributes>();
   NDArray g = c.gradient();
   if constexpr (with_relu) {
-    static const Operator& relu_grad = named("relu_grad");
-    g = c.create_graph() ? g * greater(c.output(), 0).to(g.dtype())
-                         : apply(relu_grad, {&g, &c.output()}, {}, {.where = c.where()});
+    g = builtin::relu_gradient(c);
   }
   if (c.wanted(0)) c.set(0, input_grad(g, c.input(1), a, c.input_spec(0).shape, c.where()));
   if (c.wanted(1)) c.set(1, weight_grad(c.input(0), g, a, c.input_spec(1).shape, c.where()));
@@ -84,7 +88,7 @@ void infer_pool(Signature& s) {
   s.rank(0, 4);
   const auto& a = s.attributes<PoolAttributes>();
   const Dims& x = s.shape(0);
-  if (a.kernel < 1 || a.stride < 1 || a.padding < 0 || a.padding >= a.kernel) {
+  if (a.kernel < 1 || a.stride < 1 || a.padding < 0 || a.padding >= a.kernel || a.padding > kMostPadding) {
     s.fail("kernel " + std::to_string(a.kernel) + ", stride " + std::to_string(a.stride) + ", padding " +
            std::to_string(a.padding));
   }

@@ -29,9 +29,6 @@ NDArray random(const char* name, const Dims& shape, RandomStream& stream, double
 template <class A>
 void infer_from_attributes(Signature& s) {
   const A& a = s.attributes<A>();
-  for (std::int64_t n : a.shape) {
-    if (n < 0) s.fail("a negative size in " + to_string(a.shape));
-  }
   s.output(a.shape, a.dtype);
 }
 
@@ -62,15 +59,21 @@ NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_lo
   return filled(shape, value, 0, dtype, {}, where);
 }
 NDArray zeros_like(const Operand& x) {
-  return filled(x.array.shape(), 0, 0, x.array.dtype(), x.array.device(), x.where);
+  const Array& array = x.array.checked("zeros_like", x.where);
+  return filled(x.array.shape(), 0, 0, array.dtype(), array.device(), x.where);
 }
 NDArray ones_like(const Operand& x) {
-  return filled(x.array.shape(), 1, 0, x.array.dtype(), x.array.device(), x.where);
+  const Array& array = x.array.checked("ones_like", x.where);
+  return filled(x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
 NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, DType dtype, std::source_location where) {
   const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
-  if (step.as<double>() == 0 || !(length < 9e18)) throw ArrayError("arange", where, "no such range");
+  if (step.as<double>() == 0 || !(length < 9e18)) {
+    throw ArrayError("arange", where,
+                     "from " + std::to_string(begin.as<double>()) + " to " + std::to_string(end.as<double>()) + " by " +
+                         std::to_string(step.as<double>()) + ": not a number of elements below 9e18");
+  }
   return filled({length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
 }
 

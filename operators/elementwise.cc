@@ -93,22 +93,24 @@ NDArray derivative<functors::Sigmoid>(const NDArray& v) {
   return v * (1 - v);
 }
 template <>
-NDArray derivative<functors::Relu>(const NDArray& v) {
-  return greater(v, 0).to(v.dtype());
-}
-template <>
 NDArray derivative<functors::Gelu>(const NDArray& v) {
   return (erf(v * 0.70710678118654752) + 1) * 0.5 + v * exp(square(v) * -0.5) * 0.39894228040143268;
 }
 
+NDArray mask_of(const NDArray& condition, const NDArray& g) { return where(condition, g, zeros_like(g)); }
+
 template <class F>
 void unary_gradient(GradientContext& c) {
-  const NDArray& kept = F::from_output ? c.output() : c.input(0);
-  if (c.create_graph()) {
-    c.set(0, c.gradient() * derivative<F>(kept));
+  if constexpr (std::is_same_v<F, functors::Relu>) {
+    c.set(0, builtin::relu_gradient(c));
   } else {
-    static const Operator& row = Registry::instance().get(F::grad_name);
-    c.set(0, apply(row, {&c.gradient(), &kept}, {}, {.where = c.where()}));
+    const NDArray& kept = F::from_output ? c.output() : c.input(0);
+    if (c.create_graph()) {
+      c.set(0, c.gradient() * derivative<F>(kept));
+    } else {
+      static const Operator& row = Registry::instance().get(F::grad_name);
+      c.set(0, apply(row, {&c.gradient(), &kept}, {}, {.where = c.where()}));
+    }
   }
 }
 
@@ -139,8 +141,6 @@ void scalar_infer(Signature& s) {
 void give(GradientContext& c, int i, const NDArray& gradient) {
   c.set(i, sum_to({gradient, c.where()}, c.input_spec(i).shape));
 }
-
-NDArray mask_of(const NDArray& condition, const NDArray& g) { return where(condition, g, zeros_like(g)); }
 
 template <class F>
 struct BinaryRule;
@@ -179,13 +179,15 @@ template <>
 struct BinaryRule<functors::Div> {
   static std::vector<std::uint32_t> needs() { return {needs::input(1), needs::input(0) | needs::input(1)}; }
   static void gradient(GradientContext& c) {
-    if (c.wanted(0)) give(c, 0, c.gradient() / c.input(1));
-    if (c.wanted(1)) give(c, 1, neg(c.gradient() * c.input(0) / square(c.input(1))));
+    const NDArray first = c.gradient() / c.input(1);
+    if (c.wanted(0)) give(c, 0, first);
+    // No square of b, which may be out of range where the quotients are not.
+    if (c.wanted(1)) give(c, 1, neg(first * (c.input(0) / c.input(1))));
   }
   static void scalar(GradientContext& c) {
     const auto& [value, left] = c.attributes().get<ScalarAttributes>();
     if (left) {
-      c.set(0, neg(with_scalar<functors::Mul>(c.gradient(), value) / square(c.input(0))));
+      c.set(0, neg(c.gradient() / c.input(0) * with_scalar<functors::Div>(c.input(0), value, true)));
     } else {
       c.set(0, with_scalar<functors::Div>(c.gradient(), value));
     }
@@ -220,7 +222,11 @@ struct BinaryRule<functors::Pow> {
   static void gradient(GradientContext& c) {
     const NDArray& a = c.input(0);
     const NDArray& b = c.input(1);
-    if (c.wanted(0)) give(c, 0, c.gradient() * b * pow(a, b - 1));
+    if (c.wanted(0)) {
+      // At a = b = 0 the derivative is 0, and so is the next one: not 0 * infinity.
+      const NDArray exponent = where(equal(a, 0), where(equal(b, 0), ones_like(b), b), b) - 1;
+      give(c, 0, c.gradient() * b * pow(a, exponent));
+    }
     // At a = 0 the limit for b > 0 is 0, which the formula would make 0 * -infinity.
     if (c.wanted(1)) give(c, 1, c.gradient() * pow(a, b) * log(where(equal(a, 0), ones_like(a), a)));
   }
@@ -228,7 +234,9 @@ struct BinaryRule<functors::Pow> {
     const auto& [value, left] = c.attributes().get<ScalarAttributes>();
     const double s = value.as<double>();
     if (left) {
-      c.set(0, c.gradient() * with_scalar<functors::Pow>(c.input(0), value, true) * std::log(s));
+      c.set(0, c.gradient() * with_scalar<functors::Pow>(c.input(0), value, true) * (s == 0 ? 0 : std::log(s)));
+    } else if (s == 0) {
+      c.set(0, zeros_like({c.gradient(), c.where()}));
     } else {
       c.set(0, c.gradient() * pow(c.input(0), s - 1) * s);
     }
@@ -236,6 +244,12 @@ struct BinaryRule<functors::Pow> {
 };
 
 }  // namespace
+
+NDArray builtin::relu_gradient(GradientContext& c) {
+  if (c.create_graph()) return mask_of(greater(c.output(), 0), c.gradient());
+  static const Operator& row = Registry::instance().get(functors::Relu::grad_name);
+  return apply(row, {&c.gradient(), &c.output()}, {}, {.where = c.where()});
+}
 
 void builtin::add_elementwise_rows(Registry& registry) {
   functors::Unary::each([&]<class F>() {

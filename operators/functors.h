@@ -106,6 +106,15 @@ struct Derivative {
     return g * F::template df<T>(v);
   }
 };
+/// Where relu is flat the gradient is 0, whatever comes: infinity times 0 would be NaN.
+template <>
+struct Derivative<Relu> {
+  static constexpr bool integers = false;
+  template <class T>
+  SLUICE_HD T operator()(T g, T v) const {
+    return v > T(0) ? g : T(0);
+  }
+};
 
 template <class... F>
 struct List {

@@ -45,9 +45,7 @@ template <bool with_relu>
 void linear_gradient(GradientContext& c) {
   NDArray g = c.gradient();
   if constexpr (with_relu) {
-    static const Operator& relu_grad = Registry::instance().get("relu_grad");
-    g = c.create_graph() ? g * greater(c.output(), 0).to(g.dtype())
-                         : apply(relu_grad, {&g, &c.output()}, {}, {.where = c.where()});
+    g = builtin::relu_gradient(c);
   }
   if (c.wanted(0)) c.set(0, matmul({g, c.where()}, c.input(1)));
   if (c.wanted(1)) c.set(1, matmul({g, c.where()}, c.input(0), true, false));

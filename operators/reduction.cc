@@ -68,7 +68,7 @@ NDArray last_axis(const char* name, const Operand& x, int axis) {
   Dims axes;
   for (int i = 0; i < rank; ++i) axes.push_back(i == at ? rank - 1 : i == rank - 1 ? at : i);
   const NDArray swapped = x.array.permute(axes, x.where);
-  return apply(named(name), {&swapped}, {}, {.where = x.where}).permute(axes, x.where);
+  return apply(named(name), {&swapped}, {}, {.where = x.where}).permute(axes, x.where).contiguous(x.where);
 }
 
 }  // namespace

@@ -72,7 +72,11 @@ class Signature {
   const A& attributes() const {
     return attributes_.get<A>();
   }
-  void output(const Dims& shape, DType dtype) { outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype}; }
+  /// Throws ArrayError where no array can have the shape.
+  void output(const Dims& shape, DType dtype) {
+    check_shape(name_, shape, dtype, where_);
+    outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype};
+  }
   std::span<const Spec> outputs() const { return {outputs_.data(), static_cast<std::size_t>(count_)}; }
   std::source_location where() const { return where_; }
 
@@ -241,10 +245,6 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
 /// The same with one output.
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
               const ApplyOptions& options = {});
-
-/// Bit of ScopeState::flags: pushes are not recorded for gradients.
-inline constexpr std::uint32_t kNoGradFlag = 1;
-inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
 
 namespace detail {
 /// How operators are recorded. autograd/ sets one recorder when it is first used.

@@ -26,7 +26,7 @@ void infer_concat(Signature& s) {
   for (int i = 1; i < s.inputs(); ++i) {
     Dims other = s.shape(i);
     if (other.rank() != shape.rank()) s.fail("ranks differ");
-    shape[axis] += other[axis];
+    if (__builtin_add_overflow(shape[axis], other[axis], &shape[axis])) s.fail("more rows than can be counted");
     other[axis] = shape[axis];
     if (!(other == shape)) s.fail("sizes differ beside axis " + std::to_string(axis));
   }
