@@ -82,8 +82,7 @@ TEST(DeviceOrder, AWriteListedAsARead) {
   Recorded r;
   const Variable v = r.engine->variable();
   std::uint32_t* const block = r.block();
-  r.engine->push([&](Context& c) { launch_look(c, block); }, {read(v)}, {.on = sim(0), .name = "reader"});
-  r.engine->wait(v);
+  r.engine->push([&](Context& c) { launch_look(c, block); }, {read(v)}, {.on = sim(0), .name = "reader"}).wait();
   r.engine->push([&](Context& c) { launch_increment(c, block); }, {read(v)},
                  {.on = Place(sim(0), LaneKind::copy_in), .name = "writer"});
   r.engine->wait_all();
