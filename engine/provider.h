@@ -98,10 +98,11 @@ class Provider {
   /// The reports from number `from` on, in their order. If the device's ring has lost some there are fewer than
   /// errors() says; then any unconfirmed op may have failed. May throw std::bad_alloc.
   virtual std::vector<LateError> late_errors(int /*device*/, std::uint64_t /*from*/) { return {}; }
-  /// Null while the device works; else the reason why it will never answer again.
+  /// Null while the device works; else the reason why it will never answer again. Nothing that it was given touches
+  /// memory any more by then, because the engine frees what unconfirmed ops use.
   virtual std::exception_ptr lost(int /*device*/) const noexcept { return nullptr; }
-  /// The engine takes the device for lost, because it has not answered for so long (EngineOptions::device_limit): what
-  /// its streams have is not to begin any more, for what it uses goes.
+  /// The engine takes the device for lost, because it has not answered for so long (EngineOptions::device_limit). When
+  /// this returns, nothing that its streams have touches memory any more, because the engine frees what those ops use.
   virtual void give_up(int /*device*/) noexcept {}
 
   // ---- memory, for the pools (resources/memory_pool.h)

@@ -187,8 +187,15 @@ class SimProvider final : public Provider {
     return at(device).errors.count() + (lost ? 1 : 0);
   }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override { return at(device).errors.from(from); }
-  std::exception_ptr lost(int device) const noexcept override { return core_->control->loss(device); }
-  void give_up(int device) noexcept override { core_->control->lose(device); }
+  /// Who is told frees what the device's kernels use: so not before the last of them is over.
+  std::exception_ptr lost(int device) const noexcept override {
+    std::exception_ptr why = core_->control->loss(device);
+    return why && at(device).running.load() == 0 ? why : nullptr;
+  }
+  void give_up(int device) noexcept override {
+    core_->control->lose(device);
+    core_->await([&] { return at(device).running.load() == 0; });
+  }
 
   DeviceLimits limits(int) const override {
     DeviceLimits limits = core_->options.limits;

@@ -240,8 +240,28 @@ bool SimStream::goes_on(State& state) {
   }
 }
 
+/// While it lives its stream may be touching memory. It is counted before it is asked whether the device is lost; so
+/// whoever finds a lost device without any knows that none will come.
+class SimStream::Running {
+ public:
+  explicit Running(State& state)
+      : state_(state), device_(*state.core->devices[static_cast<std::size_t>(state.device)]) {
+    device_.running.fetch_add(1);
+  }
+  ~Running() {
+    if (device_.running.fetch_sub(1) == 1 && state_.control().broken()) state_.core->advance();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  State& state_;
+  SimDevice& device_;
+};
+
 void SimStream::execute(State& state, Kernel& kernel) {
   state.control().come_to_kernel(state.device);
+  const Running running(state);
   if (!goes_on(state)) return;
   state.take_time();
   if (const auto n = state.control().counts(SimFault::late_kernel)) {
@@ -258,6 +278,7 @@ void SimStream::execute(State& state, Kernel& kernel) {
 }
 
 void SimStream::execute(State& state, Copy& copy) {
+  const Running running(state);
   if (!goes_on(state)) return;
   state.take_time();
   if (const auto n = state.control().counts(SimFault::late_copy)) {
@@ -267,6 +288,7 @@ void SimStream::execute(State& state, Copy& copy) {
 }
 
 void SimStream::execute(State& state, Fill& fill) {
+  const Running running(state);
   if (!goes_on(state)) return;
   state.take_time();
   if (const auto n = state.control().counts(SimFault::late_copy)) {

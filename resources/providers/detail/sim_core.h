@@ -36,6 +36,7 @@ struct SimDevice {
   explicit SimDevice(const SimMemory::Options& options) : memory(options) {}
   SimMemory memory;
   SimErrorRing errors;
+  std::atomic<int> running{0};  ///< kernels and copies that run, or look whether they may
 };
 
 struct SimCore {

@@ -38,6 +38,7 @@ class SimStream final : public Stream {
 
  private:
   struct State;
+  class Running;
   struct Kernel {
     std::function<void()> run;
     Caller caller;
