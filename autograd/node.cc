@@ -110,33 +110,33 @@ namespace {
 
 Ref<Node> node_of(const Ref<History>& history) { return Ref<Node>(static_cast<Node*>(history.get())); }
 
+Ref<History> new_node() { return Ref<History>(new Node(next_sequence() + 1)); }
+
 class TapeRecorder final : public detail::Recorder {
  public:
-  Ref<History> begin() override { return Ref<History>(new Node(next_sequence() + 1)); }
+  TapeRecorder() { begin = new_node; }
 
-  void finish(const Ref<History>& history, const Operator& op, const Attributes& attributes,
-              std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
-              ArrayPushResult& result, const std::source_location& where) override {
-    Node& node = *node_of(history);
+  void finish(const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
+              std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) override {
+    Node& node = *node_of(tape.history);
     node.where = where;
-    node.device = outputs[0].device();
-    if (!in_place) {
-      fill(node, op, attributes, inputs, outputs, result);
+    node.device = outputs[0].array()->device();
+    if (!tape.in_place) {
+      fill(node, op, attributes, inputs, outputs, tape);
       return;
     }
     std::unique_ptr<Window> window = window_of(outputs[0]);
-    const bool differentiable =
-        op.gradient && std::any_of(result.input_histories.begin(), result.input_histories.end(),
-                                   [](const auto& past) { return static_cast<bool>(past.history); });
+    const bool differentiable = tape.flows && std::any_of(tape.input_histories.begin(), tape.input_histories.end(),
+                                                          [](const auto& past) { return bool(past.history); });
     if (!window && differentiable) {  // the whole array is the operation's output
-      fill(node, op, attributes, inputs, outputs, result);
+      fill(node, op, attributes, inputs, outputs, tape);
       return;
     }
     node.kind = Node::Kind::write;
     const Array& array = *outputs[0].array();
     node.outputs = {{array.shape(), array.dtype()}};
     node.edges.resize(2);
-    const auto& before = result.output_histories[0];
+    const auto& before = tape.output_histories[0];
     const bool whole = outputs[0].count() == array.shape().count();
     if (before.history && !whole) node.edges[0] = {node_of(before.history), before.output, nullptr};
     if (window) node.edges[1].window = std::move(window);
@@ -144,32 +144,32 @@ class TapeRecorder final : public detail::Recorder {
       Ref<Node> written(new Node(node.sequence - 1));
       written->where = where;
       written->device = node.device;
-      fill(*written, op, attributes, inputs, outputs, result);
+      fill(*written, op, attributes, inputs, outputs, tape);
       node.edges[1].node = std::move(written);
     }
   }
 
  private:
   static void fill(Node& node, const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
-                   std::span<const NDArray> outputs, ArrayPushResult& result) {
+                   std::span<const NDArray> outputs, Tape& tape) {
     node.op = &op;
     node.attributes = attributes;
     node.inputs.reserve(inputs.size());
     node.edges.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       node.inputs.push_back({inputs[i]->shape(), inputs[i]->dtype()});
-      const auto& past = result.input_histories[i];
+      const auto& past = tape.input_histories[i];
       if (past.history && is_floating(inputs[i]->dtype())) {
         node.edges[i] = {node_of(past.history), past.output, window_of(*inputs[i])};
       }
     }
     for (const NDArray& y : outputs) node.outputs.push_back({y.shape(), y.dtype()});
     // The kernel may have seen inputs broadcast; the gradient sees them as they were given.
-    for (std::size_t i = 0; i < result.saved_inputs.size(); ++i) {
-      if (result.saved_inputs[i]) result.saved_inputs[i] = inputs[i]->on(result.saved_inputs[i].array());
+    for (std::size_t i = 0; i < tape.saved_inputs.size(); ++i) {
+      if (tape.saved_inputs[i]) tape.saved_inputs[i] = inputs[i]->on(tape.saved_inputs[i].array());
     }
-    node.saved_inputs = std::move(result.saved_inputs);
-    node.saved_outputs = std::move(result.saved_outputs);
+    node.saved_inputs = std::move(tape.saved_inputs);
+    node.saved_outputs = std::move(tape.saved_outputs);
   }
 };
 

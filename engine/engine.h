@@ -51,7 +51,8 @@ struct EngineOptions {
   std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
   std::chrono::nanoseconds device_limit{0};  ///< a device that makes no progress for so long counts as lost [never]
   std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60
+  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60.
+                                             ///< Ops with up to max_bytes / max_ops / 4 bytes do not count.
   bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
 };
 
@@ -348,6 +349,10 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   /// closure in, and commit_push cannot fail.
   virtual OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                               const PushOptions& options, const std::source_location& where) = 0;
+  /// For a caller that knows its accesses only after begin_push, which got none. Called once, before commit_push.
+  /// Throws as begin_push does where an access is wrong, and bad_alloc; the push must then be abandoned.
+  virtual void name_accesses(Operation* operation, std::span<const Access> accesses, const PushOptions& options,
+                             const std::source_location& where) = 0;
   virtual void abandon_push(Operation* operation) noexcept = 0;
   virtual Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept = 0;
   virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,

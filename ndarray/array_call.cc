@@ -26,45 +26,68 @@ Scratch ArrayContext::device_scratch(std::size_t bytes) const {
 ArrayCall::ArrayCall() = default;
 ArrayCall::~ArrayCall() = default;
 
+/// The window of an operand, where it lies. Allocates what no op has asked for yet.
+TensorView ArrayCall::window(std::size_t i) const {
+  Buffer& buffer = operands[i].version->buffer();
+  TensorView view = views[i];
+  view.data = buffer.data() + operands[i].offset * static_cast<std::int64_t>(size_of(view.dtype));
+  if (buffer.pinned()) [[unlikely]]
+    touch_pinned(buffer, view, i >= inputs);
+  return view;
+}
+
 void ArrayCall::run(Context& context) {
   if (context.stream()) [[unlikely]]
     return issue(context);
-  constexpr std::size_t kInline = 6;
-  std::array<TensorView, kInline> few;
-  std::vector<TensorView> many(operands.size() > kInline ? operands.size() : 0);
-  const std::span<TensorView> views =
-      many.empty() ? std::span(few).first(operands.size()) : std::span<TensorView>(many);
+  if (packs) [[unlikely]]
+    return run_packed(context);
+  try {
+    for (const Preserve& p : preserves) {
+      std::memcpy(p.to->buffer().data() + p.begin, p.from->buffer().data() + p.begin, p.bytes);
+    }
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      Buffer& buffer = operands[i].version->buffer();
+      views[i].data = buffer.data() + operands[i].offset * static_cast<std::int64_t>(size_of(views[i].dtype));
+      if (buffer.pinned()) [[unlikely]]
+        touch_pinned(buffer, views[i], i >= inputs);
+    }
+  } catch (...) {
+    if (!torn_unissued) context.wrote_nothing();  // out of memory, before the body
+    throw;
+  }
+  if (!body) return;
+  const std::span<const TensorView> every(views.begin(), views.size());
+  ArrayContext arguments(every.first(inputs), every.subspan(inputs), attributes.data(), &context);
+  body(arguments);
+}
+
+/// The same where the body works on contiguous copies of some operands.
+void ArrayCall::run_packed(Context& context) {
+  std::vector<TensorView> seen;
   std::vector<Scratch> packed;
   try {
     for (const Preserve& p : preserves) {
       std::memcpy(p.to->buffer().data() + p.begin, p.from->buffer().data() + p.begin, p.bytes);
     }
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      const Resolved& operand = operands[i];
-      TensorView view = operand.view;
-      view.data = operand.version->buffer().data() + operand.offset * static_cast<std::int64_t>(size_of(view.dtype));
-      if (operand.version->buffer().pinned()) [[unlikely]]
-        touch_pinned(operand.version->buffer(), view, i >= inputs);
-      if (operand.pack) {
-        packed.emplace_back(context.device(), static_cast<std::size_t>(view.count()) * size_of(view.dtype));
-        const TensorView dense{packed.back().as<std::byte>(), view.dtype, view.shape, row_major(view.shape)};
-        if (i < inputs || operand.preload) strided_copy(view, dense);
-        view = dense;
+      const TensorView at = window(i);
+      TensorView view = at;
+      if (operands[i].pack) {
+        packed.emplace_back(context.device(), static_cast<std::size_t>(at.count()) * size_of(at.dtype));
+        view = {packed.back().as<std::byte>(), at.dtype, at.shape, row_major(at.shape)};
+        if (i < inputs || operands[i].preload) strided_copy(at, view);
       }
-      views[i] = view;
+      seen.push_back(view);
     }
   } catch (...) {
-    if (!torn_unissued) context.wrote_nothing();  // out of memory, before the body
+    if (!torn_unissued) context.wrote_nothing();
     throw;
   }
-  ArrayContext body_context(views.first(inputs), views.subspan(inputs), closure.get(), &context);
-  if (body) body(body_context);
+  const std::span<const TensorView> every(seen);
+  ArrayContext arguments(every.first(inputs), every.subspan(inputs), attributes.data(), &context);
+  if (body) body(arguments);
   for (std::size_t i = inputs; i < operands.size(); ++i) {
-    const Resolved& operand = operands[i];
-    if (!operand.pack) continue;
-    TensorView target = operand.view;
-    target.data = operand.version->buffer().data() + operand.offset * static_cast<std::int64_t>(size_of(target.dtype));
-    strided_copy(views[i], target);
+    if (operands[i].pack) strided_copy(seen[i], window(i));
   }
 }
 

@@ -10,14 +10,13 @@
 
 namespace sluice {
 
-/// An operand as resolved: the value it stands for, and the window on it. The body fills in the memory.
+/// An operand as resolved: the value that it stands for. The window on it lies in ArrayCall::views.
 struct Resolved {
   Ref<Version> version;
-  TensorView view;
-  std::int64_t offset = 0;
-  bool moved = false;    ///< an output whose array goes to a new version
-  bool pack = false;     ///< hand the body a contiguous copy
-  bool preload = false;  ///< an output that the body also reads: a packed copy begins with its elements
+  std::int64_t offset = 0;  ///< of the window's first element
+  bool moved = false;       ///< an output whose array goes to a new version
+  bool pack = false;        ///< hand the body a contiguous copy
+  bool preload = false;     ///< an output that the body also reads: a packed copy begins with its elements
 };
 
 /// A value to copy before the body runs: this stretch of `from`, to the same place.
@@ -33,18 +32,20 @@ void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes);
 
 class DeviceCall;
 
-/// The engine keeps it until the op is over; on a stream lane that is when the device has confirmed the op. So
-/// everything that kernels use while they run is kept here.
+/// An operation on arrays, as resolved. The engine keeps it until the op is over; on a stream lane that is when the
+/// device has confirmed the op. So everything that kernels use while they run is kept here.
 struct ArrayCall : Pooled<ArrayCall> {
   ArrayPush::Body body = nullptr;
-  std::shared_ptr<const void> closure;
-  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
   std::size_t inputs = 0;
-  std::vector<Preserve> preserves;
   bool issues = false;
   std::uint8_t tries = 1;
   bool torn_unissued = false;
+  bool packs = false;                  ///< some operand is packed
   std::unique_ptr<DeviceCall> device;  ///< of a stream lane
+  std::vector<Preserve> preserves;
+  Attributes attributes;
+  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
+  ShortList<TensorView, 4> views;   ///< their windows; the address is filled in when the op runs
 
   ArrayCall();
   ~ArrayCall();
@@ -52,6 +53,8 @@ struct ArrayCall : Pooled<ArrayCall> {
 
  private:
   void issue(Context& context);
+  void run_packed(Context& context);
+  TensorView window(std::size_t i) const;
 };
 
 }  // namespace sluice

@@ -12,20 +12,21 @@
 
 namespace sluice {
 
-/// The locks of the arrays of a push, taken in address order. It refers to the push, and is not copied.
+/// The locks of the arrays of a push that other threads may know, taken in address order. It refers to the push, and is
+/// not copied.
 class ArrayLocks {
  public:
   explicit ArrayLocks(const ArrayPush& push) : push_(push) { settle(); }
   void lock() {
     for (;;) {
-      for (std::recursive_mutex* m : list()) m->lock();
+      for (SmallMutex* m : list()) m->lock();
       if (!groups_ || current()) return;
       unlock();  // an import joined groups meanwhile
       settle();
     }
   }
   void unlock() {
-    for (std::recursive_mutex* m : list()) m->unlock();
+    for (SmallMutex* m : list()) m->unlock();
   }
 
  private:
@@ -34,7 +35,8 @@ class ArrayLocks {
     many_.clear();
     groups_ = false;
     for (const NDArray* x : push_.inputs) add(x->array()->mutex());
-    for (const NDArray& y : push_.outputs) add(y.array()->mutex());
+    if (!push_.fresh)
+      for (const NDArray& y : push_.outputs) add(y.array()->mutex());
     if (!many_.empty()) settle_many();
   }
   [[gnu::noinline]] void settle_many() {
@@ -44,7 +46,7 @@ class ArrayLocks {
   /// Keeps a few locks in order, each once. Many locks are put in order when all of them are there.
   void add(ArrayMutex& of_array) {
     if (of_array.group()) groups_ = true;
-    std::recursive_mutex* const mutex = &of_array.current();
+    SmallMutex* const mutex = &of_array.current();
     if (count_ == few_.size()) return add_to_many(mutex);
     std::size_t at = count_;
     while (at > 0 && std::less<>()(mutex, few_[at - 1])) --at;
@@ -52,7 +54,7 @@ class ArrayLocks {
     for (std::size_t i = count_++; i > at; --i) few_[i] = few_[i - 1];
     few_[at] = mutex;
   }
-  [[gnu::noinline]] void add_to_many(std::recursive_mutex* mutex) {
+  [[gnu::noinline]] void add_to_many(SmallMutex* mutex) {
     if (many_.empty()) many_.assign(few_.begin(), few_.end());
     many_.push_back(mutex);
   }
@@ -63,16 +65,16 @@ class ArrayLocks {
     };
     return std::all_of(push_.inputs.begin(), push_.inputs.end(),
                        [&](const NDArray* x) { return held(x->array()->mutex()); }) &&
-           std::all_of(push_.outputs.begin(), push_.outputs.end(),
-                       [&](const NDArray& y) { return held(y.array()->mutex()); });
+           (push_.fresh || std::all_of(push_.outputs.begin(), push_.outputs.end(),
+                                       [&](const NDArray& y) { return held(y.array()->mutex()); }));
   }
-  std::span<std::recursive_mutex*> list() {
-    return many_.empty() ? std::span(few_).first(count_) : std::span<std::recursive_mutex*>(many_);
+  std::span<SmallMutex*> list() {
+    return many_.empty() ? std::span(few_).first(count_) : std::span<SmallMutex*>(many_);
   }
 
   const ArrayPush& push_;
-  std::array<std::recursive_mutex*, 8> few_{};
-  std::vector<std::recursive_mutex*> many_;
+  std::array<SmallMutex*, 8> few_;
+  std::vector<SmallMutex*> many_;
   std::size_t count_ = 0;
   bool groups_ = false;
 };

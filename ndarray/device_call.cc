@@ -52,8 +52,9 @@ void DeviceCall::issue(Context& context) {
     // What takes memory comes first, so that nothing is issued where there is none.
     windows_.reserve(count);
     views_.reserve(count);
-    for (const Resolved& operand : call_.operands) {
-      TensorView view = operand.view;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Resolved& operand = call_.operands[i];
+      TensorView view = call_.views[i];
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
       windows_.push_back(view);
       if (operand.pack) {
@@ -73,7 +74,7 @@ void DeviceCall::issue(Context& context) {
     if (call_.issues) {
       began = true;
       const std::span<const TensorView> views(views_);
-      ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.closure.get(), &context,
+      ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.attributes.data(), &context,
                              this);
       call_.body(arguments);
     } else if (call_.body) {
@@ -140,7 +141,7 @@ void DeviceCall::run_body() {
   const std::span<const TensorView> seen(views);
   Context context = context_;
   try {
-    ArrayContext arguments(seen.first(call_.inputs), seen.subspan(call_.inputs), call_.closure.get(), &context);
+    ArrayContext arguments(seen.first(call_.inputs), seen.subspan(call_.inputs), call_.attributes.data(), &context);
     call_.body(arguments);
   } catch (...) {
     report_late_error(std::current_exception(), context.says_wrote_nothing());

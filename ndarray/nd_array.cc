@@ -40,16 +40,13 @@ Engine& default_engine() {
 
 void set_default_engine(Engine* engine) { chosen_engine.store(engine, std::memory_order_release); }
 
-Array& NDArray::checked(std::string_view operation, Where where) const {
-  if (!array_) throw ArrayError(operation, where, "an empty handle");
-  return *array_;
+void detail::refuse_empty(std::string_view operation, const std::source_location& where) {
+  throw ArrayError(operation, where, "an empty handle");
 }
 
 std::int64_t NDArray::size(int axis, Where where) const {
   return shape_[checked_axis(axis, rank(), "size", shape_, where)];
 }
-
-bool NDArray::is_contiguous() const { return is_row_major(shape_, strides_); }
 
 NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
   checked("index", where);
@@ -286,6 +283,10 @@ Variable variable_of(const NDArray& x, std::source_location where) {
 
 NDArray empty(const Dims& shape, DType dtype, Device device, std::source_location where) {
   check_shape("empty", shape, dtype, where);
+  return detail::new_array(shape, dtype, device);
+}
+
+NDArray detail::new_array(const Dims& shape, DType dtype, Device device) {
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
   Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", false)));

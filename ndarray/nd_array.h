@@ -19,6 +19,7 @@
 #include "sluice/ndarray/scalar.h"
 #include "sluice/ndarray/slice.h"
 #include "sluice/ndarray/storage.h"
+#include "sluice/ndarray/tensor_view.h"
 
 namespace sluice {
 
@@ -35,6 +36,11 @@ class ArrayError : public UsageError {
 
 /// Throws ArrayError where no array can have this shape: "[zeros] main.cc:41: (-3, 4) f32: ...".
 void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where);
+
+namespace detail {
+/// Throws ArrayError for an array handle that is empty.
+[[noreturn]] void refuse_empty(std::string_view operation, const std::source_location& where);
+}  // namespace detail
 
 /// An array argument with the place of the call, for errors and traces.
 struct Operand {
@@ -87,7 +93,7 @@ class NDArray {
   const Dims& strides() const { return strides_; }
   std::int64_t offset() const { return offset_; }
   /// True if the elements lie in row-major order without gaps; then reshape makes no copy.
-  bool is_contiguous() const;
+  bool is_contiguous() const { return is_row_major(shape_, strides_); }
   /// True if both view the same array.
   bool same_array(const NDArray& other) const { return array_ == other.array_; }
   friend std::int64_t len(const NDArray& x, Where where = Where::current()) { return x.size(0, where); }
@@ -191,7 +197,11 @@ class NDArray {
       : NDArray(array, array->shape(), row_major(array->shape()), array->base_offset()) {}
   const Ref<Array>& array() const { return array_; }
   /// The array, or a throw for an empty handle.
-  Array& checked(std::string_view operation = "array", Where where = Where::current()) const;
+  Array& checked(const char* operation = "array", Where where = Where::current()) const {
+    if (!array_) [[unlikely]]
+      detail::refuse_empty(operation, where);
+    return *array_;
+  }
   /// The same window on another array.
   NDArray on(Ref<Array> array) const { return {std::move(array), shape_, strides_, offset_}; }
 
@@ -336,6 +346,8 @@ namespace detail {
 /// An array over memory that belongs to `owner` alone. Makes no copy.
 NDArray adopt_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device);
 /// An array to write, in memory of cpu(0) that streams of the device copy from and to.
+/// empty(), for a shape that was checked.
+NDArray new_array(const Dims& shape, DType dtype, Device device);
 NDArray empty_pinned(const Dims& shape, DType dtype, Device device);
 /// An array with these elements in such memory.
 NDArray host_array(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device);

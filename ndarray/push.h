@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/ndarray/attributes.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/resources/scratch.h"
@@ -74,18 +75,25 @@ class ArrayContext {
   DeviceCall* device_call_;  ///< of a body that issues
 };
 
+/// Bits of ArrayPush::needs: the values that a gradient uses.
+namespace needs {
+constexpr std::uint32_t input(int i) { return 1U << i; }
+constexpr std::uint32_t output(int i = 0) { return 1U << (16 + i); }
+}  // namespace needs
+
 /// One push on arrays. Plain data; the spans live until push_arrays returns.
 struct ArrayPush {
   using Body = void (*)(ArrayContext& context);
 
   Body body = nullptr;                     ///< null: only the copies that the push makes itself
-  std::shared_ptr<const void> closure;     ///< what attributes<A>() gives the body
+  const Attributes* attributes = nullptr;  ///< what attributes<A>() gives the body; they are copied
   std::span<const NDArray* const> inputs;  ///< read
   std::span<const NDArray> outputs;        ///< overwritten whole (each view), or, in `updates`, read and written
-  std::uint32_t updates = 0;               ///< bit i: the body also reads output i
-  bool updates_all = false;                ///< it reads them all
-  bool issues = false;                     ///< on a device with streams: the body issues work; else it is a kernel
-  std::uint8_t tries = 1;                  ///< how often in all a launch that fails is tried
+  bool fresh = false;         ///< nobody else knows the outputs: they were made for this push, and nothing is in them
+  std::uint32_t updates = 0;  ///< bit i: the body also reads output i
+  bool updates_all = false;   ///< it reads them all
+  bool issues = false;        ///< on a device with streams: the body issues work; else it is a kernel
+  std::uint8_t tries = 1;     ///< how often in all a launch that fails is tried
   /// Other ops change what belongs together with the outputs. If this op cannot be issued, the outputs have their old
   /// values, and are torn all the same: recover() must not pass them for good.
   bool torn_unissued = false;
@@ -94,24 +102,28 @@ struct ArrayPush {
   bool dense_outputs = false;  ///< the same for outputs, unpacked afterwards
   PushOptions options;
   std::source_location where;
-  // For autograd:
-  std::uint32_t save_inputs = 0;   ///< bit i: keep the value of input i as it is read
-  std::uint32_t save_outputs = 0;  ///< bit i: keep the value that output i gets
-  bool want_histories = false;
-  Ref<History> history;  ///< becomes that of outputs[0]'s array, at the instant of the push
-  std::int32_t history_output = 0;
   /// What it writes is nobody's function: outside of a NoGrad scope an array that is written whole loses its history,
   /// and leaves, and parts of arrays that have one, are refused.
   bool opaque = false;
+  /// How it is recorded for gradients, if it is; null: it is not.
+  struct Tape* tape = nullptr;
 };
 
-struct ArrayPushResult {
+/// Recording a push for gradients: what push_arrays is told, and what it answers. It is recorded if an input that
+/// gradients flow to, or an output that is written in place, has a history at the instant of the push.
+struct Tape {
   struct Past {
     Ref<History> history;
     std::int32_t output = 0;
   };
-  Ticket ticket;
-  std::vector<NDArray> saved_inputs;  ///< at i where bit i was set; else empty handles
+  // Told:
+  bool flows = false;                    ///< there is a gradient with respect to inputs
+  bool in_place = false;                 ///< the outputs are arrays that had a value
+  std::span<const std::uint32_t> needs;  ///< of each input's gradient: the values to keep. The last counts for the rest
+  Ref<History> (*begin)() = nullptr;     ///< makes the history that the outputs' arrays get
+  // Answered:
+  Ref<History> history;               ///< null: it was not recorded, and the rest is empty
+  std::vector<NDArray> saved_inputs;  ///< at i if input i's value was kept; else empty handles
   std::vector<NDArray> saved_outputs;
   std::vector<Past> input_histories;  ///< as they were before this push
   std::vector<Past> output_histories;
@@ -119,10 +131,10 @@ struct ArrayPushResult {
 
 /// Resolves versions and pushes, at one instant. An output whose present value is held elsewhere (a tape, a snapshot)
 /// gets a new version. An input that overlaps an output is read as it was before. Throws ArrayError where an output
-/// overlaps itself or another output, where arrays belong to different engines, where an opaque push must not write,
-/// and where the operation's device cannot reach an array: a device's kernels reach its own memory, and pinned host
-/// memory. Throws what Engine::push throws.
-ArrayPushResult push_arrays(const ArrayPush& push);
+/// overlaps itself or another output, where arrays belong to different engines, where a push must not write to what has
+/// a history, and where the operation's device cannot reach an array: a device's kernels reach its own memory, and
+/// pinned host memory. Throws what Engine::push throws.
+Ticket push_arrays(const ArrayPush& push);
 
 /// Pushes the copies that a write to these arrays needs where their values are held elsewhere (a tape, a snapshot), so
 /// that a write which is pushed next finds no value held. push_arrays does this itself; this function is for callers
@@ -141,15 +153,16 @@ Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray>
   std::vector<const NDArray*> reads;
   reads.reserve(inputs.size());
   for (const NDArray& x : inputs) reads.push_back(&x);
+  const Attributes closure(std::move(body));
   ArrayPush push;
-  push.closure = std::make_shared<const F>(std::move(body));
+  push.attributes = &closure;
   push.body = [](ArrayContext& context) { context.attributes<F>()(context); };
   push.inputs = reads;
   push.outputs = outputs;
   push.options = options;
   push.where = where;
   push.opaque = true;
-  return push_arrays(push).ticket;
+  return push_arrays(push);
 }
 template <class F>
 Ticket push_op(F body, std::initializer_list<NDArray> inputs, std::initializer_list<NDArray> outputs,

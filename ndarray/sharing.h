@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "sluice/ndarray/array_mutex.h"
 #include "sluice/ndarray/ref.h"
 
 namespace sluice {
@@ -29,7 +30,7 @@ class ShareGroup final : public RefCounted {
   std::vector<Ref<Array>> snapshots();
   bool any_snapshot();
 
-  std::recursive_mutex lock;  ///< of a root: used in place of the mutex of every array of the group
+  SmallMutex lock;  ///< of a root: used in place of the mutex of every array of the group
 
  private:
   std::atomic<ShareGroup*> into_{nullptr};  ///< set once; counted
@@ -38,13 +39,14 @@ class ShareGroup final : public RefCounted {
 };
 
 /// Guards an array's version and history. It is a mutex of its own, or that of the array's group; the group may become
-/// part of another while a thread waits for the mutex. Recursive, because serial mode runs a body inside its push.
+/// part of another while a thread waits for the mutex.
 class ArrayMutex {
  public:
   void lock() {
-    if (!group_) return own_.lock();
+    if (!group_) [[likely]]
+      return own_.lock();
     for (;;) {
-      std::recursive_mutex& mutex = current();
+      SmallMutex& mutex = current();
       mutex.lock();
       if (&mutex == &current()) return;
       mutex.unlock();
@@ -52,14 +54,14 @@ class ArrayMutex {
   }
   void unlock() { group_ ? group_->root().lock.unlock() : own_.unlock(); }
   /// The mutex in use now. It does not change while it is held.
-  std::recursive_mutex& current() { return group_ ? group_->root().lock : own_; }
+  SmallMutex& current() { return group_ ? group_->root().lock : own_; }
 
   const Ref<ShareGroup>& group() const { return group_; }
   /// Called before another thread can see the array.
   void join(Ref<ShareGroup> group) { group_ = std::move(group); }
 
  private:
-  std::recursive_mutex own_;
+  SmallMutex own_;
   Ref<ShareGroup> group_;
 };
 

@@ -18,11 +18,17 @@ class ShortList {
     std::destroy_n(data_, size_);
     if (capacity_ > few) std::allocator<T>().deallocate(data_, capacity_);
   }
-  T& emplace_back(T value) {
-    if (size_ == capacity_) grow();
-    return *new (data_ + size_++) T(std::move(value));
+  /// Makes the new last element in its place, from what its type is made of.
+  template <class... Args>
+  T& emplace_back(Args&&... args) {
+    if (size_ == capacity_) [[unlikely]]
+      grow();
+    T* const made = new (data_ + size_) T{std::forward<Args>(args)...};
+    ++size_;
+    return *made;
   }
   std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
   T* begin() { return data_; }
@@ -31,7 +37,7 @@ class ShortList {
   const T* end() const { return data_ + size_; }
 
  private:
-  void grow() {
+  [[gnu::noinline]] void grow() {
     T* more = std::allocator<T>().allocate(2 * capacity_);
     std::uninitialized_move_n(data_, size_, more);
     std::destroy_n(data_, size_);

@@ -84,6 +84,7 @@ Ref<Buffer> new_pinned_buffer(Engine& engine, Device device, std::size_t bytes) 
 
 Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version)
     : engine_(&engine),
+      core_(version->variable().get()->core),
       device_(version->buffer().device()),
       dtype_(dtype),
       shape_(shape),

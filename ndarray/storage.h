@@ -145,6 +145,7 @@ class Array final : public RefCounted, public Pooled<Array> {
 
   ArrayMutex& mutex() { return mutex_; }
   Engine& engine() const { return *engine_; }
+  detail::CoreBase& core() const { return *core_; }  ///< the engine's
   Device device() const { return device_; }
   DType dtype() const { return dtype_; }
   /// The shape that the array was made with, row-major from `base_offset`. The gradient of the whole array has it.
@@ -175,6 +176,7 @@ class Array final : public RefCounted, public Pooled<Array> {
 
  private:
   Engine* engine_;
+  detail::CoreBase* core_;
   Device device_;
   DType dtype_;
   bool listed_ = false;  ///< it is a snapshot that shows the memory of arrays that stay

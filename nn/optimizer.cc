@@ -29,7 +29,7 @@ struct StepBody {
     for (std::size_t i = 0; i < self.kernels.size(); ++i) {
       const std::span<const TensorView> values(&context.output(static_cast<int>(i * self.width)), self.width);
       const std::span<const TensorView> gradient(&context.input(static_cast<int>(i)), 1);
-      ArrayContext part = context.part(gradient, values, self.attributes.pointer().get());
+      ArrayContext part = context.part(gradient, values, self.attributes.data());
       self.kernels[i](part);
     }
   }
@@ -194,7 +194,8 @@ NDArray Optimizer::push_gate(std::span<const Group> groups, Device device, std::
   const NDArray gate = detail::host_array({&shut, 1}, {1}, DType::u8, device);
   ArrayPush push;
   push.body = late ? Latch::run : [](ArrayContext& context) { *context.output().as<std::uint8_t>() = 1; };
-  if (late) push.closure = std::make_shared<Latch>(Latch{!gate_});
+  const Attributes latch(Latch{!gate_});
+  if (late) push.attributes = &latch;
   push.inputs = inputs;
   push.outputs = std::span(&gate, 1);
   push.issues = late;
@@ -208,13 +209,13 @@ NDArray Optimizer::push_gate(std::span<const Group> groups, Device device, std::
 /// `alone`: no other operation steps behind the same gate.
 void Optimizer::push_step(const Group& group, const NDArray& gate, bool alone, const Attributes& attributes,
                           std::source_location where) {
-  auto body = std::make_shared<StepBody>();
-  body->attributes = attributes;
-  body->width = 1 + state_specs_.size();
-  body->gated = static_cast<bool>(gate);
+  StepBody body;
+  body.attributes = attributes;
+  body.width = 1 + state_specs_.size();
+  body.gated = static_cast<bool>(gate);
   std::vector<NDArray> outputs;
   for (std::size_t i : group.members) {
-    body->kernels.push_back(kernels_[i]);
+    body.kernels.push_back(kernels_[i]);
     outputs.push_back(parameters_[i].value);
     outputs.insert(outputs.end(), states_[i].begin(), states_[i].end());
   }
@@ -224,7 +225,8 @@ void Optimizer::push_step(const Group& group, const NDArray& gate, bool alone, c
 
   ArrayPush push;
   push.body = StepBody::run;
-  push.closure = std::move(body);
+  const Attributes closure(std::move(body));
+  push.attributes = &closure;
   push.inputs = inputs;
   push.outputs = outputs;
   push.updates_all = true;

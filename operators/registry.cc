@@ -12,7 +12,7 @@ namespace sluice {
 
 void Signature::fail(const std::string& why) const {
   std::string text;
-  for (const Spec& spec : inputs_) text += (text.empty() ? "" : " x ") + to_string(spec.shape);
+  for (const NDArray* x : inputs_) text += (text.empty() ? "" : " x ") + to_string(x->shape());
   throw ArrayError(name_, where_, text + (text.empty() ? "" : ": ") + why);
 }
 
@@ -43,17 +43,20 @@ void Signature::rank(int i, int wanted) const {
 }
 
 Dims Signature::broadcast() const {
-  if (inputs() == 1) return shape(0);
+  if (std::all_of(inputs_.begin() + 1, inputs_.end(), [&](const NDArray* x) { return x->shape() == shape(0); })) {
+    return shape(0);
+  }
   int rank = 0;
-  for (const Spec& spec : inputs_) rank = std::max(rank, spec.shape.rank());
+  for (const NDArray* x : inputs_) rank = std::max(rank, x->rank());
   Dims out;
   for (int axis = 0; axis < rank; ++axis) {
     std::int64_t size = 1;
-    for (const Spec& spec : inputs_) {
-      const int at = axis - (rank - spec.shape.rank());
-      if (at < 0 || spec.shape[at] == 1) continue;
-      if (size != 1 && spec.shape[at] != size) fail("shapes do not broadcast");
-      size = spec.shape[at];
+    for (const NDArray* x : inputs_) {
+      const Dims& shape = x->shape();
+      const int at = axis - (rank - shape.rank());
+      if (at < 0 || shape[at] == 1) continue;
+      if (size != 1 && shape[at] != size) fail("shapes do not broadcast");
+      size = shape[at];
     }
     out.push_back(size);
   }

@@ -4,53 +4,19 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <vector>
 
+#include "sluice/ndarray/attributes.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/push.h"
+#include "sluice/ndarray/short_list.h"
 
 namespace sluice {
-
-/// The attributes of an operator's call: a value of the struct that its row expects. Shared, immutable and comparable.
-class Attributes {
- public:
-  Attributes() = default;
-  template <class A>
-  requires(!std::is_same_v<A, Attributes>)
-      Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})
-      : value_(std::make_shared<const A>(std::move(value))), table_(&table_of<A>) {}
-  /// The struct. Throws std::bad_cast if A is not the type that it was made from.
-  template <class A>
-  const A& get() const {
-    if (!table_ || *table_->type != typeid(A)) throw std::bad_cast();
-    return *static_cast<const A*>(value_.get());
-  }
-  explicit operator bool() const { return value_ != nullptr; }
-  const std::shared_ptr<const void>& pointer() const { return value_; }
-  /// True for equal types and equal values. It uses the struct's own ==, so that no attribute is forgotten.
-  friend bool operator==(const Attributes& a, const Attributes& b) {
-    if (!a.table_ || !b.table_) return a.table_ == b.table_;
-    return *a.table_->type == *b.table_->type && a.table_->equal(a.value_.get(), b.value_.get());
-  }
-
- private:
-  struct Table {
-    const std::type_info* type;
-    bool (*equal)(const void*, const void*);
-  };
-  template <class A>
-  static inline const Table table_of{
-      &typeid(A), [](const void* a, const void* b) { return *static_cast<const A*>(a) == *static_cast<const A*>(b); }};
-  std::shared_ptr<const void> value_;
-  const Table* table_ = nullptr;
-};
 
 /// Shape and dtype of an array.
 struct Spec {
@@ -62,22 +28,24 @@ struct Spec {
 /// What an operator's shape rule sees of a call: the inputs and attributes. The rule answers with output().
 class Signature {
  public:
-  Signature(const char* name, std::source_location where, std::span<const Spec> inputs, const Attributes& attributes)
+  Signature(const char* name, std::source_location where, std::span<const NDArray* const> inputs,
+            const Attributes& attributes)
       : inputs_(inputs), attributes_(attributes), name_(name), where_(where) {}
   int inputs() const { return static_cast<int>(inputs_.size()); }
-  const Spec& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
-  const Dims& shape(int i) const { return input(i).shape; }
-  DType dtype(int i = 0) const { return input(i).dtype; }
+  const Dims& shape(int i) const { return inputs_[static_cast<std::size_t>(i)]->shape(); }
+  DType dtype(int i = 0) const { return inputs_[static_cast<std::size_t>(i)]->array()->dtype(); }
+  Spec input(int i) const { return {shape(i), dtype(i)}; }
   template <class A>
   const A& attributes() const {
     return attributes_.get<A>();
   }
   /// Throws ArrayError where no array can have the shape.
   void output(const Dims& shape, DType dtype) {
-    check_shape(name_, shape, dtype, where_);
-    outputs_.at(static_cast<std::size_t>(count_++)) = {shape, dtype};
+    if (!can_be_array(shape, size_of(dtype))) [[unlikely]]
+      check_shape(name_, shape, dtype, where_);
+    outputs_.emplace_back(shape, dtype);
   }
-  std::span<const Spec> outputs() const { return {outputs_.data(), static_cast<std::size_t>(count_)}; }
+  std::span<const Spec> outputs() const { return {outputs_.begin(), outputs_.size()}; }
   std::source_location where() const { return where_; }
 
   /// Throws ArrayError: "[name] main.cc:41: (64, 10) x (12, 3): why", with the inputs' shapes.
@@ -92,13 +60,11 @@ class Signature {
   Dims broadcast() const;
 
  private:
-  static constexpr int kMaxOutputs = 4;
-  std::span<const Spec> inputs_;
+  std::span<const NDArray* const> inputs_;
   const Attributes& attributes_;
   const char* name_;
   std::source_location where_;
-  std::array<Spec, kMaxOutputs> outputs_;
-  int count_ = 0;
+  ShortList<Spec, 1> outputs_;
 };
 
 /// What an operator's gradient rule sees. The rule answers with set(i, gradient of input i), which it makes by
@@ -136,12 +102,6 @@ struct Kernel {
   bool dense_outputs = false;  ///< the same for outputs, which are unpacked afterwards
   bool issues = false;  ///< on a device with streams: it issues work to the stream; else it runs as a kernel there
 };
-
-namespace needs {
-/// Bits of Operator::needs.
-constexpr std::uint32_t input(int i) { return 1U << i; }
-constexpr std::uint32_t output(int i = 0) { return 1U << (16 + i); }
-}  // namespace needs
 
 /// An operator's row. Rows live as long as the program.
 struct Operator : OperatorInfo {
@@ -239,10 +199,10 @@ struct ApplyOptions {
 };
 
 /// Applies an operator: checks, shapes, recording for gradients, versions, push. Returns the outputs (new arrays, or
-/// `into`). Throws ArrayError at the call, and what Engine::push throws.
+/// `into`). Throws ArrayError at the call, and what Engine::push throws. Thread-safe; does not block, but at the caps.
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                                const ApplyOptions& options);
-/// The same with one output.
+/// The same; returns the first output.
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
               const ApplyOptions& options = {});
 
@@ -250,12 +210,11 @@ namespace detail {
 /// How operators are recorded. autograd/ sets one recorder when it is first used.
 struct Recorder {
   virtual ~Recorder() = default;
-  /// Called before the push: makes an empty node.
-  virtual Ref<History> begin() = 0;
+  /// Makes an empty node. Called under the locks of a push.
+  Ref<History> (*begin)() = nullptr;
   /// Called after the push: fills the node.
-  virtual void finish(const Ref<History>& node, const Operator& op, const Attributes& attributes,
-                      std::span<const NDArray* const> inputs, std::span<const NDArray> outputs, bool in_place,
-                      ArrayPushResult& result, const std::source_location& where) = 0;
+  virtual void finish(const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
+                      std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) = 0;
 };
 void set_recorder(Recorder* recorder);
 }  // namespace detail

@@ -63,6 +63,8 @@ class Core final : public CoreBase {
   void delete_variable(VariableBase* variable) noexcept override;
   OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                       const PushOptions& options, const std::source_location& where) override;
+  void name_accesses(Operation* operation, std::span<const Access> accesses, const PushOptions& options,
+                     const std::source_location& where) override;
   void abandon_push(Operation* operation) noexcept override;
   Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept override;
   bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,
@@ -450,6 +452,7 @@ class Core final : public CoreBase {
   Slot<P>* spare_ = nullptr;  ///< the slot that AnySlot uses where there is no memory for another
 
   std::int64_t credit_batch_;
+  const std::size_t small_bytes_;  ///< so few are not counted: a whole cap of such ops has a quarter of max_bytes
   alignas(64) Atomic<std::int64_t> credits_;
   Atomic<std::size_t> bytes_{0};
   Atomic<std::int32_t> cap_waiters_{0};

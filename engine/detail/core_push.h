@@ -192,7 +192,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   void* closure = nullptr;
   std::size_t counted = 0;
   try {
-    if (options.bytes) counted = take_bytes(slot, options, where);
+    if (options.bytes > small_bytes_) counted = take_bytes(slot, options, where);
     op = new_record(slot);
     op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift);
     closure = op->storage;
@@ -226,7 +226,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   if (scope.tag || scope.flags || scope.cancel || scope_device != lane->device) op->path |= kOwnScope;
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
   if (lane->queue) op->path |= kOnStream;
-  if (options.bytes || options.attributes || scope.cancel) {
+  if (counted || options.attributes || scope.cancel) {
     op->path |= kHasRare;
     rare(op).bytes = counted;
     rare(op).attributes = options.attributes;
@@ -241,6 +241,16 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     refuse_stopped(options, where);
   }
   return {op, closure};
+}
+
+template <class P>
+void Core<P>::name_accesses(Operation* operation, std::span<const Access> accesses, const PushOptions& options,
+                            const std::source_location& where) {
+  check(accesses, options, where);
+  Op* op = static_cast<Op*>(operation);
+  op->path = static_cast<std::uint16_t>(op->path & ~(7u << kCountShift));  // a sequence alone
+  set_accesses(op, accesses, ThreadObject<ScopeState>::get().sequence.get());
+  if (op->is(kOnStream)) prepare_stream_uses(op);
 }
 
 /// From here to end_link a thread that looks for a deadlock sees that the calling thread moves. The order of memory

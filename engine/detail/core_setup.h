@@ -20,6 +20,7 @@ Core<P>::Core(const CoreOptions& options)
       uid_(next_engine_uid()),
       slabs_(new Atomic<Slab*>[kMaxSlabs]()),
       credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
+      small_bytes_(options.max_bytes / 4 / static_cast<std::size_t>(options.max_ops)),
       credits_(options.max_ops) {
   P::prepare_fences();
   make_lost_root();

@@ -37,8 +37,9 @@ class WriteGate {
   explicit WriteGate(const NDArray& x) : open_(std::make_shared<std::atomic<bool>>(false)) {
     const NDArray one = x(slice(0, 1));
     ArrayPush push;
-    push.closure = open_;
-    push.body = [](ArrayContext& c) { c.attributes<std::atomic<bool>>().wait(false); };
+    const Attributes closure(open_);
+    push.attributes = &closure;
+    push.body = [](ArrayContext& c) { c.attributes<std::shared_ptr<std::atomic<bool>>>()->wait(false); };
     push.outputs = std::span(&one, 1);
     push.updates = 1;
     push.options.name = "gate";

@@ -57,8 +57,9 @@ void push_issuing(F body, std::initializer_list<NDArray> inputs, const NDArray& 
                   std::source_location where = std::source_location::current()) {
   std::vector<const NDArray*> reads;
   for (const NDArray& x : inputs) reads.push_back(&x);
+  const Attributes closure(std::move(body));
   ArrayPush push;
-  push.closure = std::make_shared<const F>(std::move(body));
+  push.attributes = &closure;
   push.body = [](ArrayContext& context) { context.attributes<F>()(context); };
   push.inputs = reads;
   push.outputs = std::span(&output, 1);

@@ -409,7 +409,8 @@ class Run {
       bool torn;
       std::uint32_t delay;
     };
-    push.closure = std::make_shared<const What>(What{"by step " + std::to_string(at_), torn, s.d});
+    const Attributes closure(What{"by step " + std::to_string(at_), torn, s.d});
+    push.attributes = &closure;
     push.body = [](ArrayContext& c) {
       const What& what = c.attributes<What>();
       spin(what.delay);

@@ -1,0 +1,269 @@
+#include "sluice/ndarray/resolution.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "sluice/ndarray/overlaps.h"
+
+namespace sluice {
+
+bool Resolution::outputs_held() const {
+  if (push_.fresh) return false;
+  bool stay = false;
+  for (const NDArray& y : push_.outputs) {
+    const Array& array = *y.array();
+    if (array.stays()) {
+      stay = true;
+    } else if (array.held()) {
+      return true;
+    }
+  }
+  return stay && !holders(push_.outputs).empty();
+}
+
+void Resolution::resolve() {
+  call = std::make_unique<ArrayCall>();
+  call->body = push_.body;
+  if (push_.attributes) call->attributes = *push_.attributes;
+  call->inputs = push_.inputs.size();
+  call->issues = push_.issues;
+  call->tries = push_.tries;
+  call->torn_unissued = push_.torn_unissued;
+  for (const NDArray* x : push_.inputs) {
+    const Array& array = *x->array();
+    Resolved& operand = call->operands.emplace_back(array.version(), x->offset());
+    call->views.emplace_back(nullptr, array.dtype(), x->shape(), x->strides());
+    if (push_.dense_inputs && !x->is_contiguous()) operand.pack = call->packs = true;
+    use(*operand.version, AccessMode::read);
+  }
+  if (push_.tape && is_recorded()) record();
+  if (push_.fresh) {
+    for (const NDArray& y : push_.outputs) {
+      const Array& array = *y.array();
+      const Resolved& operand = call->operands.emplace_back(array.version(), y.offset());
+      call->views.emplace_back(nullptr, array.dtype(), y.shape(), y.strides());
+      use(*operand.version, AccessMode::write);
+    }
+  } else {
+    for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
+    if (stay_) copy_away();
+    if (!written_.empty()) pack_inputs();
+    if (push_.opaque) check_histories();
+  }
+  if (recorded()) keep_outputs();
+}
+
+void Resolution::check_histories() {
+  if (!grad_mode()) return;
+  for (const NDArray& y : push_.outputs) {
+    const Array& array = *y.array();
+    if (!array.history) continue;
+    if (array.leaf) {
+      throw ArrayError(name_, push_.where, "writes in place to an array that wants a gradient; use a NoGrad scope");
+    }
+    if (y.count() != array.shape().count()) {
+      throw ArrayError(name_, push_.where,
+                       "writes " + to_string(y.shape()) + " of an array of " + to_string(array.shape()) +
+                           " that recorded operators made, and is not recorded: use a NoGrad scope, or detach()");
+    }
+    rare().dropped.resize(push_.outputs.size());
+  }
+}
+
+// ---- recording
+
+bool Resolution::is_recorded() const {
+  const Tape& tape = *push_.tape;
+  bool record = tape.flows && std::any_of(push_.inputs.begin(), push_.inputs.end(),
+                                          [](const NDArray* x) { return static_cast<bool>(x->array()->history); });
+  if (!tape.in_place) return record;
+  for (const NDArray& y : push_.outputs) {
+    const Array& array = *y.array();
+    if (array.leaf) {
+      throw ArrayError(name_, push_.where, "writes in place to an array that wants a gradient; use a NoGrad scope");
+    }
+    if (array.history) record = true;
+  }
+  if (!record) return false;
+  if (push_.outputs[0].array()->stays() && !push_.outputs[0].array()->imported()) {
+    throw ArrayError(name_, push_.where, "a recorded write to a partitioned array");
+  }
+  if (push_.outputs.size() > 1 || push_.updates != 0) {
+    throw ArrayError(name_, push_.where, "has no gradient: call it in a NoGrad scope, or on detached arrays");
+  }
+  return true;
+}
+
+/// Takes what the tape keeps, before outputs are resolved: an output whose value the tape keeps goes to a new version.
+void Resolution::record() {
+  Tape& tape = *push_.tape;
+  tape.history = tape.begin();
+  tape.input_histories.resize(push_.inputs.size());
+  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
+    const Array& array = *push_.inputs[i]->array();
+    tape.input_histories[i] = {array.history, array.history_output};
+    if (array.history && tape.flows && !tape.needs.empty()) kept_ |= tape.needs[std::min(i, tape.needs.size() - 1)];
+  }
+  if ((kept_ & 0xffffU) == 0) return;
+  tape.saved_inputs.resize(push_.inputs.size());
+  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
+    if (i < 16 && bit(kept_, i)) tape.saved_inputs[i] = push_.inputs[i]->on(push_.inputs[i]->array()->snapshot());
+  }
+}
+
+void Resolution::keep_outputs() {
+  Tape& tape = *push_.tape;
+  tape.output_histories.resize(push_.outputs.size());
+  if (kept_ >> 16U != 0) tape.saved_outputs.resize(push_.outputs.size());
+  for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
+    Array& array = *push_.outputs[i].array();
+    tape.output_histories[i] = {array.history, array.history_output};
+    if (!bit(kept_ >> 16U, i)) continue;
+    Ref<Array> kept = array.snapshot();  // its version comes with apply()
+    kept->history = Ref<History>();      // the history will own it: a reference back would be a ring
+    kept->leaf = false;
+    tape.saved_outputs[i] = push_.outputs[i].on(std::move(kept));
+  }
+}
+
+// ---- outputs
+
+void Resolution::resolve_output(std::size_t index) {
+  const NDArray& y = push_.outputs[index];
+  Array& array = *y.array();
+  const bool reads = push_.updates_all || bit(push_.updates, index);
+  const bool overwrites = !reads && y.count() == array.shape().count();
+  Resolved& operand = call->operands.emplace_back(array.version(), y.offset());
+  call->views.emplace_back(nullptr, array.dtype(), y.shape(), y.strides());
+  if (push_.dense_outputs && !y.is_contiguous()) operand.pack = call->packs = true;
+  operand.preload = reads;
+  if (array.stays()) {
+    stay_ = true;
+  } else if (array.held() || moves(array)) {
+    return move_output(array, overwrites, operand);
+  }
+  const Buffer& buffer = operand.version->buffer();
+  const AccessMode mode = overwrites ? AccessMode::write : AccessMode::update;
+  if (const Import* memory = buffer.import()) {
+    use_foreign(*memory, mode);
+  } else {
+    use(*operand.version, mode);
+  }
+  // The array and this push alone name the version of most outputs: no input lies there.
+  if (!array.stays() && operand.version->refs() == 2) return;
+  if (!push_.inputs.empty() && y.count() != 0) written_.emplace_back(stretch_of(y, buffer), index);
+}
+
+void Resolution::move_output(Array& array, bool overwrites, Resolved& operand) {
+  operand.moved = true;
+  const auto [at, first] = rare().moved.try_emplace(&array, rare().moves.size());
+  if (!first) {  // another part of it is an output too
+    operand.version = rare().moves[at->second].version;
+    return;
+  }
+  Engine& engine = array.engine();
+  const std::size_t bytes = array.version()->buffer().bytes();
+  Ref<Version> fresh(new Version(array.version()->buffer().another(bytes), engine.variable("array", false)));
+  if (!overwrites) {
+    call->preserves.push_back({operand.version, fresh, 0, bytes});
+    use(*operand.version, AccessMode::read);
+  }
+  use(*fresh, AccessMode::write);
+  rare().moves.push_back({&array, array.version(), fresh});
+  operand.version = std::move(fresh);  // in which no input lies
+}
+
+/// A variable that stands for other memory too is not overwritten by a write of all of this.
+void Resolution::use_foreign(const Import& memory, AccessMode mode) {
+  if (memory.shared(!recorded())) {
+    throw ArrayError(name_, push_.where,
+                     recorded() ? "a recorded write to memory that another import shows"
+                                : "writes to memory of an import that recorded operators wrote");
+  }
+  memory.each_variable(
+      [&](const Variable& v, bool covered) { accesses_.emplace_back(v.get(), covered ? mode : AccessMode::update); });
+}
+
+void Resolution::copy_away() {
+  std::vector<Ref<Array>> held = holders(push_.outputs);
+  std::map<const Version*, Ref<Version>> copies;  // one for all that show the same
+  for (Ref<Array>& holder : held) {
+    const Ref<Version> from = holder->version();
+    Ref<Version>& fresh = copies[from.get()];
+    if (!fresh) {
+      const std::size_t item = size_of(holder->dtype());
+      // As large as the whole, so that handles keep their offsets.
+      fresh = Ref<Version>(
+          new Version(from->buffer().another(from->buffer().bytes()), holder->engine().variable("array", false)));
+      call->preserves.push_back({from, fresh, static_cast<std::size_t>(holder->base_offset()) * item,
+                                 static_cast<std::size_t>(holder->shape().count()) * item});
+      use(*from, AccessMode::read);
+      use(*fresh, AccessMode::write);
+    }
+    rare().aways.push_back({std::move(holder), from, fresh});
+  }
+}
+
+/// As if all inputs were read before any output is written: those that overlap one are copied first, unless the
+/// operator is elementwise and the windows coincide.
+void Resolution::pack_inputs() {
+  if (written_.size() > 1) {
+    std::sort(written_.begin(), written_.end(), [](const Written& a, const Written& b) { return a.where < b.where; });
+  }
+  const std::span<const Written> written(written_.begin(), written_.size());
+  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
+    const Buffer& buffer = call->operands[i].version->buffer();
+    const void* const space = buffer.import() ? nullptr : &buffer;
+    auto at = written.begin();
+    if (written.size() > 1) {
+      at = std::partition_point(at, written.end(),
+                                [space](const Written& w) { return std::less<>()(w.where.space, space); });
+    }
+    if (at == written.end() || at->where.space != space) continue;
+    const NDArray& x = *push_.inputs[i];
+    if (push_.elementwise && x.same_array(push_.outputs[at->output]) && same_window(x, push_.outputs[at->output])) {
+      continue;  // what most updates in place are
+    }
+    const Stretch read = stretch_of(x, buffer);
+    if (written.size() > 1) {
+      at = std::partition_point(at, written.end(), [&read](const Written& w) {
+        return w.where.space == read.space && w.where.end <= read.begin;
+      });
+    }
+    for (; at != written.end() && at->where.overlaps(read); ++at) {
+      const NDArray& y = push_.outputs[at->output];
+      if (push_.elementwise && read.begin == at->where.begin && x.dtype() == y.dtype() && same_elements(x, y)) continue;
+      call->operands[i].pack = call->packs = true;
+      break;
+    }
+  }
+}
+
+// ---- the instant
+
+void Resolution::apply() noexcept {
+  if (rare_) {
+    for (Move& move : rare_->moves) move.array->set_version(std::move(move.version));
+    for (Away& away : rare_->aways) away.array->set_version(std::move(away.version));
+    for (std::size_t i = 0; i < rare_->dropped.size(); ++i) {
+      Array& array = *push_.outputs[i].array();
+      if (!array.history) continue;
+      if (array.imported()) array.version()->buffer().import()->set_recorded(false);
+      std::swap(array.history, rare_->dropped[i]);
+    }
+  }
+  if (!recorded()) return;
+  for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
+    Array& array = *push_.outputs[i].array();
+    if (array.imported()) array.version()->buffer().import()->set_recorded(true);
+    array.history = push_.tape->history;
+    array.history_output = static_cast<std::int32_t>(i);
+    array.leaf = false;
+    if (bit(kept_ >> 16U, i)) {
+      const Ref<Array>& kept = push_.tape->saved_outputs[i].array();
+      kept->set_version(array.version());
+    }
+  }
+}
+
+}  // namespace sluice
