@@ -1,5 +1,6 @@
 // Reasons in sentences: who waits for whom, from a picture of what is in flight.
 #include <algorithm>
+#include <iterator>
 #include <cstdio>
 #include <cstring>
 
@@ -109,10 +110,10 @@ int Story::holder(const LookedAccess& waiting) {
 std::string Story::place(const LookedOp& op) const { return look_.lanes[op.lane].name; }
 
 std::string Story::accesses(const LookedOp& op) const {
-  static constexpr const char* verbs[] = {"reads", "updates", "writes", "takes in order"};
+  static constexpr const char* verbs[] = {"reads", "updates", "writes", "takes in order", "makes"};
   std::string text;
   std::size_t named = 0;
-  for (std::size_t mode = 0; mode < 4; ++mode) {
+  for (std::size_t mode = 0; mode < std::size(verbs); ++mode) {
     std::vector<std::string> names;
     for (std::uint32_t a = op.first; a < op.first + op.count; ++a) {
       if (static_cast<std::size_t>(look_.accesses[a].mode) != mode || named == kNamedVariables) continue;

@@ -283,13 +283,13 @@ Variable variable_of(const NDArray& x, std::source_location where) {
 
 NDArray empty(const Dims& shape, DType dtype, Device device, std::source_location where) {
   check_shape("empty", shape, dtype, where);
-  return detail::new_array(shape, dtype, device);
+  return detail::new_array(shape, dtype, device, false);
 }
 
-NDArray detail::new_array(const Dims& shape, DType dtype, Device device) {
+NDArray detail::new_array(const Dims& shape, DType dtype, Device device, bool has_value) {
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
-  Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", false)));
+  Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", has_value)));
   return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
 }
 

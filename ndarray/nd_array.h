@@ -346,8 +346,8 @@ namespace detail {
 /// An array over memory that belongs to `owner` alone. Makes no copy.
 NDArray adopt_memory(void* data, std::shared_ptr<void> owner, const Dims& shape, DType dtype, Device device);
 /// An array to write, in memory of cpu(0) that streams of the device copy from and to.
-/// empty(), for a shape that was checked.
-NDArray new_array(const Dims& shape, DType dtype, Device device);
+/// empty(), for a shape that was checked. `has_value`: its first access will be AccessMode::first.
+NDArray new_array(const Dims& shape, DType dtype, Device device, bool has_value);
 NDArray empty_pinned(const Dims& shape, DType dtype, Device device);
 /// An array with these elements in such memory.
 NDArray host_array(std::span<const std::byte> bytes, const Dims& shape, DType dtype, Device device);

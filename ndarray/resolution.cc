@@ -42,7 +42,7 @@ void Resolution::resolve() {
       const Array& array = *y.array();
       const Resolved& operand = call->operands.emplace_back(array.version(), y.offset());
       call->views.emplace_back(nullptr, array.dtype(), y.shape(), y.strides());
-      use(*operand.version, AccessMode::write);
+      use(*operand.version, AccessMode::first);
     }
   } else {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
@@ -163,12 +163,12 @@ void Resolution::move_output(Array& array, bool overwrites, Resolved& operand) {
   }
   Engine& engine = array.engine();
   const std::size_t bytes = array.version()->buffer().bytes();
-  Ref<Version> fresh(new Version(array.version()->buffer().another(bytes), engine.variable("array", false)));
+  Ref<Version> fresh(new Version(array.version()->buffer().another(bytes), engine.variable("array")));
   if (!overwrites) {
     call->preserves.push_back({operand.version, fresh, 0, bytes});
     use(*operand.version, AccessMode::read);
   }
-  use(*fresh, AccessMode::write);
+  use(*fresh, AccessMode::first);
   rare().moves.push_back({&array, array.version(), fresh});
   operand.version = std::move(fresh);  // in which no input lies
 }
@@ -193,12 +193,12 @@ void Resolution::copy_away() {
     if (!fresh) {
       const std::size_t item = size_of(holder->dtype());
       // As large as the whole, so that handles keep their offsets.
-      fresh = Ref<Version>(
-          new Version(from->buffer().another(from->buffer().bytes()), holder->engine().variable("array", false)));
+      fresh =
+          Ref<Version>(new Version(from->buffer().another(from->buffer().bytes()), holder->engine().variable("array")));
       call->preserves.push_back({from, fresh, static_cast<std::size_t>(holder->base_offset()) * item,
                                  static_cast<std::size_t>(holder->shape().count()) * item});
       use(*from, AccessMode::read);
-      use(*fresh, AccessMode::write);
+      use(*fresh, AccessMode::first);
     }
     rare().aways.push_back({std::move(holder), from, fresh});
   }

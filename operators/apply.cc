@@ -95,7 +95,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   } else {
     for (const Spec& spec : wanted) {
       made.emplace_back(options.pinned.kind == DeviceKind::cpu
-                            ? detail::new_array(spec.shape, spec.dtype, device)
+                            ? detail::new_array(spec.shape, spec.dtype, device, true)
                             : detail::empty_pinned(spec.shape, spec.dtype, options.pinned));
     }
     push.outputs = {made.begin(), made.size()};

@@ -161,7 +161,7 @@ bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, 
   // Each op of a replay has settled its own marks.
   if (mode == AccessMode::order || kind == OpKind::replay) return now != Mark::none;
   if (error) {
-    set_poison(node, error, !whole || now == Mark::torn || now == Mark::empty);
+    set_poison(node, error, !whole || now == Mark::torn || now == Mark::empty || mode == AccessMode::first);
     return true;
   }
   if (now == Mark::none) return false;
@@ -216,7 +216,7 @@ template <class P>
 void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   const std::uint64_t id = id_of(op);
   bool wrote = false;
-  for (const Token<P>& t : tokens(op)) wrote = wrote || t.mode == AccessMode::update || t.mode == AccessMode::write;
+  for (const Token<P>& t : tokens(op)) wrote = wrote || (t.mode != AccessMode::read && t.mode != AccessMode::order);
   std::lock_guard lock(error_mutex_);
   try {
     failures_.reserve(failures_.size() + 1);
