@@ -107,7 +107,7 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
   set_exit_limit(environment_seconds("SLUICE_EXIT_SECONDS", 30, "0"));
   options.counters = counters;
   if (mode == EngineMode::explore) return make_exploring_core(options, seed);
-  auto core = std::make_shared<Core<SystemPolicy>>(options);
+  auto core = Core<SystemPolicy>::make(options);
   settle_at_exit(core);
   arm_exit_wait();
   return core;

@@ -1,8 +1,8 @@
 // Reasons in sentences: who waits for whom, from a picture of what is in flight.
 #include <algorithm>
-#include <iterator>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "sluice/engine/detail/look.h"
 

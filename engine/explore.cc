@@ -10,7 +10,7 @@ template class Core<ExplorePolicy>;
 
 std::shared_ptr<CoreBase> make_exploring_core(const CoreOptions& options, std::uint64_t seed) {
   Explorer::get().reset(seed);
-  return std::make_shared<Core<ExplorePolicy>>(options);
+  return Core<ExplorePolicy>::make(options);
 }
 
 }  // namespace sluice::detail

@@ -10,13 +10,16 @@
 
 namespace sluice {
 
-/// An operand as resolved: the value that it stands for. The window on it lies in ArrayCall::views.
+/// An operand as resolved: the value that it stands for, and the window on it.
 struct Resolved {
   Ref<Version> version;
   std::int64_t offset = 0;  ///< of the window's first element
-  bool moved = false;       ///< an output whose array goes to a new version
-  bool pack = false;        ///< hand the body a contiguous copy
-  bool preload = false;     ///< an output that the body also reads: a packed copy begins with its elements
+  std::uint32_t dims = 0;   ///< where its shape and strides are in ArrayCall::dims
+  std::uint8_t rank = 0;
+  DType dtype = DType::f32;
+  bool moved : 1 = false;    ///< an output whose array goes to a new version
+  bool pack : 1 = false;     ///< hand the body a contiguous copy
+  bool preload : 1 = false;  ///< an output that the body also reads: a packed copy begins with its elements
 };
 
 /// A value to copy before the body runs: this stretch of `from`, to the same place.
@@ -34,27 +37,33 @@ class DeviceCall;
 
 /// An operation on arrays, as resolved. The engine keeps it until the op is over; on a stream lane that is when the
 /// device has confirmed the op. So everything that kernels use while they run is kept here.
+///
+/// It is written by the pushing thread and read by another one, often much later, so it is kept small.
 struct ArrayCall : Pooled<ArrayCall> {
   ArrayPush::Body body = nullptr;
-  std::size_t inputs = 0;
-  bool issues = false;
+  std::uint32_t inputs = 0;
   std::uint8_t tries = 1;
+  bool issues = false;
   bool torn_unissued = false;
   bool packs = false;                  ///< some operand is packed
+  ShortList<Resolved, 4> operands;     ///< inputs, then outputs
+  ShortList<std::int64_t, 8> dims;     ///< shapes and strides, those that neighbours have in common once
   std::unique_ptr<DeviceCall> device;  ///< of a stream lane
   std::vector<Preserve> preserves;
   Attributes attributes;
-  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
-  ShortList<TensorView, 4> views;   ///< their windows; the address is filled in when the op runs
 
   ArrayCall();
   ~ArrayCall();
+  Resolved& add(const Ref<Version>& version, const NDArray& window);
+  /// The window of operand i; the address is left out.
+  TensorView window(std::size_t i) const;
   void run(Context& context);
 
  private:
   void issue(Context& context);
+  void preserve() const;
+  void find(std::span<TensorView> views) const;
   void run_packed(Context& context);
-  TensorView window(std::size_t i) const;
 };
 
 }  // namespace sluice

@@ -54,7 +54,7 @@ void DeviceCall::issue(Context& context) {
     views_.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
       const Resolved& operand = call_.operands[i];
-      TensorView view = call_.views[i];
+      TensorView view = call_.window(i);
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
       windows_.push_back(view);
       if (operand.pack) {

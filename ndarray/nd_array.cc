@@ -289,7 +289,10 @@ NDArray empty(const Dims& shape, DType dtype, Device device, std::source_locatio
 NDArray detail::new_array(const Dims& shape, DType dtype, Device device, bool has_value) {
   Engine& engine = default_engine();
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
-  Ref<Version> version(new Version(new_buffer(engine, device, bytes), engine.variable("array", has_value)));
+  Variable variable = engine.variable("array", has_value);
+  Ref<Version> version(device.kind == DeviceKind::cpu
+                           ? new Version(device, bytes, std::move(variable))
+                           : new Version(new_buffer(engine, device, bytes), std::move(variable)));
   return NDArray(Ref<Array>(new Array(engine, dtype, shape, std::move(version))));
 }
 

@@ -25,14 +25,13 @@ void Resolution::resolve() {
   call = std::make_unique<ArrayCall>();
   call->body = push_.body;
   if (push_.attributes) call->attributes = *push_.attributes;
-  call->inputs = push_.inputs.size();
+  call->inputs = static_cast<std::uint32_t>(push_.inputs.size());
   call->issues = push_.issues;
   call->tries = push_.tries;
   call->torn_unissued = push_.torn_unissued;
   for (const NDArray* x : push_.inputs) {
     const Array& array = *x->array();
-    Resolved& operand = call->operands.emplace_back(array.version(), x->offset());
-    call->views.emplace_back(nullptr, array.dtype(), x->shape(), x->strides());
+    Resolved& operand = call->add(array.version(), *x);
     if (push_.dense_inputs && !x->is_contiguous()) operand.pack = call->packs = true;
     use(*operand.version, AccessMode::read);
   }
@@ -40,9 +39,8 @@ void Resolution::resolve() {
   if (push_.fresh) {
     for (const NDArray& y : push_.outputs) {
       const Array& array = *y.array();
-      const Resolved& operand = call->operands.emplace_back(array.version(), y.offset());
-      call->views.emplace_back(nullptr, array.dtype(), y.shape(), y.strides());
-      use(*operand.version, AccessMode::first);
+      call->add(array.version(), y);
+      use(*array.version(), AccessMode::first);
     }
   } else {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
@@ -133,8 +131,7 @@ void Resolution::resolve_output(std::size_t index) {
   Array& array = *y.array();
   const bool reads = push_.updates_all || bit(push_.updates, index);
   const bool overwrites = !reads && y.count() == array.shape().count();
-  Resolved& operand = call->operands.emplace_back(array.version(), y.offset());
-  call->views.emplace_back(nullptr, array.dtype(), y.shape(), y.strides());
+  Resolved& operand = call->add(array.version(), y);
   if (push_.dense_outputs && !y.is_contiguous()) operand.pack = call->packs = true;
   operand.preload = reads;
   if (array.stays()) {

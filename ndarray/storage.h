@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/engine.h"
@@ -102,19 +104,23 @@ struct Stretch {
 /// theirs.
 class Version final : public RefCounted, public Pooled<Version> {
  public:
-  Version(Ref<Buffer> buffer, Variable variable) : buffer_(std::move(buffer)), variable_(std::move(variable)) {}
-  Version(Ref<Buffer> buffer, std::vector<Variable> parts)
-      : buffer_(std::move(buffer)), variable_(parts.front()), parts_(std::move(parts)) {}
+  Version(Ref<Buffer> buffer, Variable variable)
+      : buffer_(buffer.get()), shared_(std::move(buffer)), variable_(std::move(variable)) {}
+  Version(Ref<Buffer> buffer, std::vector<Variable> parts) : Version(std::move(buffer), parts.front()) {
+    parts_ = std::make_unique<const std::vector<Variable>>(std::move(parts));
+  }
+  /// With a buffer of its own, in ordinary host memory.
+  Version(Device device, std::size_t bytes, Variable variable)
+      : own_(std::in_place, device, bytes), buffer_(&*own_), variable_(std::move(variable)) {}
 
   Buffer& buffer() const { return *buffer_; }
-  const Ref<Buffer>& buffer_ref() const { return buffer_; }
   /// Calls f(variable) for each variable of the value.
   template <class F>
   void each_variable(F&& f) const {
-    if (parts_.empty()) {
+    if (!parts_) [[likely]] {
       f(variable_);
     } else {
-      for (const Variable& part : parts_) f(part);
+      for (const Variable& part : *parts_) f(part);
     }
   }
   /// The variable, or the first part's.
@@ -128,9 +134,11 @@ class Version final : public RefCounted, public Pooled<Version> {
   }
 
  private:
-  Ref<Buffer> buffer_;
+  std::optional<Buffer> own_;  ///< what most versions have: it spares an object
+  Buffer* const buffer_;
+  const Ref<Buffer> shared_;  ///< else
   Variable variable_;
-  std::vector<Variable> parts_;
+  std::unique_ptr<const std::vector<Variable>> parts_;
 };
 
 /// What made an array's value. Only autograd/ knows what is inside.

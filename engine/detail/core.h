@@ -56,7 +56,10 @@ class Core final : public CoreBase {
   template <class T>
   using Atomic = typename P::template Atomic<T>;
 
-  explicit Core(const CoreOptions& options);
+  /// Made by make(), so that it lives until its last variable is gone: a handle may outlive the Engine.
+  static std::shared_ptr<Core> make(const CoreOptions& options) {
+    return std::shared_ptr<Core>(new Core(options), [](Core* core) { core->orphan(); });
+  }
   ~Core() override;
 
   VariableBase* new_variable(const char* name, bool has_value) override;
@@ -107,6 +110,9 @@ class Core final : public CoreBase {
   std::string outcome(std::uint32_t index, std::uint64_t generation) override;
 
  private:
+  explicit Core(const CoreOptions& options);
+  void orphan() noexcept;
+
   static constexpr std::uint32_t kSlabOps = P::kSlabOps, kBlockOps = kSlabOps / 4;
   static constexpr std::int64_t kFarBehind = 512;   ///< with more ops in flight a worker prefetches records
   static constexpr std::uint64_t kLookAhead = 8;    ///< how many ops of a stream lane ahead a watcher prefetches
@@ -284,6 +290,10 @@ class Core final : public CoreBase {
   void advance(Token<P>& token, std::uint32_t bits, ReadyList<P>& ready, Op* self, std::uint64_t& retired);
   void retire(Op* op, Node* unnamed);
   void delete_node(Node* node) noexcept;
+  void end_node(Node* node) noexcept;
+  Slot<P>* known_slot() const { return slot_hint.uid == uid_ ? static_cast<Slot<P>*>(slot_hint.slot) : nullptr; }
+  void count_variable(Slot<P>* slot, int change) noexcept;
+  void count_slowly(std::int64_t change) noexcept;
   void record_trace(Op* op, bool failed);
   void keep_event(Slot<P>& slot, std::uint32_t trace, TraceEvent&& event);
 
@@ -441,6 +451,10 @@ class Core final : public CoreBase {
   std::vector<std::shared_ptr<Watch<P>>> watches_;  ///< of providers with streams
 
   std::atomic<std::uint32_t> next_variable_{0};
+  std::atomic<bool> orphaned_{false};  ///< nothing but variables is left of the engine
+  std::mutex orphan_mutex_;
+  std::int64_t variables_left_ = 0;  ///< of those that no slot counts; with the mutex, as is the next
+  bool all_counted_ = false;         ///< there is no other count any more
   std::unique_ptr<Atomic<Slab*>[]> slabs_;
   Atomic<std::uint32_t> slab_count_{0};
   std::uint32_t traces_ = 0;  ///< how many were started; guarded by slots_mutex_

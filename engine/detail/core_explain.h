@@ -53,7 +53,7 @@ class Core<P>::Looking {
   explicit Looking(Core& core) : core_(core), outsider_(core) {
     std::lock_guard lock(core.look_mutex_);
     core.lookers_.fetch_add(1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    P::heavy_fence();
   }
   ~Looking() {
     Node* gone = nullptr;
@@ -63,7 +63,7 @@ class Core<P>::Looking {
     }
     while (gone) {
       Node* const next = reinterpret_cast<Node*>(gone->tail.load(std::memory_order_relaxed));
-      core_.nodes_.end(gone, core_.forked_.load(std::memory_order_relaxed));
+      core_.end_node(gone);
       gone = next;
     }
   }
@@ -78,7 +78,7 @@ class Core<P>::Looking {
 /// Returns true if a thread looks; the variable is then deleted afterwards.
 template <class P>
 bool Core<P>::keep_for_lookers(Node* node) noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  P::light_fence();
   if (lookers_.load(std::memory_order_acquire) == 0) return false;  // behind all that looks before read of it
   std::lock_guard lock(look_mutex_);
   if (lookers_.load(std::memory_order_relaxed) == 0) return false;

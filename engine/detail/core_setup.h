@@ -71,6 +71,7 @@ Core<P>::~Core() {
     watch->parker.signal();
   }
   for (auto& lane : lanes_) lane->queue.reset();  // streams end before anything that they touch
+  for (auto& slot : slots_) nodes_.give_back(slot->nodes);
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   for (std::uint32_t s = 0; s < slabs; ++s) delete slabs_[s].load(std::memory_order_relaxed);
 }
@@ -78,10 +79,10 @@ Core<P>::~Core() {
 template <class P>
 VariableBase* Core<P>::new_variable(const char* name, bool has_value) {
   refuse_forked("variable");
-  Node* const node = nodes_.make();
+  Slot<P>* const slot = known_slot();
+  Node* const node = nodes_.make(slot ? &slot->nodes : nullptr);
+  count_variable(slot, 1);
   node->core = this;
-  // A variable keeps its engine's core alive: a handle may outlive the Engine.
-  node->keep = shared_from_this();
   node->name = name;
   node->number = next_variable_.fetch_add(1, std::memory_order_relaxed);
   if (!has_value) {
@@ -101,7 +102,66 @@ template <class P>
 void Core<P>::delete_node(Node* node) noexcept {
   if (poisoned(node->mark.load(std::memory_order_relaxed)) && !forked_.load(std::memory_order_relaxed))
     clear_poison(*node);
-  if (!keep_for_lookers(node)) nodes_.end(node, forked_.load(std::memory_order_relaxed));
+  if (!keep_for_lookers(node)) end_node(node);
+}
+
+/// May destroy the core, if this was the last that was left of it.
+template <class P>
+void Core<P>::end_node(Node* node) noexcept {
+  Slot<P>* const slot = known_slot();
+  nodes_.end(node, forked_.load(std::memory_order_relaxed), slot ? &slot->nodes : nullptr);
+  count_variable(slot, -1);
+}
+
+// ---- how long the core lives
+
+/// Counts a variable made or destroyed. Each thread has a count of its own. When the Engine is gone the counts are
+/// added up, once, and from then on there is one count, which at 0 ends the core.
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::count_variable(Slot<P>* slot, int change) noexcept {
+  if (slot) [[likely]] {
+    slot->counting.store(true, std::memory_order_relaxed);
+    P::light_fence();
+    const bool orphaned = orphaned_.load(std::memory_order_acquire);
+    if (!orphaned)
+      slot->variables.store(slot->variables.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+    slot->counting.store(false, std::memory_order_release);
+    if (!orphaned) return;
+  }
+  count_slowly(change);
+}
+
+template <class P>
+[[gnu::noinline, gnu::cold]] void Core<P>::count_slowly(std::int64_t change) noexcept {
+  bool last = false;
+  {
+    std::lock_guard lock(orphan_mutex_);
+    variables_left_ += change;
+    last = all_counted_ && variables_left_ == 0;
+  }
+  if (last) delete this;
+}
+
+/// Called when no Engine and nobody else has the core any more, but for variables. In a forked child it stays, because
+/// a thread may have been counting at the fork.
+template <class P>
+void Core<P>::orphan() noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return;
+  orphaned_.store(true, std::memory_order_seq_cst);
+  P::heavy_fence();
+  std::int64_t sum = 0;
+  for (const auto& slot : slots_) {
+    while (slot->counting.load(std::memory_order_acquire)) P::pause();
+    sum += slot->variables.load(std::memory_order_relaxed);
+  }
+  bool none = false;
+  {
+    std::lock_guard lock(orphan_mutex_);
+    variables_left_ += sum;
+    all_counted_ = true;
+    none = variables_left_ == 0;
+  }
+  if (none) delete this;
 }
 
 template <class P>

@@ -149,7 +149,6 @@ struct alignas(64) VariableNode : VariableBase {
   typename P::template Atomic<Token<P>*> tail{nullptr};         ///< chain.h says which values mean idle
   typename P::template Atomic<Mark> mark{Mark::none};           ///< changed by the op that has the variable to itself
   typename P::template Atomic<VariableRare<P>*> rare{nullptr};  ///< made once (Core::rare_of); Nodes deletes it
-  std::shared_ptr<CoreBase> keep;                               ///< a handle may outlive its Engine
   [[no_unique_address]] typename P::HandleOrder handles;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/engine/detail/device_queue.h"
+#include "sluice/engine/detail/nodes.h"
 #include "sluice/engine/detail/record.h"
 #include "sluice/engine/trace.h"
 
@@ -86,6 +87,7 @@ struct alignas(64) Slot {
   int batch_priority = 0;             ///< priority of the ops in its batch
   std::uint32_t number = 0;
   std::shared_ptr<WaitState<P>> cap_wait;  ///< where it parks at the caps
+  typename Nodes<P>::Cache nodes;          ///< free places for its next variables
   // Guarded by the engine's blocked_mutex_.
   WaitState<P>* blocked_wait = nullptr;  ///< the innermost of its waits that may never end
   RareParts<P>* held = nullptr;          ///< a list of the Borrows that it took and that are not released
@@ -98,6 +100,9 @@ struct alignas(64) Slot {
   /// Twice the ops completed here; odd until the word of the last one says so too.
   typename P::template Atomic<std::uint64_t> completed{0};
   typename P::template Atomic<bool> taken{false};
+  /// Variables made by the thread, less those that it destroyed (Core::count_variable).
+  std::atomic<std::int64_t> variables{0};
+  std::atomic<bool> counting{false};  ///< it is about to change `variables`
   // Written by all threads.
   alignas(64) Batch<P> batch;
   typename P::template Atomic<std::int32_t> borrows{0};  ///< Borrows that this thread took and that are not released
