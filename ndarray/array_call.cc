@@ -54,7 +54,8 @@ TensorView ArrayCall::window(std::size_t i) const {
 }
 
 void ArrayCall::preserve() const {
-  for (const Preserve& p : preserves) {
+  if (!preserves) return;
+  for (const Preserve& p : *preserves) {
     std::memcpy(p.to->buffer().data() + p.begin, p.from->buffer().data() + p.begin, p.bytes);
   }
 }
@@ -80,7 +81,7 @@ void ArrayCall::run(Context& context) {
   std::array<TensorView, kFew> few;
   const std::span<TensorView> views = std::span(few).first(operands.size());
   try {
-    if (!preserves.empty()) preserve();
+    preserve();
     find(views);
   } catch (...) {
     if (!torn_unissued) context.wrote_nothing();  // out of memory, before the body

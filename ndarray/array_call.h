@@ -45,15 +45,19 @@ struct ArrayCall : Pooled<ArrayCall> {
   std::uint8_t tries = 1;
   bool issues = false;
   bool torn_unissued = false;
-  bool packs = false;                  ///< some operand is packed
-  ShortList<Resolved, 4> operands;     ///< inputs, then outputs
-  ShortList<std::int64_t, 8> dims;     ///< shapes and strides, those that neighbours have in common once
+  bool packs = false;               ///< some operand is packed
+  ShortList<Resolved, 4> operands;  ///< inputs, then outputs
+  ShortList<std::int64_t, 8> dims;  ///< shapes and strides, those that neighbours have in common once
+  std::unique_ptr<std::vector<Preserve>> preserves;
   std::unique_ptr<DeviceCall> device;  ///< of a stream lane
-  std::vector<Preserve> preserves;
   Attributes attributes;
 
   ArrayCall();
   ~ArrayCall();
+  void add_preserve(Preserve preserve) {
+    if (!preserves) preserves = std::make_unique<std::vector<Preserve>>();
+    preserves->push_back(std::move(preserve));
+  }
   Resolved& add(const Ref<Version>& version, const NDArray& window);
   /// The window of operand i; the address is left out.
   TensorView window(std::size_t i) const;

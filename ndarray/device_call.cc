@@ -63,9 +63,11 @@ void DeviceCall::issue(Context& context) {
       }
       views_.push_back(view);
     }
-    for (const Preserve& p : call_.preserves) {
-      std::byte* const from = p.from->buffer().data_for(context);
-      provider().copy(p.to->buffer().data_for(context) + p.begin, from + p.begin, p.bytes, &stream);
+    if (call_.preserves) {
+      for (const Preserve& p : *call_.preserves) {
+        std::byte* const from = p.from->buffer().data_for(context);
+        provider().copy(p.to->buffer().data_for(context) + p.begin, from + p.begin, p.bytes, &stream);
+      }
     }
     for (std::size_t i = 0; i < count; ++i) {
       const Resolved& operand = call_.operands[i];

@@ -162,7 +162,7 @@ void Resolution::move_output(Array& array, bool overwrites, Resolved& operand) {
   const std::size_t bytes = array.version()->buffer().bytes();
   Ref<Version> fresh(new Version(array.version()->buffer().another(bytes), engine.variable("array")));
   if (!overwrites) {
-    call->preserves.push_back({operand.version, fresh, 0, bytes});
+    call->add_preserve({operand.version, fresh, 0, bytes});
     use(*operand.version, AccessMode::read);
   }
   use(*fresh, AccessMode::first);
@@ -192,8 +192,8 @@ void Resolution::copy_away() {
       // As large as the whole, so that handles keep their offsets.
       fresh =
           Ref<Version>(new Version(from->buffer().another(from->buffer().bytes()), holder->engine().variable("array")));
-      call->preserves.push_back({from, fresh, static_cast<std::size_t>(holder->base_offset()) * item,
-                                 static_cast<std::size_t>(holder->shape().count()) * item});
+      call->add_preserve({from, fresh, static_cast<std::size_t>(holder->base_offset()) * item,
+                          static_cast<std::size_t>(holder->shape().count()) * item});
       use(*from, AccessMode::read);
       use(*fresh, AccessMode::first);
     }

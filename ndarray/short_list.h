@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -47,7 +48,7 @@ class ShortList {
   }
   alignas(T) std::byte storage_[few * sizeof(T)];
   T* data_ = reinterpret_cast<T*>(storage_);
-  std::size_t size_ = 0, capacity_ = few;
+  std::uint32_t size_ = 0, capacity_ = few;
 };
 
 }  // namespace sluice

@@ -4,42 +4,54 @@
 
 namespace sluice {
 
+Buffer::Buffer(Device device, std::size_t bytes, void* data, std::shared_ptr<void> owner)
+    : bytes_(bytes), data_(static_cast<std::byte*>(data)), foreign_(std::make_unique<Foreign>()), device_(device) {
+  foreign_->owner = std::move(owner);
+}
+
 Buffer::Buffer(Device device, std::unique_ptr<Import> import)
-    : device_(device),
-      bytes_(static_cast<std::size_t>(import->end() - import->begin())),
+    : bytes_(static_cast<std::size_t>(import->end() - import->begin())),
       data_(import->begin()),
-      import_(std::move(import)) {}
+      foreign_(std::make_unique<Foreign>()),
+      device_(device) {
+  foreign_->import = std::move(import);
+}
 
 Buffer::Buffer(DevicePool& pool, bool pinned, std::size_t bytes)
-    : device_(pinned ? cpu(0) : pool.device()), bytes_(bytes), owner_(pool.shared_from_this()), pool_(&pool) {}
+    : bytes_(bytes), foreign_(std::make_unique<Foreign>()), device_(pinned ? cpu(0) : pool.device()) {
+  foreign_->owner = pool.shared_from_this();
+  foreign_->pool = &pool;
+}
 
 Buffer::~Buffer() {
   std::byte* data = data_.load(std::memory_order_acquire);
   if (!data) return;
-  if (pool_) {
-    // Where nobody came to use it, the next is still to be after those who used its memory before.
-    const DevicePool::Users users = users_.load(std::memory_order_relaxed) | before_.load(std::memory_order_relaxed);
-    pool_->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users);
-  } else if (!owner_ && !import_) {
+  if (!foreign_) {
     memory_pool(device_).deallocate(data, bytes_);
+  } else if (DevicePool* const pool = foreign_->pool) {
+    // Where nobody came to use it, the next is still to be after those who used its memory before.
+    const DevicePool::Users users =
+        foreign_->users.load(std::memory_order_relaxed) | foreign_->before.load(std::memory_order_relaxed);
+    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users);
   }
 }
 
 std::byte* Buffer::allocate(Context* context) {
-  if ((owner_ && !pool_) || import_) return nullptr;  // brought, and empty
+  DevicePool* const pool = this->pool();
+  if (foreign_ && !pool) return nullptr;  // brought, and empty
   std::byte* fresh = nullptr;
   DevicePool::Users before = 0;
   const DevicePool::Kind kind = pinned() ? DevicePool::pinned_memory : DevicePool::device_memory;
-  if (pool_) {
-    fresh = static_cast<std::byte*>(allocate_block(*pool_, kind, bytes_, context, before));
-    before_.fetch_or(before, std::memory_order_relaxed);
+  if (pool) {
+    fresh = static_cast<std::byte*>(allocate_block(*pool, kind, bytes_, context, before));
+    foreign_->before.fetch_or(before, std::memory_order_relaxed);
   } else {
     fresh = static_cast<std::byte*>(memory_pool(device_).allocate(bytes_));
   }
   std::byte* expected = nullptr;
   if (data_.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
-  if (pool_) {
-    pool_->deallocate(kind, fresh, bytes_, before);
+  if (pool) {
+    pool->deallocate(kind, fresh, bytes_, before);
   } else {
     memory_pool(device_).deallocate(fresh, bytes_);
   }
@@ -49,17 +61,17 @@ std::byte* Buffer::allocate(Context* context) {
 std::byte* Buffer::data_for(Context& context) {
   std::byte* const there = data_.load(std::memory_order_acquire);
   std::byte* const data = there ? there : allocate(&context);
-  if (pool_) {
-    const DevicePool::Users bit = pool_->bit_of(context.stream());
-    if (bit != 0 && (users_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) {
-      pool_->order(before_.load(std::memory_order_relaxed), context.stream());
+  if (DevicePool* const pool = this->pool()) {
+    const DevicePool::Users bit = pool->bit_of(context.stream());
+    if (bit != 0 && (foreign_->users.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) {
+      pool->order(foreign_->before.load(std::memory_order_relaxed), context.stream());
     }
   }
   return data;
 }
 
 Ref<Buffer> Buffer::another(std::size_t bytes) const {
-  return Ref<Buffer>(pool_ && !pinned() ? new Buffer(*pool_, false, bytes) : new Buffer(device_, bytes));
+  return Ref<Buffer>(pool() && !pinned() ? new Buffer(*pool(), false, bytes) : new Buffer(device_, bytes));
 }
 
 void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,

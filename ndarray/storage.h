@@ -27,10 +27,9 @@ namespace sluice {
 /// the device has confirmed the last reader.
 class Buffer final : public RefCounted, public Pooled<Buffer> {
  public:
-  Buffer(Device device, std::size_t bytes) : device_(device), bytes_(bytes) {}
+  Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {}
   /// Memory that belongs to `owner` alone. Writing is allowed.
-  Buffer(Device device, std::size_t bytes, void* data, std::shared_ptr<void> owner)
-      : device_(device), bytes_(bytes), data_(static_cast<std::byte*>(data)), owner_(std::move(owner)) {}
+  Buffer(Device device, std::size_t bytes, void* data, std::shared_ptr<void> owner);
   /// Memory that the program may import again.
   Buffer(Device device, std::unique_ptr<Import> import);
   /// Memory of a device that has streams; with `pinned`, host memory of cpu(0) that its streams copy from and to.
@@ -49,25 +48,30 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
   Device device() const { return device_; }
   std::size_t bytes() const { return bytes_; }
   /// The import that the memory came from; else null.
-  Import* import() const { return import_.get(); }
+  Import* import() const { return foreign_ ? foreign_->import.get() : nullptr; }
   /// True for host memory that streams reach.
-  bool pinned() const { return pool_ && device_.kind == DeviceKind::cpu; }
+  bool pinned() const { return foreign_ && foreign_->pool && device_.kind == DeviceKind::cpu; }
   /// The pool that device memory and pinned memory come from; else null.
-  DevicePool* pool() const { return pool_; }
+  DevicePool* pool() const { return foreign_ ? foreign_->pool : nullptr; }
   /// Another buffer for the same device: in its own memory, or in ordinary host memory (not pinned).
   Ref<Buffer> another(std::size_t bytes) const;
 
  private:
   std::byte* allocate(Context* context);
 
-  Device device_;
+  /// What a buffer in ordinary host memory has none of.
+  struct Foreign {
+    std::shared_ptr<void> owner;  ///< the owner of foreign memory, or keeps the pool
+    std::unique_ptr<Import> import;
+    DevicePool* pool = nullptr;
+    // For a record of accesses: the streams that used this buffer, and those that used its memory before.
+    std::atomic<DevicePool::Users> users{0}, before{0};
+  };
+
   std::size_t bytes_;
   std::atomic<std::byte*> data_{nullptr};
-  std::shared_ptr<void> owner_;  ///< the owner of foreign memory, or keeps the pool
-  std::unique_ptr<Import> import_;
-  DevicePool* pool_ = nullptr;
-  // For a record of accesses: the streams that used this buffer, and those that used its memory before.
-  std::atomic<DevicePool::Users> users_{0}, before_{0};
+  std::unique_ptr<Foreign> foreign_;
+  Device device_;
 };
 
 /// A block for an op that is being issued; without context, for anyone. Throws OutOfMemory, if memory is still short
@@ -105,7 +109,7 @@ struct Stretch {
 class Version final : public RefCounted, public Pooled<Version> {
  public:
   Version(Ref<Buffer> buffer, Variable variable)
-      : buffer_(buffer.get()), shared_(std::move(buffer)), variable_(std::move(variable)) {}
+      : buffer_(buffer.get()), variable_(std::move(variable)), shared_(std::move(buffer)) {}
   Version(Ref<Buffer> buffer, std::vector<Variable> parts) : Version(std::move(buffer), parts.front()) {
     parts_ = std::make_unique<const std::vector<Variable>>(std::move(parts));
   }
@@ -126,19 +130,20 @@ class Version final : public RefCounted, public Pooled<Version> {
   /// The variable, or the first part's.
   const Variable& variable() const { return variable_; }
 
-  /// How many arrays show this value. If there are several, a write makes a new version first.
-  std::atomic<std::int32_t> arrays{0};
-  void shown() { arrays.fetch_add(1, std::memory_order_relaxed); }
+  /// True if several arrays show this value: then a write makes a new version first.
+  bool held() const { return arrays_.load(std::memory_order_acquire) > 1; }
+  void shown() { arrays_.fetch_add(1, std::memory_order_relaxed); }
   void hidden() noexcept {
-    if (arrays.fetch_sub(1, std::memory_order_acq_rel) == 1 && buffer_->import()) buffer_->import()->hide();
+    if (arrays_.fetch_sub(1, std::memory_order_acq_rel) == 1 && buffer_->import()) buffer_->import()->hide();
   }
 
  private:
+  std::atomic<std::int32_t> arrays_{0};
   std::optional<Buffer> own_;  ///< what most versions have: it spares an object
   Buffer* const buffer_;
-  const Ref<Buffer> shared_;  ///< else
   Variable variable_;
   std::unique_ptr<const std::vector<Variable>> parts_;
+  const Ref<Buffer> shared_;  ///< where there is no `own_`
 };
 
 /// What made an array's value. Only autograd/ knows what is inside.
@@ -163,7 +168,7 @@ class Array final : public RefCounted, public Pooled<Array> {
   const Ref<Version>& version() const { return version_; }
   void set_version(Ref<Version> version);
   /// True when a write must not change this value in place but must make a new version. Called with mutex() held.
-  bool held() const { return version_->arrays.load(std::memory_order_acquire) > 1 || listed_; }
+  bool held() const { return version_->held() || listed_; }
   /// True for a part, a partitioned whole and an import: other arrays may lie in its memory. Such an array keeps its
   /// version, and a write copies held values away. Never changes.
   bool stays() const { return stays_; }

@@ -7,9 +7,10 @@
 
 namespace sluice {
 
-/// Blocks of `size` bytes, aligned as max_align_t. Each thread keeps some; more go, in batches, to a list that all
-/// share. A block freed on another thread costs no lock and no return to its maker. Memory is kept for the next object.
-/// Under sanitizers this is plain new and delete, so that they see each object's life.
+/// Blocks of `size` bytes. Each has its cache lines to itself, because neighbours may be in use on different cores.
+/// Each thread keeps some; more go, in batches, to a list that all share. A block freed on another thread costs no lock
+/// and no return to its maker. Memory is kept for the next object. Under sanitizers this is plain new and delete, so
+/// that they see each object's life.
 template <std::size_t size>
 class ObjectPool {
  public:
@@ -22,7 +23,7 @@ class ObjectPool {
       mine.head = shared().exchange(nullptr, std::memory_order_acquire);
       mine.count = 0;  // counts what this thread freed, which is what it may have too much of
     }
-    if (!mine.head) return ::operator new(size < sizeof(Block) ? sizeof(Block) : size);
+    if (!mine.head) return ::operator new (lines, std::align_val_t{kLine});
     Block* block = mine.head;
     mine.head = block->next;
     if (mine.count > 0) --mine.count;
@@ -44,6 +45,7 @@ class ObjectPool {
 
  private:
   static constexpr int kBatch = 64;
+  static constexpr std::size_t kLine = 64, lines = (size + kLine - 1) / kLine * kLine;
   struct Block {
     Block* next;
   };
