@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <new>
 
+#include "sluice/engine/detail/prefetch.h"
+
 namespace sluice {
 
 /// Blocks of `size` bytes. Each has its cache lines to itself, because neighbours may be in use on different cores.
@@ -26,6 +28,11 @@ class ObjectPool {
     if (!mine.head) return ::operator new (lines, std::align_val_t{kLine});
     Block* block = mine.head;
     mine.head = block->next;
+    if (mine.head) {  // for the next call: it may be in the cache of the core where it was freed
+      for (std::size_t at = 0; at < lines; at += kLine) {
+        detail::prefetch_to_write(reinterpret_cast<const std::byte*>(mine.head) + at);
+      }
+    }
     if (mine.count > 0) --mine.count;
     return block;
 #endif

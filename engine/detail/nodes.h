@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/prefetch.h"
 #include "sluice/engine/detail/record.h"
 #include "sluice/engine/detail/sanitizers.h"
 
@@ -34,12 +35,14 @@ class Nodes {
   struct Place {
     Place* next;
     VariableRare<P>* rare;  ///< of the variable that was here, for the next one
+    Place* next_list;       ///< of the first of a list: the next list
   };
 
  public:
   using Node = VariableNode<P>;
 
-  /// Free places that a thread keeps for its next variables, so that it seldom needs the lock.
+  /// Free places that a thread keeps for its next variables, so that it seldom needs the lock. It has up to two lists,
+  /// the second of which goes to other threads, or comes from them, as a whole.
   class Cache {
    public:
     Cache() = default;
@@ -49,15 +52,20 @@ class Nodes {
    private:
     friend Nodes;
     Place* head_ = nullptr;
-    int count_ = 0;
+    Place* full_ = nullptr;  ///< a list of kList places
+    int count_ = 0;          ///< of the first list
   };
 
   Nodes() = default;
   ~Nodes() {
-    for (Place* place = free_; place;) {
-      SLUICE_IN_USE(place, sizeof(Node));
-      delete place->rare;
-      place = place->next;
+    for (Place* list = lists_; list;) {
+      Place* const next = list->next_list;
+      for (Place* place = list; place;) {
+        SLUICE_IN_USE(place, sizeof(Node));
+        delete place->rare;
+        place = place->next;
+      }
+      list = next;
     }
     for (const Slab& slab : slabs_) ::operator delete(slab.nodes, slab.alignment());
   }
@@ -67,17 +75,20 @@ class Nodes {
   /// `cache`: the calling thread's, or null. Throws bad_alloc.
   Node* make(Cache* cache) {
     static_assert(sizeof(Node) == 64 || !std::is_same_v<typename P::template Plain<int>, int>);
-    void* place = nullptr;
+    Cache none;
+    Cache& from = cache ? *cache : none;
+    void* place = from.head_;
     VariableRare<P>* rare = nullptr;
-    if (cache && cache->head_) {
-      place = cache->head_;
+    if (!place) [[unlikely]]
+      place = refill(from);
+    if (from.head_) {
       SLUICE_IN_USE(place, sizeof(Node));
-      rare = cache->head_->rare;
-      cache->head_ = cache->head_->next;
-      --cache->count_;
-    } else {
-      place = take(cache, rare);
+      rare = from.head_->rare;
+      from.head_ = from.head_->next;
+      --from.count_;
+      if (from.head_) prefetch_to_write(from.head_);  // it may be in the cache of the core where it was freed
     }
+    if (!cache) give_back(none);
     Node* const node = new (place) Node;  // its members are the policy's, where the explorer may change threads
     if (rare) node->rare.store(rare, std::memory_order_relaxed);
     return node;
@@ -95,33 +106,30 @@ class Nodes {
     if (forked) return;
     // But for the pointers of the list: LeakSanitizer follows none in poisoned memory.
     SLUICE_NOT_IN_USE(reinterpret_cast<std::byte*>(node) + sizeof(Place), sizeof(Node) - sizeof(Place));
-    if (!cache) {
-      std::lock_guard lock(mutex_);
-      free_ = new (node) Place{free_, rare};
-      return;
+    Cache none;
+    Cache& to = cache ? *cache : none;
+    to.head_ = new (node) Place{to.head_, rare, nullptr};
+    if (++to.count_ == kList) {
+      if (to.full_) give_back(to.full_);
+      to.full_ = to.head_;
+      to.head_ = nullptr;
+      to.count_ = 0;
     }
-    cache->head_ = new (node) Place{cache->head_, rare};
-    if (++cache->count_ == 2 * kBatch) give_back(*cache, kBatch);
+    if (!cache) give_back(none);
   }
 
-  /// Takes so many free places of a thread back.
-  void give_back(Cache& cache, int count) noexcept {
-    if (count == 0) return;
-    Place* const first = cache.head_;
-    Place* last = first;
-    for (int i = 1; i < count; ++i) last = last->next;
-    cache.head_ = last->next;
-    cache.count_ -= count;
-    std::lock_guard lock(mutex_);
-    last->next = free_;
-    free_ = first;
+  /// Takes all free places of a thread back.
+  void give_back(Cache& cache) noexcept {
+    if (cache.head_) give_back(cache.head_);
+    if (cache.full_) give_back(cache.full_);
+    cache.head_ = cache.full_ = nullptr;
+    cache.count_ = 0;
   }
-  void give_back(Cache& cache) noexcept { give_back(cache, cache.count_); }
 
  private:
   static constexpr std::size_t kHugePage = 2u << 20;
   static constexpr std::size_t kFew = 64, kMany = kHugePage / 64;  ///< nodes of the first slab, and of the largest
-  static constexpr int kBatch = 32;                                ///< how many a thread takes or gives back
+  static constexpr int kList = 32;                                 ///< places that go from thread to thread at a time
   struct Slab {
     Node* nodes;
     std::size_t count;
@@ -129,26 +137,26 @@ class Nodes {
     std::size_t size() const { return count * sizeof(Node); }
     std::align_val_t alignment() const { return std::align_val_t{count < kMany ? alignof(Node) : kHugePage}; }
   };
-  /// A place; and some more for the cache, of those that are free.
-  [[gnu::noinline]] void* take(Cache* cache, VariableRare<P>*& rare) {
+  void give_back(Place* list) noexcept {
     std::lock_guard lock(mutex_);
-    if (!free_) {
-      if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
-      Node* const place = slabs_.back().nodes + slabs_.back().used++;
-      SLUICE_IN_USE(place, sizeof(Node));
-      return place;
+    list->next_list = lists_;
+    lists_ = list;
+  }
+  /// Gives the cache a list, and returns its first place; or returns a place that was never used.
+  [[gnu::noinline]] void* refill(Cache& cache) {
+    cache.head_ = std::exchange(cache.full_, nullptr);
+    if (!cache.head_) {
+      std::lock_guard lock(mutex_);
+      if (!lists_) {
+        if (slabs_.empty() || slabs_.back().used == slabs_.back().count) add_slab();
+        Node* const place = slabs_.back().nodes + slabs_.back().used++;
+        SLUICE_IN_USE(place, sizeof(Node));
+        return place;
+      }
+      cache.head_ = std::exchange(lists_, lists_->next_list);
     }
-    Place* const place = free_;
-    SLUICE_IN_USE(place, sizeof(Node));
-    rare = place->rare;
-    free_ = place->next;
-    for (int i = 0; cache && free_ && i < kBatch; ++i) {
-      Place* const more = std::exchange(free_, free_->next);
-      more->next = cache->head_;
-      cache->head_ = more;
-      ++cache->count_;
-    }
-    return place;
+    cache.count_ = kList;  // or fewer: then it is given back a little later
+    return cache.head_;
   }
   /// Each slab is twice as large as the last, up to a huge page, for which it asks the system.
   void add_slab() {
@@ -161,7 +169,7 @@ class Nodes {
   }
 
   std::mutex mutex_;
-  Place* free_ = nullptr;
+  Place* lists_ = nullptr;
   std::vector<Slab> slabs_;
 };
 
