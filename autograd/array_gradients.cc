@@ -32,7 +32,7 @@ NDArray NDArray::with_grad(Where where) const {
   leaf->kind = autograd::Node::Kind::leaf;
   leaf->where = where;
   leaf->device = array.device();
-  leaf->outputs = {{array.shape(), array.dtype()}};
+  leaf->outputs.emplace_back(array.shape(), array.dtype());
   array.history = Ref<History>(leaf);
   array.history_output = 0;
   array.leaf = true;

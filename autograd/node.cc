@@ -87,7 +87,8 @@ void Node::release() noexcept {
   if (edges.empty() && saved_inputs.empty() && saved_outputs.empty()) return;
   Trash own;
   Trash& list = draining ? *draining : own;
-  move_to(list.edges, edges);
+  list.edges.insert(list.edges.end(), std::make_move_iterator(edges.begin()), std::make_move_iterator(edges.end()));
+  edges.clear();
   move_to(list.arrays, saved_inputs);
   move_to(list.arrays, saved_outputs);
   if (draining) return;
@@ -134,7 +135,7 @@ class TapeRecorder final : public detail::Recorder {
     }
     node.kind = Node::Kind::write;
     const Array& array = *outputs[0].array();
-    node.outputs = {{array.shape(), array.dtype()}};
+    node.outputs.emplace_back(array.shape(), array.dtype());
     node.edges.resize(2);
     const auto& before = tape.output_histories[0];
     const bool whole = outputs[0].count() == array.shape().count();
@@ -154,16 +155,15 @@ class TapeRecorder final : public detail::Recorder {
                    std::span<const NDArray> outputs, Tape& tape) {
     node.op = &op;
     node.attributes = attributes;
-    node.inputs.reserve(inputs.size());
     node.edges.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      node.inputs.push_back({inputs[i]->shape(), inputs[i]->dtype()});
+      node.inputs.emplace_back(inputs[i]->shape(), inputs[i]->array()->dtype());
       const auto& past = tape.input_histories[i];
       if (past.history && is_floating(inputs[i]->dtype())) {
         node.edges[i] = {node_of(past.history), past.output, window_of(*inputs[i])};
       }
     }
-    for (const NDArray& y : outputs) node.outputs.push_back({y.shape(), y.dtype()});
+    for (const NDArray& y : outputs) node.outputs.emplace_back(y.shape(), y.array()->dtype());
     // The kernel may have seen inputs broadcast; the gradient sees them as they were given.
     for (std::size_t i = 0; i < tape.saved_inputs.size(); ++i) {
       if (tape.saved_inputs[i]) tape.saved_inputs[i] = inputs[i]->on(tape.saved_inputs[i].array());

@@ -34,7 +34,7 @@ struct Edge {
   std::unique_ptr<Window> window;
 };
 
-class Node final : public History {
+class Node final : public History, public Pooled<Node> {
  public:
   enum class Kind : std::uint8_t {
     operation,  ///< outputs of `op`
@@ -54,8 +54,9 @@ class Node final : public History {
   Attributes attributes;
   std::source_location where;
   Device device;
-  std::vector<Spec> inputs, outputs;
-  std::vector<Edge> edges;
+  ShortList<Edge, 2> edges;
+  ShortList<Spec, 2> inputs;
+  ShortList<Spec, 1> outputs;
   std::vector<NDArray> saved_inputs, saved_outputs;
 
   // A leaf's:

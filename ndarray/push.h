@@ -11,6 +11,7 @@
 #include "sluice/engine/engine.h"
 #include "sluice/ndarray/attributes.h"
 #include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/short_list.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/resources/scratch.h"
 
@@ -125,8 +126,8 @@ struct Tape {
   Ref<History> history;               ///< null: it was not recorded, and the rest is empty
   std::vector<NDArray> saved_inputs;  ///< at i if input i's value was kept; else empty handles
   std::vector<NDArray> saved_outputs;
-  std::vector<Past> input_histories;  ///< as they were before this push
-  std::vector<Past> output_histories;
+  ShortList<Past, 4> input_histories;  ///< as they were before this push
+  ShortList<Past, 2> output_histories;
 };
 
 /// Resolves versions and pushes, at one instant. An output whose present value is held elsewhere (a tape, a snapshot)

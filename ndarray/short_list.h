@@ -29,6 +29,14 @@ class ShortList {
     return *made;
   }
   std::size_t size() const { return size_; }
+  /// Adds elements made of nothing. To a size that it has reached already: does nothing.
+  void resize(std::size_t size) {
+    while (size_ < size) emplace_back();
+  }
+  void clear() {
+    std::destroy_n(data_, size_);
+    size_ = 0;
+  }
   bool empty() const { return size_ == 0; }
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
