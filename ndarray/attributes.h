@@ -15,7 +15,7 @@ namespace sluice {
 /// of a small plain struct copy it, and take nothing from the heap; copies of other values share one.
 class Attributes {
  public:
-  Attributes() = default;
+  Attributes() noexcept {}
   template <class A>
   requires(!std::is_same_v<A, Attributes>)
       Attributes(A value)  // NOLINT(google-explicit-constructor): apply(op, {x}, SumAttributes{...})

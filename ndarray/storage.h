@@ -130,8 +130,8 @@ class Version final : public RefCounted, public Pooled<Version> {
   /// The variable, or the first part's.
   const Variable& variable() const { return variable_; }
 
-  /// True if several arrays show this value: then a write makes a new version first.
-  bool held() const { return arrays_.load(std::memory_order_acquire) > 1; }
+  /// How many arrays show this value. If there are several, a write makes a new version first.
+  std::int32_t arrays() const { return arrays_.load(std::memory_order_acquire); }
   void shown() { arrays_.fetch_add(1, std::memory_order_relaxed); }
   void hidden() noexcept {
     if (arrays_.fetch_sub(1, std::memory_order_acq_rel) == 1 && buffer_->import()) buffer_->import()->hide();
@@ -168,7 +168,7 @@ class Array final : public RefCounted, public Pooled<Array> {
   const Ref<Version>& version() const { return version_; }
   void set_version(Ref<Version> version);
   /// True when a write must not change this value in place but must make a new version. Called with mutex() held.
-  bool held() const { return version_->held() || listed_; }
+  bool held() const { return version_->arrays() > 1 || listed_; }
   /// True for a part, a partitioned whole and an import: other arrays may lie in its memory. Such an array keeps its
   /// version, and a write copies held values away. Never changes.
   bool stays() const { return stays_; }

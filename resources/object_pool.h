@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <new>
 
-#include "sluice/engine/detail/prefetch.h"
-
 namespace sluice {
 
 /// Blocks of `size` bytes. Each has its cache lines to itself, because neighbours may be in use on different cores.
@@ -30,7 +28,7 @@ class ObjectPool {
     mine.head = block->next;
     if (mine.head) {  // for the next call: it may be in the cache of the core where it was freed
       for (std::size_t at = 0; at < lines; at += kLine) {
-        detail::prefetch_to_write(reinterpret_cast<const std::byte*>(mine.head) + at);
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(mine.head) + at, 1);
       }
     }
     if (mine.count > 0) --mine.count;

@@ -166,7 +166,7 @@ TEST(InPlace, SecondOrderThroughAWrite) {
 
 TEST(Tape, KeepsOnlyWhatGradientsNeed) {
   NDArray a = ones({1 << 16}), w = ones({1 << 16}).with_grad();
-  const auto holders = [](const NDArray& x) { return x.array()->version()->arrays.load(); };
+  const auto holders = [](const NDArray& x) { return x.array()->version()->arrays(); };
   const NDArray sum_ab = w + a;  // a sum needs shapes only
   EXPECT_EQ(holders(a), 1);
   EXPECT_EQ(holders(w), 1);
