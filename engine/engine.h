@@ -10,6 +10,7 @@
 // ops included, unless it says otherwise.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -218,12 +219,22 @@ class Engine {
   }
   void wait(const HasVariable auto& x, const WaitOptions& how,
             std::source_location where = std::source_location::current()) {
-    wait_until(detail::variable_at(x, where), std::chrono::nanoseconds::max(), how, where);
+    detail::each_variable_at(
+        x, [&](const Variable& v) { wait_until(v, std::chrono::nanoseconds::max(), how, where); }, where);
   }
   /// As wait(), but returns false when the time is over first.
   bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit,
                 std::source_location where = std::source_location::current()) {
-    return wait_until(detail::variable_at(x, where), limit, WaitOptions{}, where);
+    bool all = true;
+    const auto start = std::chrono::steady_clock::now();
+    detail::each_variable_at(
+        x,
+        [&](const Variable& v) {
+          const std::chrono::nanoseconds gone = std::chrono::steady_clock::now() - start;
+          all = all && wait_until(v, std::max(limit - gone, std::chrono::nanoseconds(0)), WaitOptions{}, where);
+        },
+        where);
+    return all;
   }
 
   /// Blocks until everything that any thread pushed before the call has completed. Throws AggregateError with the roots
@@ -235,18 +246,23 @@ class Engine {
   void clear_errors();
 
   /// The variable's root error as of now, without waiting; null if none. Throws UsageError.
-  ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x)); }
+  ErrorRef error(const HasVariable auto& x, std::source_location where = std::source_location::current()) const {
+    ErrorRef first;
+    detail::each_variable_at(
+        x,
+        [&](const Variable& v) {
+          if (!first) first = error_of(v);
+        },
+        where);
+    return first;
+  }
   /// Pushes a recovery: it clears intact poison (the old value is whole) and leaves torn poison. It does not count
-  /// against the caps and never blocks. What has several variables (each_variable_of(x, f) calls f for each) gets a
-  /// recovery for each; the ticket is that of the last one. Throws UsageError, StoppedError.
+  /// against the caps and never blocks. What has several variables gets a recovery for each; the ticket is that of the
+  /// last one. Throws UsageError, StoppedError.
   Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
     Ticket last;
-    const auto each = [&](const Variable& v) { last = push_recover(v, where); };
-    if constexpr (requires { each_variable_of(x, each, where); }) {
-      each_variable_of(x, each, where);
-    } else {
-      each(variable_of(x));
-    }
+    detail::each_variable_at(
+        x, [&](const Variable& v) { last = push_recover(v, where); }, where);
     return last;
   }
 

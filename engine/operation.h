@@ -41,7 +41,8 @@ struct PushOptions {
   const char* name = nullptr;       ///< lives as long as the engine (a literal); default: the operator's
   std::size_t bytes = 0;            ///< counted against EngineOptions::max_bytes until the op completes
   OnPoison on_poison = OnPoison::skip;
-  bool never_blocks = false;                 ///< goes on to the hard cap of ops, as a push from an op does
+  bool scopeless = false;     ///< the body does not look at current_scope(), which may then be another; this is cheaper
+  bool never_blocks = false;  ///< goes on to the hard cap of ops, as a push from an op does
   const OperatorInfo* op = nullptr;          ///< the operator's row
   std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
 };

@@ -80,6 +80,15 @@ decltype(auto) variable_at(const HasVariable auto& x, [[maybe_unused]] const std
     return variable_of(x);
   }
 }
+/// Calls f for each variable of x: for what has several, each_variable_of(x, f, where) is found as variable_of is.
+template <class X, class F>
+void each_variable_at(const X& x, F&& f, const std::source_location& where) {
+  if constexpr (requires { each_variable_of(x, f, where); }) {
+    each_variable_of(x, f, where);
+  } else {
+    f(variable_at(x, where));
+  }
+}
 VariableBase* base_at(const HasVariable auto& x, const std::source_location& where) {
   return static_cast<const Variable&>(variable_at(x, where)).get();
 }

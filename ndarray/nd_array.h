@@ -219,7 +219,8 @@ class NDArray {
 
 /// The engine's variable of the array's present value. It makes engine.wait(x) and engine.error(x) work, and read(x) in
 /// a push. To write arrays in an op of your own use push_op (ndarray/push.h). The whole of a partition has several
-/// variables, and so has an import that overlaps several earlier ones: this is the first of them.
+/// variables, and so has an import that overlaps several earlier ones: this is the first of them, which is all that
+/// read(x) names; waits and errors are of all.
 Variable variable_of(const NDArray& x, std::source_location where = std::source_location::current());
 /// Calls f(variable) for each variable of the present value: engine.recover(x) recovers all of them.
 template <class F>

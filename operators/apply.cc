@@ -113,6 +113,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   if (!push.options.on.given) push.options.on = device;
   push.options.priority = options.priority;
   push.options.op = &op;
+  push.options.scopeless = true;
   for (const Spec& spec : wanted)
     push.options.bytes += static_cast<std::size_t>(spec.shape.count()) * size_of(spec.dtype);
 

@@ -223,7 +223,8 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   op->scope_device = scope_device;
   op->lane = lane->index;
   op->wrote_nothing = op->skipped = false;
-  if (scope.tag || scope.flags || scope.cancel || scope_device != lane->device) op->path |= kOwnScope;
+  if ((scope.tag || scope.flags || scope.cancel || scope_device != lane->device) && !options.scopeless)
+    op->path |= kOwnScope;
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
   if (lane->queue) op->path |= kOnStream;
   if (counted || options.attributes || scope.cancel) {

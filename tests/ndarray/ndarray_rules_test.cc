@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <thread>
@@ -188,6 +189,27 @@ TEST(Rule10, PartsRunAtOnceAndTheWholeWaitsForAll) {
   NDArray whole = p.whole;
   whole *= 2;
   EXPECT_EQ(p.parts[0].to_vector<float>(), Floats(4, 4.0F));
+}
+
+TEST(Rule10, TheEngineWaitsForAllOfTheWholeAndTellsTheErrorOfAny) {
+  TestEngine test(2);
+  const std::int64_t sizes[] = {2, 2};
+  const Partitioned p = partitioned(sizes, {}, DType::f32, test::device(0));
+  for (const NDArray& part : p.parts) part.fill(1);
+  Engine& engine = p.whole.engine();
+  engine.wait(p.whole);
+  {
+    const Gate held(p.parts[1]);
+    p.parts[1].fill(2);
+    EXPECT_FALSE(engine.wait_for(p.whole, std::chrono::milliseconds(1)));
+    EXPECT_TRUE(engine.wait_for(p.parts[0], std::chrono::hours(1)));
+  }
+  EXPECT_TRUE(engine.wait_for(p.whole, std::chrono::hours(1)));
+  EXPECT_EQ(engine.error(p.whole), nullptr);
+  poison(p.parts[1]);
+  EXPECT_THROW(engine.wait(p.whole), Error);
+  EXPECT_NE(engine.error(p.whole), nullptr);
+  EXPECT_EQ(engine.error(p.parts[0]), nullptr);
 }
 
 TEST(Rule10, AHeldValueOfAPartitionedBufferIsCopiedAway) {
