@@ -1,6 +1,5 @@
 #include "sluice/ndarray/array_call.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -33,7 +32,10 @@ Resolved& ArrayCall::add(const Ref<Version>& version, const NDArray& window) {
   const auto as_before = [&](const Resolved& last) {
     if (last.rank != rank) return false;
     const std::int64_t* const there = dims.begin() + last.dims;
-    return std::equal(shape.begin(), shape.end(), there) && std::equal(strides.begin(), strides.end(), there + rank);
+    for (std::size_t i = 0; i < rank; ++i) {
+      if (there[i] != shape.begin()[i] || there[rank + i] != strides.begin()[i]) return false;
+    }
+    return true;
   };
   std::uint32_t at = 0;
   if (!operands.empty() && as_before(operands[operands.size() - 1])) {

@@ -43,7 +43,11 @@ class Dims {
     return n;
   }
   friend constexpr bool operator==(const Dims& a, const Dims& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    if (a.rank_ != b.rank_) return false;
+    for (int i = 0; i < a.rank_; ++i) {  // most are so short that a call would cost more
+      if (a[i] != b[i]) return false;
+    }
+    return true;
   }
 
  private:

@@ -154,6 +154,12 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
   return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
 }
 
+void apply_into(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
+                const ApplyOptions& options) {
+  Made none;
+  apply_row(op, std::span(inputs.begin(), inputs.size()), attributes, options, none);
+}
+
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
               const ApplyOptions& options) {
   Made made;

@@ -373,12 +373,12 @@ namespace {
 
 template <class F>
 NDArray& in_place(NDArray& x, const Operand& y) {
-  apply(row_of<F>(), {&x, &y.array}, {}, {.where = y.where, .into = std::span(&x, 1)});
+  apply_into(row_of<F>(), {&x, &y.array}, {}, {.where = y.where, .into = std::span(&x, 1)});
   return x;
 }
 template <class F>
 NDArray& in_place(NDArray& x, const ScalarOperand& y) {
-  apply(scalar_row_of<F>(), {&x}, ScalarAttributes{y, false}, {.where = y.where, .into = std::span(&x, 1)});
+  apply_into(scalar_row_of<F>(), {&x}, ScalarAttributes{y, false}, {.where = y.where, .into = std::span(&x, 1)});
   return x;
 }
 

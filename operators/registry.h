@@ -202,6 +202,9 @@ struct ApplyOptions {
 /// `into`). Throws ArrayError at the call, and what Engine::push throws. Thread-safe; does not block, but at the caps.
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                                const ApplyOptions& options);
+/// The same for options.into, without a result.
+void apply_into(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
+                const ApplyOptions& options);
 /// The same; returns the first output.
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
               const ApplyOptions& options = {});
