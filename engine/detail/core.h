@@ -319,6 +319,7 @@ class Core final : public CoreBase {
   static void run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> watch);
   void watch(Watch<P>& watch);
   void confirm_all(Watch<P>& watch);
+  void give_up_silent(Watch<P>& watch);
   bool confirm_own(DeviceQueue<P>& queue);
   void read_errors(Watch<P>& watch);
   static void settle_errors(Watch<P>& watch);

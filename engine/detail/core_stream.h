@@ -57,14 +57,17 @@ void Core<P>::point_all() {
 }
 
 /// Makes the lane's stream wait for a use on another. Returns false if that is of another kind of device; then the op
-/// is held back until the use is over there, and the caller must not touch it any more.
+/// is held back until the use is over there, and the caller must not touch it any more. What a captured op needs is
+/// over before it begins, even if the other lane has not counted it as finished yet.
 template <class P>
 bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use) {
   if (use == 0) return true;
+  const bool over = run->is(kCaptured);
   if (use == StreamUses<P>::kAnyLane) {
     for (const auto& lane : lanes_) {
       if (!lane->queue || lane->queue.get() == &queue) continue;
-      const std::uint64_t at = lane->queue->issued.load(std::memory_order_acquire);
+      const std::uint64_t at =
+          over ? lane->queue->stream->reached() : lane->queue->issued.load(std::memory_order_acquire);
       if (at && !wait_on_device(run, queue, StreamUse::make(lane->index, at))) return false;
     }
     return true;
@@ -73,7 +76,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   DeviceQueue<P>& other = *lanes_[StreamUse::lane(use)]->queue;
   const std::uint64_t at = StreamUse::place(use);
   Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
-  if (other.finished.load(std::memory_order_acquire) >= at) {
+  if (over || other.finished.load(std::memory_order_acquire) >= at) {
     const StreamEvent passed{other.stream.get(), at};
     queue.stream->ordered_after({&passed, 1});
     return true;
@@ -88,7 +91,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   }
   std::lock_guard lock(other);
   if (other.finished.load(std::memory_order_acquire) >= at) return true;
-  Op* const op = static_cast<Op*>(run);  // never a captured one: everything that one needs is over before it begins
+  Op* const op = static_cast<Op*>(run);
   op->phase.store(Phase::queued, std::memory_order_relaxed);
   rare(op).held_for = at;
   op->next = std::exchange(other.held, op);

@@ -109,23 +109,39 @@ void Core<P>::confirm_all(Watch<P>& watch) {
   std::lock_guard lock(watch.mutex);
   for (DeviceQueue<P>* queue : watch.queues) queue->reached = queue->stream->reached();
   read_errors(watch);
-  std::uint64_t finished = 0;
-  for (DeviceQueue<P>* queue : watch.queues) {
-    confirm(watch, *queue);
-    finished += queue->finished.load(std::memory_order_relaxed);
-  }
-  settle_errors(watch);
-  const std::int64_t limit = options_.device_limit.count();
-  if (limit <= 0) return;
-  const std::int64_t now = P::now();
-  if (finished != watch.seen || watch.since == 0 || !pending(watch)) watch.seen = finished, watch.since = now;
-  if (now - watch.since < limit) return;
-  for (DeviceQueue<P>* queue : watch.queues) {
-    if (!queue->in_flight()) continue;
-    watch.provider->give_up(queue->device);
-    lose(watch, queue->device, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
-  }
   for (DeviceQueue<P>* queue : watch.queues) confirm(watch, *queue);
+  settle_errors(watch);
+  if (options_.device_limit.count() > 0) give_up_silent(watch);
+}
+
+/// Takes a device for lost that has made no progress for so long as EngineOptions::device_limit says, with something
+/// in flight all the time. The time begins with the first look that finds something in flight.
+template <class P>
+void Core<P>::give_up_silent(Watch<P>& watch) {
+  const std::int64_t limit = options_.device_limit.count(), now = P::now();
+  for (std::size_t d = 0; d < watch.devices.size(); ++d) {
+    auto& device = watch.devices[d];
+    const int index = static_cast<int>(d);
+    std::uint64_t finished = 0;
+    bool waits = false;
+    for (const DeviceQueue<P>* queue : watch.queues) {
+      if (queue->device != index) continue;
+      const std::uint64_t at = queue->finished.load(std::memory_order_relaxed);
+      finished += at;
+      waits = waits || at < queue->pointed.load(std::memory_order_relaxed);
+    }
+    if (device.lost || !waits) {
+      device.since = 0;
+    } else if (device.since == 0 || finished != device.seen) {
+      device.seen = finished;
+      device.since = now;
+    } else if (now - device.since >= limit) {
+      watch.provider->give_up(index);
+      lose(watch, index, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
+      for (DeviceQueue<P>* queue : watch.queues)
+        if (queue->device == index) confirm(watch, *queue);
+    }
+  }
 }
 
 /// The lane's own thread finishes the ops that its device is over with already, so on a quick device no other thread
@@ -149,13 +165,15 @@ void Core<P>::read_errors(Watch<P>& watch) {
   for (std::size_t d = 0; d < watch.devices.size(); ++d) {
     auto& device = watch.devices[d];
     const int index = static_cast<int>(d);
-    if (const std::uint64_t count = watch.provider->errors(index); count != device.errors) try {
+    for (std::uint64_t count = watch.provider->errors(index); count != device.errors;) try {
         std::vector<LateError> found = watch.provider->late_errors(index, device.errors);
+        // If more came meanwhile, their number can hide that older ones were lost.
+        if (const std::uint64_t now = std::exchange(count, watch.provider->errors(index)); now != count) continue;
         const bool lacks = found.size() < count - device.errors;
         watch.late.insert(watch.late.end(), std::make_move_iterator(found.begin()),
                           std::make_move_iterator(found.end()));
         std::erase_if(watch.late, [](const LateError& late) { return late.op == DeviceOp{}; });  // of no op
-        device.errors = std::max(count, device.errors);
+        device.errors = count;
         if (lacks) suspect(watch, index);
       } catch (const std::bad_alloc&) {
         device.errors = count;

@@ -66,7 +66,7 @@ struct DeviceQueue {
   Atomic<std::uint64_t> suspects{0};  ///< the place up to which ops may have had one of those; changed under the lock
   std::uint64_t reached = 0;          ///< as read in the present look
   std::uint64_t settles_at = 0;       ///< Watch::settling waits for the op at this place
-  ErrorRef root;                      ///< the root of a lost device; written before `lost`
+  Plain<ErrorRef> root;               ///< the root of a lost device; written once, before `lost`
 };
 
 /// The watcher of one provider's streams: a thread that is there while something is in flight, and a little longer.
@@ -86,14 +86,14 @@ struct Watch {
     std::uint64_t errors = 0;  ///< how many of its errors were read
     typename P::template Atomic<std::uint64_t> settled{0};
     bool lost = false;
+    std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when that last changed
+    std::int64_t since = 0;  ///< how long that has been so with something in flight: since this time; 0: nothing was
   };
   std::vector<Device> devices;
   std::vector<LateError> late;  ///< errors of ops that are not finished yet
   std::uint64_t settled = 0;    ///< how many errors of all devices are settled (Core::settle_errors)
   std::uint64_t settling = 0;   ///< and how many are being settled
   bool settling_twice = false;
-  std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when that last changed
-  std::int64_t since = 0;  ///< the time of that change
 };
 
 }  // namespace sluice::detail
