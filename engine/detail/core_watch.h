@@ -184,50 +184,63 @@ void Core<P>::read_errors(Watch<P>& watch) {
   }
 }
 
-/// Errors that were read are settled when no op is in flight any more that could have been issued without knowing of
-/// them. First the ops end that were in flight when the errors were read; the failed ones are among them and set their
-/// poison. Then the ops end that were issued until then. Ops that are issued later see the poison themselves.
+/// Errors that were read are settled when every op that begins from then on can see what they made of its inputs. What
+/// is in flight when they are read may be behind an op that failed, without knowing it, and so may be what begins until
+/// all that is over. So from the reading on an op that takes its place lets no op begin behind it before its end
+/// (DeviceQueue::heed). When all that took a place before that is over, each op that begins finds its inputs finished.
+/// Ops that began earlier and take their places later still heed it.
 template <class P>
 void Core<P>::settle_errors(Watch<P>& watch) {
   std::uint64_t read = 0;
   for (const auto& device : watch.devices) read += device.errors;
   if (read == watch.settled) return;
-  const auto mark = [&] {
-    for (DeviceQueue<P>* queue : watch.queues) queue->settles_at = queue->issued.load(std::memory_order_acquire);
+  const auto turn = [](DeviceQueue<P>& queue) {
+    queue.doubts.store(queue.doubts.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   };
   if (read != watch.settling) {
+    for (DeviceQueue<P>* queue : watch.queues) {
+      std::lock_guard lock(*queue);
+      if (watch.settling == watch.settled) turn(*queue);
+      queue->settles_at = queue->issued.load(std::memory_order_relaxed);
+    }
     watch.settling = read;
-    watch.settling_twice = false;
-    mark();
   }
-  for (;;) {
-    for (const DeviceQueue<P>* queue : watch.queues)
-      if (queue->finished.load(std::memory_order_relaxed) < queue->settles_at) return;
-    if (watch.settling_twice) break;
-    watch.settling_twice = true;
-    mark();
+  for (const DeviceQueue<P>* queue : watch.queues)
+    if (queue->finished.load(std::memory_order_relaxed) < queue->settles_at) return;
+  for (DeviceQueue<P>* queue : watch.queues) {
+    std::lock_guard lock(*queue);
+    turn(*queue);
   }
   watch.settled = read;
   for (auto& device : watch.devices) device.settled.store(device.errors, std::memory_order_release);
 }
 
 template <class P>
-std::uint64_t Core<P>::settled_errors(Device device) const {
+std::uint64_t Core<P>::settled_errors(Device device) {
+  std::uint64_t settled = 0;
   for (const auto& watch : watches_)
     if (watch->provider->kind() == device.kind && device.index < watch->devices.size())
-      return watch->devices[device.index].settled.load(std::memory_order_acquire);
-  return 0;
+      settled = watch->devices[device.index].settled.load(std::memory_order_acquire);
+  // The running op may have begun before what is settled now was known.
+  if (in_op() && thread_state().operation->kind == OpKind::body) {
+    Op* const op = static_cast<Op*>(thread_state().operation);
+    if (!op->is(kSeesPoison))
+      if (ErrorRef error = start_error(op)) throw Error(std::move(error));
+  }
+  return settled;
 }
 
 /// Called when the device had more errors than it could keep. Each op that it has not confirmed may have had one of
-/// those, and so may ops whose bodies are not over yet (lock_place).
+/// those, and so may ops whose bodies are not over yet (DeviceQueue::heed).
 template <class P>
 void Core<P>::suspect(Watch<P>& watch, int device) {
   for (DeviceQueue<P>* queue : watch.queues) {
     if (queue->device != device) continue;
     std::lock_guard lock(*queue);
     queue->suspects.store(queue->issued.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    queue->doubts.store(queue->doubts.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    queue->doubts.store(
+        queue->doubts.load(std::memory_order_relaxed) + (std::uint64_t{1} << DeviceQueue<P>::kLostErrorsShift),
+        std::memory_order_relaxed);
   }
 }
 

@@ -42,11 +42,13 @@ struct Devices {
     }
     advance();
   }
-  /// A thread waits until it is over; where time matters it looks once more at the limit.
+  /// A thread waits until it is over; where time matters it looks once more at the limit, and then sees all that was
+  /// passed before: no device is that slow.
   template <class Over>
-  void wait(std::chrono::nanoseconds limit, Over&& over) const {
+  void wait(std::chrono::nanoseconds limit, Over&& over) {
     if (traits.timed) {
       if (!over()) ExplorePolicy::Parker().wait(limit);
+      progress.fetch_add(0, std::memory_order_acq_rel);
       return;
     }
     while (!over()) ExplorePolicy::pause();
