@@ -175,7 +175,8 @@ TEST(DeviceErrors, AReplayGoesOnBesideAnotherKindOfDevice) {
   for (int i = 0; i < 3; ++i)
     for (const LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
       engine.push([&](Context& c) { launch(c, [&] { ++reads; }); }, {read(v)}, {.on = {sim(i), lane}});
-  const Program program = engine.capture([&] { engine.push([](Context&) {}, {write(v)}, {.on = null(0)}); });
+  std::atomic<int> runs{0};
+  const Program program = engine.capture([&] { engine.push([&](Context&) { ++runs; }, {write(v)}, {.on = null(0)}); });
   engine.wait_all();
   EXPECT_EQ(reads.load(), 9);
   Gate device;
@@ -185,6 +186,8 @@ TEST(DeviceErrors, AReplayGoesOnBesideAnotherKindOfDevice) {
   engine.replay(program).wait();
   device.open();
   engine.wait(other);
+  engine.push([](Context&) {}, {write(other)}, {.on = null(0)}).wait();
+  EXPECT_EQ(runs.load(), 1);
 }
 
 }  // namespace
