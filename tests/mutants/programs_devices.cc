@@ -213,6 +213,56 @@ std::string foreign(std::uint64_t seed) {
   return run_bed(std::move(bed), {pusher(0), pusher(1)}, false, {}, 60'000);
 }
 
+/// Who cancels an op that is held back, before and after it began for the first time: it runs once, or not at all where
+/// the cancel says so.
+std::string held_back(std::uint64_t seed) {
+  struct Shared : Bed {
+    using Bed::Bed;
+    ExplorePolicy::Atomic<bool> open{false};
+    int runs = 0;
+  };
+  auto bed = std::make_unique<Shared>(seed);
+  Shared& b = *bed;
+  b.make({.threads = 1, .devices = {{.count = 1}, {.kind = DeviceKind::null}}}, 1);
+  const std::uint64_t steps = b.below(60);
+  return run_bed(std::move(bed), {[&b, steps] {
+                   ++b.x[0].updates;
+                   b.engine->push(
+                       [&b](Context& c) {
+                         c.stream()->launch([&b] {
+                           while (!b.open.load(std::memory_order_acquire)) ExplorePolicy::pause();
+                           b.update_value(b.x[0]);
+                         });
+                       },
+                       {update(b.x[0].variable)}, {.on = sim(0)});
+                   const Ticket t =
+                       b.engine->push([&b](Context&) { ++b.runs; }, {read(b.x[0].variable)}, {.on = null(0)});
+                   for (std::uint64_t i = 0; i < steps; ++i) b.x[0].number.load(relaxed);
+                   const bool cancelled = t.cancel();
+                   b.open.store(true, std::memory_order_release);
+                   if (b.throws(ErrorKind::cancelled, [&] { t.wait(); }) != cancelled) b.fail("what a cancel said");
+                   if (b.runs != (cancelled ? 0 : 1)) b.fail("how often an op ran that was held back");
+                 }});
+}
+
+/// More lanes read than a variable has places for: a write waits for them all the same.
+std::string many_readers(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1, .devices = {{.count = 3}, {.kind = DeviceKind::null}}}, 1);
+  const auto body = [&b] {
+    b.push_kernel(b.x[0], sim(0));
+    const int lanes = 6 + static_cast<int>(b.below(4));
+    for (int i = 0; i < lanes; ++i)
+      b.engine->push([&b](Context& c) { c.stream()->launch([&b] { b.read_value(b.x[0], 1); }); },
+                     {read(b.x[0].variable)},
+                     {.on = i == 9 ? Place(null(0)) : Place(sim(i / 3), static_cast<LaneKind>(i % 3))});
+    b.push_kernel(b.x[0], b.chance(20) ? Place(null(0)) : Place(sim(0)));
+    b.quiet([&] { b.engine->wait(b.x[0].variable); });
+  };
+  return run_bed(std::move(bed), {body}, false, {}, 60'000);
+}
+
 /// Replays whose ops are on two kinds of devices, while others are in flight there.
 std::string foreign_replays(std::uint64_t seed) {
   struct Captured : Bed {
@@ -429,6 +479,29 @@ std::string late_errors(std::uint64_t seed) {
                                   waiter, waiter});
 }
 
+/// Of several inputs that failed, the one that is named first says why, also where it is known last.
+std::string which_error(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.threads = 1, .devices = {{.count = 2}}}, 2);
+  const bool host = b.chance(50), swapped = b.chance(50);
+  return run_bed(std::move(bed), {[&b, host, swapped] {
+                   const auto device = [](Context& c) { c.stream()->launch([] { throw std::runtime_error("x"); }); };
+                   const Variable& first = b.x[swapped ? 1 : 0].variable;
+                   const Variable& second = b.x[swapped ? 0 : 1].variable;
+                   const Ticket late = b.engine->push(device, {write(first)}, {.on = sim(0)});
+                   const Ticket other =
+                       host ? b.engine->push([] { throw std::runtime_error("y"); }, {write(second)})
+                            : b.engine->push(device, {write(second)}, {.on = Place(sim(0), LaneKind::copy_in)});
+                   const Ticket both = b.engine->push([](Context& c) { c.stream()->launch(nothing); },
+                                                      {read(first), read(second)}, {.on = sim(1)});
+                   const ErrorRef expected = b.thrown([&] { late.wait(); });
+                   const ErrorRef error = b.thrown([&] { both.wait(); });
+                   b.thrown([&] { other.wait(); });
+                   if (!expected || error != expected) b.fail("of several errors an op has another one");
+                 }});
+}
+
 /// No thread for the watcher, and no memory for points.
 std::string no_watcher(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -529,15 +602,19 @@ std::vector<Drawn> device_programs() {
   return {{"lost", lost, "lose:"},
           {"silent", silent},
           {"suspects", suspects, "doubts"},
-          {"foreign", foreign, "held"},
+          {"foreign", foreign, "wait_on_device"},
+          {"held back", held_back, "release_held"},
+          {"many readers", many_readers, "wait_on_device: issued"},
           {"foreign replays", foreign_replays},
           {"full", full, "make_room"},
           {"crowded", crowded, "lock_place"},
           {"awaits issued", awaits_issued, "await_issued"},
           {"gates", gates, "settle"},
+          {"gates in time", gates, "doubts.load"},
+          {"which error", which_error, "issue: finish_pending"},
           {"late errors", late_errors},
           {"no watcher", no_watcher, "start_watch"},
-          {"parked", parked, "_watch"},
+          {"parked", parked, "run_watch"},
           {"answered", answered, "told.store"}};
 }
 

@@ -82,11 +82,12 @@ class ExploredStream final : public Stream {
   bool record(std::uint64_t point) noexcept override {
     Devices& devices = *state_->devices;
     if (Devices::one_in(devices.traits.failing_records, devices.records)) return false;
-    expect(point > std::exchange(state_->recorded, point), "a point that is not behind the last one");
+    expect(point > state_->recorded.load(std::memory_order_relaxed), "a point that is not behind the last one");
     issue([state = state_.get(), point] {
       state->reached.store(point, std::memory_order_release);
       state->devices->advance();
     });
+    state_->recorded.store(point, std::memory_order_relaxed);
     // No point of a lost device is ever passed. The watcher looks all the same, at the latest at its time limit; here
     // it does so at once, so that a time limit that passes is a wake-up that was lost.
     if (state_->here().lost.load(std::memory_order_acquire)) devices.advance();
@@ -95,6 +96,8 @@ class ExploredStream final : public Stream {
   std::uint64_t reached() const noexcept override { return state_->reached.load(std::memory_order_acquire); }
   bool wait(const StreamEvent& event) override {
     const auto other = static_cast<ExploredStream*>(event.stream)->state_;
+    // Nothing but what the caller did orders the two.
+    expect(other->recorded.load(std::memory_order_relaxed) >= event.point, "a wait for a point that is not recorded");
     if (other->devices != state_->devices) return false;
     issue([state = state_.get(), other, point = event.point] {
       const auto over = [&] {
@@ -136,7 +139,7 @@ class ExploredStream final : public Stream {
     ExplorePolicy::Mutex mutex;
     std::deque<std::function<void()>> queue;
     bool running = false;
-    std::uint64_t recorded = 0;  ///< under the lock of the engine's lane
+    Atomic<std::uint64_t> recorded{0};  ///< the last point
     Atomic<std::uint64_t> reached{0};
   };
 
