@@ -87,7 +87,8 @@ void Core<P>::run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> wa
         return;
       watch->parker.wait(std::chrono::milliseconds(200));
     }
-    core = std::static_pointer_cast<Core>(std::exchange(watch->woken_for, nullptr));
+    core = std::static_pointer_cast<Core>(std::shared_ptr<CoreBase>(watch->woken_for));
+    watch->woken_for = nullptr;
   }
 }
 
@@ -130,9 +131,8 @@ void Core<P>::give_up_silent(Watch<P>& watch) {
       finished += at;
       waits = waits || at < queue->pointed.load(std::memory_order_relaxed);
     }
-    if (device.lost || !waits) {
-      device.since = 0;
-    } else if (device.since == 0 || finished != device.seen) {
+    if (device.lost || !waits) continue;
+    if (device.since == 0 || finished != device.seen) {
       device.seen = finished;
       device.since = now;
     } else if (now - device.since >= limit) {
@@ -140,6 +140,8 @@ void Core<P>::give_up_silent(Watch<P>& watch) {
       lose(watch, index, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
       for (DeviceQueue<P>* queue : watch.queues)
         if (queue->device == index) confirm(watch, *queue);
+      read_errors(watch);  // the loss counts as one, and there may be no other look
+      settle_errors(watch);
     }
   }
 }

@@ -92,15 +92,15 @@ struct Watch {
   typename P::template Atomic<std::uint32_t> state{absent};
   typename P::template Atomic<std::int32_t> failed_starts{0};  ///< in a row
   typename P::Parker parker;
-  std::shared_ptr<CoreBase> woken_for;  ///< its core, while it wakes
-  typename P::Mutex mutex;              ///< held by the thread that finishes ops; guards what follows
+  typename P::template Plain<std::shared_ptr<CoreBase>> woken_for;  ///< its core, while it wakes
+  typename P::Mutex mutex;  ///< held by the thread that finishes ops; guards what follows
   std::vector<DeviceQueue<P>*> queues;
   struct Device {
     std::uint64_t errors = 0;  ///< how many of its errors were read
     typename P::template Atomic<std::uint64_t> settled{0};
     bool lost = false;
-    std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when that last changed
-    std::int64_t since = 0;  ///< how long that has been so with something in flight: since this time; 0: nothing was
+    std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when something was last found in flight
+    std::int64_t since = 0;  ///< the time of the first look that found so, and something in flight; 0: none yet
   };
   std::vector<Device> devices;
   std::vector<LateError> late;  ///< errors of ops that are not finished yet

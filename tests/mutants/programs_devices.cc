@@ -113,6 +113,11 @@ std::string silent(std::uint64_t seed) {
     const ErrorRef root = b.one_root(ops);
     if (root && root->message.find("has not answered for 50 ms") == std::string::npos)
       b.fail("what is said of a silent device");
+    // The loss is settled as any error is, although nothing is in flight any more.
+    int looks = 0;
+    while (root && b.core->settled_errors(sim(0)) != b.devices[0]->errors(0) && ++looks < 100)
+      ExplorePolicy::Parker().wait(std::chrono::milliseconds(5));
+    if (looks == 100) b.fail("a loss was never settled");
   };
   const auto other = [&b, steps] {
     for (std::uint64_t i = 0; i < steps; ++i) b.x[3].number.load(relaxed);
@@ -507,7 +512,7 @@ std::string no_watcher(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   const bool records = b.chance(40);
-  failing_watchers = b.chance(60) ? 1 + static_cast<int>(b.below(6)) : 0;
+  failing_watchers = b.chance(60) ? 1 + static_cast<int>(b.below(6)) : b.chance(50) ? 10'000 : 0;
   b.make(
       {.threads = 1,
        .devices = {{.count = 2, .failing_records = records ? 2 + static_cast<int>(b.below(3)) : 0, .timed = records}}},
