@@ -66,8 +66,13 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   if (use == StreamUses<P>::kAnyLane) {
     for (const auto& lane : lanes_) {
       if (!lane->queue || lane->queue.get() == &queue) continue;
-      const std::uint64_t at =
-          over ? lane->queue->stream->reached() : lane->queue->issued.load(std::memory_order_acquire);
+      std::uint64_t at = 0;
+      if (over) {
+        at = lane->queue->stream->reached();
+      } else {  // a reader passes its right on before its place is counted, both under the lock
+        std::lock_guard lock(*lane->queue);
+        at = lane->queue->issued.load(std::memory_order_relaxed);
+      }
       if (at && !wait_on_device(run, queue, StreamUse::make(lane->index, at))) return false;
     }
     return true;

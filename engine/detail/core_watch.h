@@ -315,7 +315,7 @@ void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
         device_done(static_cast<Op*>(run), std::move(error), wrote_nothing, slot, ready);
       }
     }
-    queue.finished.store(at, std::memory_order_seq_cst);
+    queue.finished.store(at, std::memory_order_release);
     process(ready, nullptr, nullptr);
     release_held(queue);
   }

@@ -135,6 +135,21 @@ std::string borrows(std::uint64_t seed) {
   });
 }
 
+/// In serial mode an op runs on the stack of a thread that has a Borrow, and waits for what stands behind that.
+std::string borrow_below(std::uint64_t seed) {
+  auto bed = std::make_unique<Bed>(seed);
+  Bed& b = *bed;
+  b.make({.serial = true}, 2);
+  const bool passes = b.chance(30);
+  return run_bed(std::move(bed), {[&b, passes] {
+                   Borrow held = b.engine->borrow(update(b.x[passes ? 1 : 0].variable));
+                   const Ticket t = b.engine->push([&b] { b.engine->wait(b.x[0].variable); }, {});
+                   if (b.throws(ErrorKind::deadlock, [&] { t.wait(); }) == passes)
+                     b.fail(passes ? "a wait that can end was taken for a circle" : "a circle was not found");
+                 }},
+                 true);
+}
+
 /// A Borrow is granted to who does not wait in a list: what it sees was written before.
 std::string granted(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
@@ -195,11 +210,8 @@ std::string found_soon(std::uint64_t seed) {
 }  // namespace
 
 std::vector<Drawn> circle_programs() {
-  return {{"circles", circles, "core_circles.h"},
-          {"no circles", no_circles, "core_circles.h"},
-          {"borrow circles", borrows, "core_circles.h"},
-          {"granted", granted, "grant"},
-          {"found soon", found_soon, "next_look_"}};
+  return {{"circles", circles},           {"no circles", no_circles},    {"borrow circles", borrows},
+          {"borrow below", borrow_below}, {"granted", granted, "grant"}, {"found soon", found_soon, "next_look_"}};
 }
 
 }  // namespace sluice::mutants

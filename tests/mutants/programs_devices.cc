@@ -250,19 +250,19 @@ std::string held_back(std::uint64_t seed) {
                  }});
 }
 
-/// More lanes read than a variable has places for: a write waits for them all the same.
+/// More lanes read than a variable has places for (two, here): a write waits for them all the same.
 std::string many_readers(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
-  b.make({.threads = 1, .devices = {{.count = 3}, {.kind = DeviceKind::null}}}, 1);
+  b.make({.threads = 1, .devices = {{.count = 2}, {.kind = DeviceKind::null}}}, 1);
   const auto body = [&b] {
     b.push_kernel(b.x[0], sim(0));
-    const int lanes = 6 + static_cast<int>(b.below(4));
+    const int lanes = 3 + static_cast<int>(b.below(2));
     for (int i = 0; i < lanes; ++i)
-      b.engine->push([&b](Context& c) { c.stream()->launch([&b] { b.read_value(b.x[0], 1); }); },
-                     {read(b.x[0].variable)},
-                     {.on = i == 9 ? Place(null(0)) : Place(sim(i / 3), static_cast<LaneKind>(i % 3))});
-    b.push_kernel(b.x[0], b.chance(20) ? Place(null(0)) : Place(sim(0)));
+      b.engine->push(
+          [&b](Context& c) { c.stream()->launch([&b] { b.read_value(b.x[0], 1), b.read_value(b.x[0], 1); }); },
+          {read(b.x[0].variable)}, {.on = Place(sim(i / 3), static_cast<LaneKind>(i % 3))});
+    b.push_kernel(b.x[0], b.chance(20) ? Place(null(0)) : Place(sim(1), LaneKind::copy_out));
     b.quiet([&] { b.engine->wait(b.x[0].variable); });
   };
   return run_bed(std::move(bed), {body}, false, {}, 60'000);
@@ -276,11 +276,11 @@ std::string foreign_replays(std::uint64_t seed) {
   };
   auto bed = std::make_unique<Captured>(seed);
   Captured& b = *bed;
-  b.make({.threads = 1, .devices = {{.count = 3}, {.kind = DeviceKind::null}}}, 3);
+  b.make({.threads = 1, .devices = {{.count = 2}, {.kind = DeviceKind::null}}}, 3);
   const bool many = b.chance(40);  // readers, in more lanes than a variable has places for
   const auto body = [&b, many] {
     if (many)
-      for (int i = 0; i < 9; ++i)
+      for (int i = 0; i < 4; ++i)
         b.engine->push([&b](Context& c) { c.stream()->launch([&b] { b.read_value(b.x[0]); }); },
                        {read(b.x[0].variable)}, {.on = Place(sim(i / 3), static_cast<LaneKind>(i % 3))});
     b.program = b.engine->capture([&b] {
@@ -338,32 +338,38 @@ std::string full(std::uint64_t seed) {
 std::string crowded(std::uint64_t seed) {
   struct Shared : Bed {
     using Bed::Bed;
-    ExplorePolicy::Atomic<bool> open{false};
+    ExplorePolicy::Atomic<int> begun{0}, through{0};
+    static void until(const ExplorePolicy::Atomic<int>& count, int n) {
+      while (count.load(std::memory_order_acquire) < n) ExplorePolicy::pause();
+    }
   };
   auto bed = std::make_unique<Shared>(seed);
   Shared& b = *bed;
   b.make({.threads = 1, .devices = {{.count = 1, .kept_errors = 1}}}, 2);
-  const bool fails = b.chance(30);
-  return run_bed(std::move(bed), {[&b, fails] {
+  const bool fails = b.chance(30), slow = b.chance(70);
+  static constexpr int kOps = 11, kRoom = 8;
+  return run_bed(std::move(bed), {[&b, fails, slow] {
                    b.engine->push(
                        [&b] {
-                         while (!b.open.load(std::memory_order_acquire)) ExplorePolicy::pause();
+                         Shared::until(b.begun, kOps);
                          b.update_value(b.x[0]);
                        },
                        {update(b.x[0].variable)});
                    ++b.x[0].updates;
                    std::vector<Ticket> ops;
-                   for (int i = 0; i < 11; ++i)
+                   for (int i = 0; i < kOps; ++i)
                      ops.push_back(b.engine->push(
-                         [&b, fails](Context& c) {
-                           c.stream()->launch([&b, fails, op = current_device_op()] {
+                         [&b, fails, slow](Context& c) {
+                           c.stream()->launch([&b, fails, slow, op = current_device_op()] {
+                             if (slow) Shared::until(b.through, kRoom + 1);
                              if (fails) b.devices[0]->report(0, op);
                            });
+                           b.begun.fetch_add(1, std::memory_order_acq_rel);
                            b.quiet([&] { b.engine->wait(b.x[0].variable); });
                            if (b.x[0].number.load(relaxed) < 1) b.fail("a wait ended too early");
+                           b.through.fetch_add(1, std::memory_order_acq_rel);
                          },
                          {}, {.on = sim(0)}));
-                   b.open.store(true, std::memory_order_release);
                    for (const Ticket& t : ops)
                      if (b.throws(ErrorKind::failed, [&] { t.wait(); }) != fails) b.fail("what a kernel came to");
                  }},
