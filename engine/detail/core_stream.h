@@ -168,6 +168,7 @@ template <class P>
     point(queue);
     tend_watches();
     queue.stream->await(at - DeviceQueue<P>::kRing, P::kTick);
+    P::pause();  // the point may be passed, and its op not finished yet
   }
 }
 
