@@ -309,7 +309,7 @@ std::string full(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
   Bed& b = *bed;
   const int most = 1 + static_cast<int>(b.below(3));
-  b.make({.threads = 1, .devices = {{.count = 2, .unconfirmed = most}}}, 2);
+  b.make({.threads = 1, .devices = {{.count = 2, .unconfirmed = most}}, .max_ops = b.chance(40) ? 3 : 16384}, 2);
   const auto pusher = [&b, most](int device) {
     return [&b, device, most] {
       for (int i = 0; i < 10; ++i) {
@@ -573,7 +573,8 @@ std::string parked(std::uint64_t seed) {
   }};
   if (several)
     bodies.push_back([&b] {
-      for (int i = 0; i < 3; ++i) b.quiet([&] { b.push_kernel(b.x[1], sim(1)).wait(); });
+      for (std::uint64_t i = b.below(300); i > 0; --i) b.x[1].number.load(relaxed);
+      for (int i = 0; i < 3; ++i) b.quiet([&] { b.push_kernel(b.x[1], Place(sim(1), LaneKind::copy_in)).wait(); });
     });
   const std::string verdict = run_bed(std::move(bed), std::move(bodies), sleeps || several || loosely);
   watch_stays = false;
@@ -626,6 +627,7 @@ std::vector<Drawn> device_programs() {
           {"late errors", late_errors},
           {"no watcher", no_watcher, "start_watch"},
           {"parked", parked, "run_watch"},
+          {"parked again", parked, "start_watch: state"},
           {"answered", answered, "told.store"}};
 }
 
