@@ -402,7 +402,7 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual LaneStats lane_stats(const Place& place) const = 0;
   virtual DeviceOp device_op(const Operation* operation) const = 0;
   virtual void await_issued(DeviceKind kind) = 0;
-  virtual std::uint64_t settled_errors(Device device) const = 0;
+  virtual std::uint64_t settled_errors(Device device) = 0;
   void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
   virtual void start_trace() = 0;
   virtual std::vector<TraceEvent> stop_trace() = 0;

@@ -127,7 +127,8 @@ class Context {
   void await_issued();
   /// For a body on a stream lane: how many of the errors that Provider::errors counts for a device the engine has dealt
   /// with. What was made from those carries its poison already. If a kernel of this op finds that the device has
-  /// counted more, something that the op depends on may have failed.
+  /// counted more, something that the op depends on may have failed. Throws the error of an input of the op that has
+  /// become known since the op began, unless the op sees poison (OnPoison::run).
   std::uint64_t settled_errors(Device device) const;
   /// With OnPoison::run: the error that this variable carried when the op began; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }

@@ -98,7 +98,7 @@ class Core final : public CoreBase {
   LaneStats lane_stats(const Place& place) const override;
   DeviceOp device_op(const Operation* operation) const override;
   void await_issued(DeviceKind kind) override;
-  std::uint64_t settled_errors(Device device) const override;
+  std::uint64_t settled_errors(Device device) override;
   void start_trace() override;
   std::vector<TraceEvent> stop_trace() override;
   std::vector<LoggedPush> take_order() override;
@@ -305,11 +305,11 @@ class Core final : public CoreBase {
   template <class Accesses>
   bool wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses);
   bool make_room(DeviceQueue<P>& queue);
-  std::uint64_t lock_place(DeviceQueue<P>& queue, std::uint32_t doubts);
-  void place(Op* op, DeviceQueue<P>& queue, std::uint32_t doubts, ReadyList<P>& ready);
-  void issue(Op* op, ReadyList<P>& ready);
+  std::uint64_t lock_place(DeviceQueue<P>& queue);
+  void place(Op* op, DeviceQueue<P>& queue, std::uint64_t doubts, ReadyList<P>& ready);
+  void issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready);
   bool issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready);
-  void place_captured(Captured* op, DeviceQueue<P>& queue, std::uint32_t doubts);
+  void place_captured(Captured* op, DeviceQueue<P>& queue, std::uint64_t doubts);
 
   // core_watch.h
   void wake_watch(const DeviceQueue<P>& queue);
@@ -319,6 +319,7 @@ class Core final : public CoreBase {
   static void run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> watch);
   void watch(Watch<P>& watch);
   void confirm_all(Watch<P>& watch);
+  void give_up_silent(Watch<P>& watch);
   bool confirm_own(DeviceQueue<P>& queue);
   void read_errors(Watch<P>& watch);
   static void settle_errors(Watch<P>& watch);

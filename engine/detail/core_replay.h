@@ -134,7 +134,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
       info.rare->finish_pending.store(1 + on_stream + async, std::memory_order_relaxed);
     }
     std::exception_ptr thrown;
-    const std::uint32_t doubts = on_stream ? lane.queue->doubts.load(std::memory_order_acquire) : 0;
+    const std::uint64_t doubts = on_stream ? lane.queue->doubts.load(std::memory_order_acquire) : 0;
     if (on_stream && (!make_room(*lane.queue) || lane.queue->lost.load(std::memory_order_acquire))) {
       info.wrote_nothing = true;
       thrown = lane.queue->lost.load(std::memory_order_acquire)
@@ -236,10 +236,11 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
 
 /// Gives the op the next place in its lane. The body's part of finish_pending is still held, so the op stays.
 template <class P>
-void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue, std::uint32_t doubts) {
+void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue, std::uint64_t doubts) {
   {
-    const std::uint64_t at = lock_place(queue, doubts);
+    const std::uint64_t at = lock_place(queue);
     const std::lock_guard lock(queue, std::adopt_lock);
+    queue.heed(doubts, at);
     const std::uint64_t use = StreamUse::make(op->lane, at);
     for (const CapturedAccess<P>& a : op->info->accesses) {
       StreamUses<P>& uses = a.variable->rare.load(std::memory_order_relaxed)->uses;

@@ -184,6 +184,8 @@ void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P
       thread_state().lane == &lane && !(word & kCancelled) && !cancel_all_.load(std::memory_order_relaxed) &&
       issue_plain(op, lane, ready))
     return;
+  // Before the op's inputs are looked at.
+  const std::uint64_t doubts = op->is(kOnStream) ? lane.queue->doubts.load(std::memory_order_acquire) : 0;
   const bool timed = op->is(kHasRare) && rare(op).traced;
   if (timed) {
     rare(op).thread = slot.number;
@@ -196,7 +198,7 @@ void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P
     op->skipped = true;
     rare(op).start_error = std::move(reason);
   }
-  if (op->is(kOnStream)) return issue(op, ready);
+  if (op->is(kOnStream)) return issue(op, doubts, ready);
   const bool answers_later = clean && op->is(kAsync);
   if (clean) {
     if (std::exception_ptr thrown = run_anywhere(op, lane)) {

@@ -57,14 +57,22 @@ void Core<P>::point_all() {
 }
 
 /// Makes the lane's stream wait for a use on another. Returns false if that is of another kind of device; then the op
-/// is held back until the use is over there, and the caller must not touch it any more.
+/// is held back until the use is over there, and the caller must not touch it any more. What a captured op needs is
+/// over before it begins, even if the other lane has not counted it as finished yet.
 template <class P>
 bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use) {
   if (use == 0) return true;
+  const bool over = run->is(kCaptured);
   if (use == StreamUses<P>::kAnyLane) {
     for (const auto& lane : lanes_) {
       if (!lane->queue || lane->queue.get() == &queue) continue;
-      const std::uint64_t at = lane->queue->issued.load(std::memory_order_acquire);
+      std::uint64_t at = 0;
+      if (over) {
+        at = lane->queue->stream->reached();
+      } else {  // a reader passes its right on before its place is counted, both under the lock
+        std::lock_guard lock(*lane->queue);
+        at = lane->queue->issued.load(std::memory_order_relaxed);
+      }
       if (at && !wait_on_device(run, queue, StreamUse::make(lane->index, at))) return false;
     }
     return true;
@@ -73,7 +81,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   DeviceQueue<P>& other = *lanes_[StreamUse::lane(use)]->queue;
   const std::uint64_t at = StreamUse::place(use);
   Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
-  if (other.finished.load(std::memory_order_acquire) >= at) {
+  if (over || other.finished.load(std::memory_order_acquire) >= at) {
     const StreamEvent passed{other.stream.get(), at};
     queue.stream->ordered_after({&passed, 1});
     return true;
@@ -88,7 +96,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   }
   std::lock_guard lock(other);
   if (other.finished.load(std::memory_order_acquire) >= at) return true;
-  Op* const op = static_cast<Op*>(run);  // never a captured one: everything that one needs is over before it begins
+  Op* const op = static_cast<Op*>(run);
   op->phase.store(Phase::queued, std::memory_order_relaxed);
   rare(op).held_for = at;
   op->next = std::exchange(other.held, op);
@@ -148,45 +156,44 @@ void Core<P>::await_issued(DeviceKind kind) {
 }
 
 /// Takes the lane's lock and returns its next place. There is room, except where many substitutes issue beside threads
-/// that had asked for room before their bodies waited. `doubts`: the value of the queue's `doubts` before the body
-/// began. If it has risen, a kernel that the body launched may have had one of the errors that were lost meanwhile.
+/// that had asked for room before their bodies waited.
 template <class P>
-[[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue, std::uint32_t doubts) {
+[[gnu::always_inline]] inline std::uint64_t Core<P>::lock_place(DeviceQueue<P>& queue) {
   for (;;) {
     queue.lock();
     const std::uint64_t at = queue.issued.load(std::memory_order_relaxed) + 1;
-    if (at - queue.finished.load(std::memory_order_acquire) <= DeviceQueue<P>::kRing) [[likely]] {
-      if (queue.doubts.load(std::memory_order_relaxed) != doubts) [[unlikely]]
-        queue.suspects.store(at, std::memory_order_relaxed);
+    if (at - queue.finished.load(std::memory_order_acquire) <= DeviceQueue<P>::kRing) [[likely]]
       return at;
-    }
     queue.unlock();
     point(queue);
     tend_watches();
     queue.stream->await(at - DeviceQueue<P>::kRing, P::kTick);
+    P::pause();  // the point may be passed, and its op not finished yet
   }
 }
 
 /// The op takes the next place in its lane. Ops that may follow it there and on other streams can then go on. The
-/// watcher may finish the op from here on.
+/// watcher may finish the op from here on. `doubts`: the value of the queue's `doubts` before the op's inputs were
+/// looked at.
 template <class P>
-[[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, std::uint32_t doubts,
+[[gnu::always_inline]] inline void Core<P>::place(Op* op, DeviceQueue<P>& queue, std::uint64_t doubts,
                                                   ReadyList<P>& ready) {
-  const std::uint64_t at = lock_place(queue, doubts);
+  const std::uint64_t at = lock_place(queue);
   const std::uint64_t use = StreamUse::make(op->lane, at);
   op->start_pending.store(static_cast<std::int16_t>(at), std::memory_order_relaxed);
   op->phase.store(Phase::issued, std::memory_order_relaxed);
-  const bool troubled = op->troubled;
+  // The results of a body that threw are for no op: ops behind it must see its error first. The same where the op's
+  // inputs may carry an error that it did not see.
+  const bool alone = queue.heed(doubts, at) || op->troubled;
   std::uint64_t retired = 0;  // the device's part of finish_pending keeps the op, so none of these is the last
   for (Token<P>& t : tokens(op)) {
     StreamUses<P>& uses = t.variable->rare.load(std::memory_order_relaxed)->uses;
     t.exclusive() ? uses.wrote(use) : uses.read(use);
-    // The results of a body that threw are for no op: ops behind it must see its error first.
-    if (!troubled) advance(t, kIssued, ready, nullptr, retired);
+    if (!alone) advance(t, kIssued, ready, nullptr, retired);
   }
   queue.ring[at % DeviceQueue<P>::kRing] = op;
   queue.issued.store(at, std::memory_order_release);
-  const bool due = troubled || at - queue.pointed.load(std::memory_order_relaxed) >= DeviceQueue<P>::kBatch;
+  const bool due = alone || at - queue.pointed.load(std::memory_order_relaxed) >= DeviceQueue<P>::kBatch;
   queue.unlock();
   if (due || ready.host_waits) {
     ready.host_waits = false;
@@ -196,14 +203,13 @@ template <class P>
 
 /// Lets the body of a stream op that has begun issue its work. `op->skipped` is decided already.
 template <class P>
-void Core<P>::issue(Op* op, ReadyList<P>& ready) {
+void Core<P>::issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready) {
   Lane<P>& lane = *lanes_[op->lane];
   DeviceQueue<P>& queue = *lane.queue;
   const auto refuse = [&](std::exception_ptr why) {
     rare(op).thrown = std::move(why);
     op->wrote_nothing = op->troubled = true;
   };
-  const std::uint32_t doubts = queue.doubts.load(std::memory_order_acquire);
   bool run = !op->skipped;
   if (run) try {
       if (!make_room(queue)) {
@@ -233,6 +239,7 @@ void Core<P>::issue(Op* op, ReadyList<P>& ready) {
 template <class P>
 bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
   DeviceQueue<P>& queue = *lane.queue;
+  const std::uint64_t doubts = queue.doubts.load(std::memory_order_acquire);
   const std::uint32_t n = op->inline_count();
   for (std::uint32_t i = 0; i < n; ++i) {
     const Token<P>& t = op->inline_tokens[i];
@@ -250,7 +257,6 @@ bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
   if (queue.issued.load(std::memory_order_relaxed) - queue.finished.load(std::memory_order_acquire) >= queue.most ||
       queue.lost.load(std::memory_order_acquire))
     return false;
-  const std::uint32_t doubts = queue.doubts.load(std::memory_order_acquire);
   tell<P>(Step::start, op);
   op->troubled = !call_body(op, lane);
   restore_scope(thread_state(), lane);

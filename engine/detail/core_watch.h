@@ -87,7 +87,8 @@ void Core<P>::run_watch(std::shared_ptr<Core> core, std::shared_ptr<Watch<P>> wa
         return;
       watch->parker.wait(std::chrono::milliseconds(200));
     }
-    core = std::static_pointer_cast<Core>(std::exchange(watch->woken_for, nullptr));
+    core = std::static_pointer_cast<Core>(std::shared_ptr<CoreBase>(watch->woken_for));
+    watch->woken_for = nullptr;
   }
 }
 
@@ -109,23 +110,40 @@ void Core<P>::confirm_all(Watch<P>& watch) {
   std::lock_guard lock(watch.mutex);
   for (DeviceQueue<P>* queue : watch.queues) queue->reached = queue->stream->reached();
   read_errors(watch);
-  std::uint64_t finished = 0;
-  for (DeviceQueue<P>* queue : watch.queues) {
-    confirm(watch, *queue);
-    finished += queue->finished.load(std::memory_order_relaxed);
-  }
-  settle_errors(watch);
-  const std::int64_t limit = options_.device_limit.count();
-  if (limit <= 0) return;
-  const std::int64_t now = P::now();
-  if (finished != watch.seen || watch.since == 0 || !pending(watch)) watch.seen = finished, watch.since = now;
-  if (now - watch.since < limit) return;
-  for (DeviceQueue<P>* queue : watch.queues) {
-    if (!queue->in_flight()) continue;
-    watch.provider->give_up(queue->device);
-    lose(watch, queue->device, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
-  }
   for (DeviceQueue<P>* queue : watch.queues) confirm(watch, *queue);
+  settle_errors(watch);
+  if (options_.device_limit.count() > 0) give_up_silent(watch);
+}
+
+/// Takes a device for lost that has made no progress for so long as EngineOptions::device_limit says, with something
+/// in flight all the time. The time begins with the first look that finds something in flight.
+template <class P>
+void Core<P>::give_up_silent(Watch<P>& watch) {
+  const std::int64_t limit = options_.device_limit.count(), now = P::now();
+  for (std::size_t d = 0; d < watch.devices.size(); ++d) {
+    auto& device = watch.devices[d];
+    const int index = static_cast<int>(d);
+    std::uint64_t finished = 0;
+    bool waits = false;
+    for (const DeviceQueue<P>* queue : watch.queues) {
+      if (queue->device != index) continue;
+      const std::uint64_t at = queue->finished.load(std::memory_order_relaxed);
+      finished += at;
+      waits = waits || at < queue->pointed.load(std::memory_order_relaxed);
+    }
+    if (device.lost || !waits) continue;
+    if (device.since == 0 || finished != device.seen) {
+      device.seen = finished;
+      device.since = now;
+    } else if (now - device.since >= limit) {
+      watch.provider->give_up(index);
+      lose(watch, index, "it has not answered for " + std::to_string(limit / 1'000'000) + " ms");
+      for (DeviceQueue<P>* queue : watch.queues)
+        if (queue->device == index) confirm(watch, *queue);
+      read_errors(watch);  // the loss counts as one, and there may be no other look
+      settle_errors(watch);
+    }
+  }
 }
 
 /// The lane's own thread finishes the ops that its device is over with already, so on a quick device no other thread
@@ -149,13 +167,15 @@ void Core<P>::read_errors(Watch<P>& watch) {
   for (std::size_t d = 0; d < watch.devices.size(); ++d) {
     auto& device = watch.devices[d];
     const int index = static_cast<int>(d);
-    if (const std::uint64_t count = watch.provider->errors(index); count != device.errors) try {
+    for (std::uint64_t count = watch.provider->errors(index); count != device.errors;) try {
         std::vector<LateError> found = watch.provider->late_errors(index, device.errors);
+        // If more came meanwhile, their number can hide that older ones were lost.
+        if (const std::uint64_t now = std::exchange(count, watch.provider->errors(index)); now != count) continue;
         const bool lacks = found.size() < count - device.errors;
         watch.late.insert(watch.late.end(), std::make_move_iterator(found.begin()),
                           std::make_move_iterator(found.end()));
         std::erase_if(watch.late, [](const LateError& late) { return late.op == DeviceOp{}; });  // of no op
-        device.errors = std::max(count, device.errors);
+        device.errors = count;
         if (lacks) suspect(watch, index);
       } catch (const std::bad_alloc&) {
         device.errors = count;
@@ -166,50 +186,63 @@ void Core<P>::read_errors(Watch<P>& watch) {
   }
 }
 
-/// Errors that were read are settled when no op is in flight any more that could have been issued without knowing of
-/// them. First the ops end that were in flight when the errors were read; the failed ones are among them and set their
-/// poison. Then the ops end that were issued until then. Ops that are issued later see the poison themselves.
+/// Errors that were read are settled when every op that begins from then on can see what they made of its inputs. What
+/// is in flight when they are read may be behind an op that failed, without knowing it, and so may be what begins until
+/// all that is over. So from the reading on an op that takes its place lets no op begin behind it before its end
+/// (DeviceQueue::heed). When all that took a place before that is over, each op that begins finds its inputs finished.
+/// Ops that began earlier and take their places later still heed it.
 template <class P>
 void Core<P>::settle_errors(Watch<P>& watch) {
   std::uint64_t read = 0;
   for (const auto& device : watch.devices) read += device.errors;
   if (read == watch.settled) return;
-  const auto mark = [&] {
-    for (DeviceQueue<P>* queue : watch.queues) queue->settles_at = queue->issued.load(std::memory_order_acquire);
+  const auto turn = [](DeviceQueue<P>& queue) {
+    queue.doubts.store(queue.doubts.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   };
   if (read != watch.settling) {
+    for (DeviceQueue<P>* queue : watch.queues) {
+      std::lock_guard lock(*queue);
+      if (watch.settling == watch.settled) turn(*queue);
+      queue->settles_at = queue->issued.load(std::memory_order_relaxed);
+    }
     watch.settling = read;
-    watch.settling_twice = false;
-    mark();
   }
-  for (;;) {
-    for (const DeviceQueue<P>* queue : watch.queues)
-      if (queue->finished.load(std::memory_order_relaxed) < queue->settles_at) return;
-    if (watch.settling_twice) break;
-    watch.settling_twice = true;
-    mark();
+  for (const DeviceQueue<P>* queue : watch.queues)
+    if (queue->finished.load(std::memory_order_relaxed) < queue->settles_at) return;
+  for (DeviceQueue<P>* queue : watch.queues) {
+    std::lock_guard lock(*queue);
+    turn(*queue);
   }
   watch.settled = read;
   for (auto& device : watch.devices) device.settled.store(device.errors, std::memory_order_release);
 }
 
 template <class P>
-std::uint64_t Core<P>::settled_errors(Device device) const {
+std::uint64_t Core<P>::settled_errors(Device device) {
+  std::uint64_t settled = 0;
   for (const auto& watch : watches_)
     if (watch->provider->kind() == device.kind && device.index < watch->devices.size())
-      return watch->devices[device.index].settled.load(std::memory_order_acquire);
-  return 0;
+      settled = watch->devices[device.index].settled.load(std::memory_order_acquire);
+  // The running op may have begun before what is settled now was known.
+  if (in_op() && thread_state().operation->kind == OpKind::body) {
+    Op* const op = static_cast<Op*>(thread_state().operation);
+    if (!op->is(kSeesPoison))
+      if (ErrorRef error = start_error(op)) throw Error(std::move(error));
+  }
+  return settled;
 }
 
 /// Called when the device had more errors than it could keep. Each op that it has not confirmed may have had one of
-/// those, and so may ops whose bodies are not over yet (lock_place).
+/// those, and so may ops whose bodies are not over yet (DeviceQueue::heed).
 template <class P>
 void Core<P>::suspect(Watch<P>& watch, int device) {
   for (DeviceQueue<P>* queue : watch.queues) {
     if (queue->device != device) continue;
     std::lock_guard lock(*queue);
     queue->suspects.store(queue->issued.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    queue->doubts.store(queue->doubts.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    queue->doubts.store(
+        queue->doubts.load(std::memory_order_relaxed) + (std::uint64_t{1} << DeviceQueue<P>::kLostErrorsShift),
+        std::memory_order_relaxed);
   }
 }
 
@@ -282,7 +315,7 @@ void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
         device_done(static_cast<Op*>(run), std::move(error), wrote_nothing, slot, ready);
       }
     }
-    queue.finished.store(at, std::memory_order_seq_cst);
+    queue.finished.store(at, std::memory_order_release);
     process(ready, nullptr, nullptr);
     release_held(queue);
   }

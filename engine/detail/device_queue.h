@@ -27,6 +27,7 @@ struct DeviceQueue {
   using Plain = typename P::template Plain<T>;
   static constexpr std::uint64_t kRing = P::kDeviceRing;   ///< a power of two, twice what may be in flight
   static constexpr std::uint64_t kBatch = P::kPointBatch;  ///< ops after which a point is recorded at the latest
+  static constexpr int kLostErrorsShift = 32;              ///< in `doubts`
 
   DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes)
       : provider(p),
@@ -42,6 +43,16 @@ struct DeviceQueue {
     }
   }
   void unlock() { locked.store(false, std::memory_order_release); }
+  /// For an op that takes the place `at`, under the lock. `before`: the value of `doubts` before the op's inputs were
+  /// looked at. If errors were lost since then, a kernel that the body launched may have had one of them. Returns true
+  /// if an input may carry an error that the op did not see.
+  bool heed(std::uint64_t before, std::uint64_t at) {
+    const std::uint64_t now = doubts.load(std::memory_order_relaxed);
+    if (now == before && !(now & 1)) [[likely]]
+      return false;
+    if ((now ^ before) >> kLostErrorsShift) suspects.store(at, std::memory_order_relaxed);
+    return true;
+  }
   bool in_flight() const { return finished.load(std::memory_order_acquire) != issued.load(std::memory_order_acquire); }
 
   Provider& provider;
@@ -62,11 +73,13 @@ struct DeviceQueue {
   // Written by the thread that finishes, under the watch's mutex.
   alignas(64) Atomic<std::uint64_t> finished{0};  ///< the place up to which ops are finished on the host
   Atomic<bool> lost{false};
-  Atomic<std::uint32_t> doubts{0};    ///< how often errors of its device were lost; changed under the lock too
+  /// Changed under the lock too. The upper half counts how often errors of its device were lost. The lower half is odd
+  /// while errors of the provider's devices are being settled (Core::settle_errors), and even else; it only rises.
+  Atomic<std::uint64_t> doubts{0};
   Atomic<std::uint64_t> suspects{0};  ///< the place up to which ops may have had one of those; changed under the lock
   std::uint64_t reached = 0;          ///< as read in the present look
   std::uint64_t settles_at = 0;       ///< Watch::settling waits for the op at this place
-  ErrorRef root;                      ///< the root of a lost device; written before `lost`
+  Plain<ErrorRef> root;               ///< the root of a lost device; written once, before `lost`
 };
 
 /// The watcher of one provider's streams: a thread that is there while something is in flight, and a little longer.
@@ -79,21 +92,20 @@ struct Watch {
   typename P::template Atomic<std::uint32_t> state{absent};
   typename P::template Atomic<std::int32_t> failed_starts{0};  ///< in a row
   typename P::Parker parker;
-  std::shared_ptr<CoreBase> woken_for;  ///< its core, while it wakes
-  typename P::Mutex mutex;              ///< held by the thread that finishes ops; guards what follows
+  typename P::template Plain<std::shared_ptr<CoreBase>> woken_for;  ///< its core, while it wakes
+  typename P::Mutex mutex;  ///< held by the thread that finishes ops; guards what follows
   std::vector<DeviceQueue<P>*> queues;
   struct Device {
     std::uint64_t errors = 0;  ///< how many of its errors were read
     typename P::template Atomic<std::uint64_t> settled{0};
     bool lost = false;
+    std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when something was last found in flight
+    std::int64_t since = 0;  ///< the time of the first look that found so, and something in flight; 0: none yet
   };
   std::vector<Device> devices;
   std::vector<LateError> late;  ///< errors of ops that are not finished yet
   std::uint64_t settled = 0;    ///< how many errors of all devices are settled (Core::settle_errors)
   std::uint64_t settling = 0;   ///< and how many are being settled
-  bool settling_twice = false;
-  std::uint64_t seen = 0;  ///< the sum of `finished` of its queues when that last changed
-  std::int64_t since = 0;  ///< the time of that change
 };
 
 }  // namespace sluice::detail

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "faults.h"
@@ -44,6 +45,28 @@ TEST(Devices, PointsAreRecordedForBatches) {
   while (stats.finished != stats.issued) stats = engine.lane_stats(null(0));
   // More where a waiting thread asked for one.
   EXPECT_LT(stats.points, kOps / 64 + kOps / 256 + 20);
+}
+
+/// A point that is recorded late covers later work too, for which another stream then waits without need.
+TEST(Devices, WaitsOfStreamsAreCountedAndWhatTheyCover) {
+  QuietEngine engine({.providers = {sim_devices(2)}});
+  const Variable a = engine.variable(), b = engine.variable();
+  Gate device;
+  {
+    HeldLane held(engine, sim(0));
+    engine.push([&](Context& c) { c.stream()->launch([&] { device.pass(); }); }, {write(a)}, {.on = sim(0)});
+    engine.push([](Context& c) { c.stream()->launch([] {}); }, {write(b)}, {.on = sim(0)});
+    held.gate.open();
+    while (engine.lane_stats(sim(0)).issued != 3 || engine.lane_stats(sim(0)).points == 0) std::this_thread::yield();
+  }
+  Signal issued;
+  engine.push([&](Context&) { issued.raise(); }, {read(a)}, {.on = sim(1)});
+  issued.wait();
+  const LaneStats stats = engine.lane_stats(sim(1));
+  EXPECT_EQ(stats.waits, 1u);
+  EXPECT_EQ(stats.covered, 1u);
+  device.open();
+  engine.wait_all();
 }
 
 #ifndef SLUICE_SANITIZED

@@ -34,6 +34,8 @@ struct Value {
 /// Of CoreOptions, what the programs set.
 struct Size {
   int threads = 1, cpus = 1, gpus = 0;
+  std::vector<DeviceTraits> devices{};  ///< one provider for each; `gpus` is one more, of ordinary devices
+  std::chrono::nanoseconds device_limit{0};
   std::int64_t max_ops = 16384;
   std::size_t max_bytes = std::size_t{4} << 30;
   bool serial = false;
@@ -52,7 +54,10 @@ struct Bed {
     options.threads = size.threads;
     options.logical_cpus = size.cpus;
     options.providers.push_back(detail::make_cpu_provider(size.cpus));
-    if (size.gpus) options.providers.push_back(explored_devices(size.gpus));
+    if (size.gpus) options.providers.push_back(explored_devices({.count = size.gpus}));
+    for (const DeviceTraits& traits : size.devices)
+      options.providers.push_back(devices.emplace_back(explored_devices(traits)));
+    options.device_limit = size.device_limit;
     options.max_ops = size.max_ops;
     options.max_bytes = size.max_bytes;
     options.counters = size.counters;
@@ -98,6 +103,22 @@ struct Bed {
     return engine->push([this, &a, &b] { update_value(a), update_value(b); }, {update(a.variable), update(b.variable)},
                         options);
   }
+  /// An update by a kernel, or by what stands before it in the stream.
+  Ticket push_kernel(Value& v, const Place& on) {
+    ++v.updates;
+    return engine->push([this, &v](Context& c) { c.stream()->launch([this, &v] { update_value(v); }); },
+                        {update(v.variable)}, {.on = on});
+  }
+  /// The error that f throws; null: none.
+  template <class F>
+  ErrorRef thrown(F&& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.root_ref();
+    }
+    return nullptr;
+  }
   /// Calls f; what it throws is told only if it is not of this kind.
   template <class F>
   bool throws(ErrorKind kind, F&& f) {
@@ -123,6 +144,7 @@ struct Bed {
   detail::CoreBase* core = nullptr;
   std::optional<Engine> engine;
   std::deque<Value> x;
+  std::vector<std::shared_ptr<ExploredDevices>> devices;
   const char* wrong = nullptr;
   std::string what;
 };

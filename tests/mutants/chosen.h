@@ -70,6 +70,10 @@ inline void touch(detail::Cell& cell, const detail::Sight& me, bool writes,
 inline bool one_in(int n) { return n > 0 && ++turn % static_cast<std::uint32_t>(n) == 0; }
 inline int first_starts = 0, first_slots = 0;  ///< so many fail: starts, and looks of drainers for a slot
 inline bool first(int& n) { return n > 0 && n-- > 0; }
+inline int failing_watchers = 0;    ///< so many starts of watchers fail
+inline bool watch_stays = false;    ///< a watcher parks before it leaves, as in the product
+inline bool looks_at_once = false;  ///< a look for circles is always due
+inline int slots_of_others = 0;     ///< of threads that outlive an engine which ends inside of a run
 inline bool start_fails() { return first(first_starts) || one_in(failing_starts); }
 inline void expect(bool good, const char* what) {
   if (!good && !broken) broken = what;

@@ -14,6 +14,8 @@ struct Drawn {
 };
 std::vector<Drawn> chain_programs();   ///< programs_chains.cc
 std::vector<Drawn> cap_programs();     ///< programs_caps.cc
+std::vector<Drawn> circle_programs();  ///< programs_circles.cc
+std::vector<Drawn> device_programs();  ///< programs_devices.cc
 std::vector<Drawn> lane_programs();    ///< programs_lanes.cc
 std::vector<Drawn> stream_programs();  ///< programs_streams.cc
 std::vector<Drawn> wait_programs();    ///< programs_waits.cc

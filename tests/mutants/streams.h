@@ -1,12 +1,38 @@
 // Devices with streams under the explorer: theirs are strands, which the explorer knows.
 #pragma once
 
+#include <cstddef>
+#include <memory>
+
 #include "sluice/engine/detail/explore.h"
 #include "sluice/engine/provider.h"
 
 namespace sluice::mutants {
 
-/// `count` devices sim(i). Each stream is a FIFO that a strand works off while there is something in it.
-std::shared_ptr<Provider> explored_devices(int count);
+/// What the devices of one provider are like.
+struct DeviceTraits {
+  int count = 1;
+  DeviceKind kind = DeviceKind::sim;
+  int unconfirmed = 512;           ///< DeviceLimits::unconfirmed
+  std::size_t kept_errors = 1000;  ///< so many reports a device keeps, the last ones
+  int failing_records = 0;         ///< one record in so many finds no memory; 0: none
+  int failing_reads = 0;           ///< and one read of late errors
+  bool timed = false;              ///< devices may fall silent: who waits for one waits with a time limit
+};
+
+/// Each stream is a FIFO that a strand works off while there is something in it. Kernels that throw report late errors.
+/// A stream can wait for the other streams of its provider, and for no others. The functions here may be called in a
+/// run only.
+class ExploredDevices : public Provider {
+ public:
+  /// The device passes no further point, and no kernel begins there. Streams of others that wait for it go on.
+  virtual void lose(int device) = 0;
+  /// The device does nothing more until it is lost. Only for devices that are `timed`.
+  virtual void silence(int device) = 0;
+  /// Reports a late error of an op, as a kernel does that goes on.
+  virtual void report(int device, DeviceOp op) = 0;
+};
+
+std::shared_ptr<ExploredDevices> explored_devices(const DeviceTraits& traits);
 
 }  // namespace sluice::mutants
