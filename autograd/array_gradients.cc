@@ -22,8 +22,8 @@ autograd::Node* leaf_of(const NDArray& x) {
 NDArray NDArray::with_grad(Where where) const {
   autograd::install_recorder();
   Array& array = checked("with_grad", where);
-  if (array.dtype() != DType::f32 && array.dtype() != DType::f64) {
-    throw ArrayError("with_grad", where, "needs f32 or f64, not " + std::string(name_of(array.dtype())));
+  if (!is_floating(array.dtype())) {
+    throw ArrayError("with_grad", where, "needs a floating dtype, not " + std::string(name_of(array.dtype())));
   }
   std::lock_guard lock(array.mutex());
   if (array.leaf) return *this;

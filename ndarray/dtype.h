@@ -1,65 +1,95 @@
-// Element types: what an array's elements are, their sizes and names.
+// Element types. One table says which there are, and everything else about them is made from it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <type_traits>
+
+#include "sluice/ndarray/half.h"
 
 namespace sluice {
 
-/// Element types. Arithmetic runs in f32, f64, i32 and i64; the others are stored, moved, saved and loaded.
-enum class DType : std::uint8_t { f32, f64, f16, bf16, i8, u8, i32, i64, boolean };
+/// The table of element types: X(name in DType, C++ type of an element, name in texts, kind, the type in which kernels
+/// compute). The last is std::nullopt for types without arithmetic, which are stored, moved, converted, saved and
+/// loaded.
+#define SLUICE_DTYPES(X)                           \
+  X(f32, float, "f32", floating, DType::f32)       \
+  X(f64, double, "f64", floating, DType::f64)      \
+  X(f16, Float16, "f16", floating, DType::f32)     \
+  X(bf16, BFloat16, "bf16", floating, DType::f32)  \
+  X(i8, std::int8_t, "i8", integer, std::nullopt)  \
+  X(u8, std::uint8_t, "u8", integer, std::nullopt) \
+  X(i32, std::int32_t, "i32", integer, DType::i32) \
+  X(i64, std::int64_t, "i64", integer, DType::i64) \
+  X(boolean, bool, "bool", boolean, std::nullopt)
 
-inline constexpr int kDTypeCount = 9;
+#define SLUICE_DTYPE_NAME(name, ...) name,
+enum class DType : std::uint8_t { SLUICE_DTYPES(SLUICE_DTYPE_NAME) };
+#undef SLUICE_DTYPE_NAME
 
+enum class DTypeKind : std::uint8_t { floating, integer, boolean };
+
+/// A line of the table.
+struct DTypeInfo {
+  std::string_view name;  ///< "f32", "bf16", "bool", ...
+  std::size_t size;       ///< bytes of one element
+  DTypeKind kind;
+  std::optional<DType> compute;  ///< the type of intermediate results; empty if there is no arithmetic
+};
+
+#define SLUICE_DTYPE_INFO(name, type, text, kind, compute) {text, sizeof(type), DTypeKind::kind, compute},
+inline constexpr DTypeInfo kDTypes[] = {SLUICE_DTYPES(SLUICE_DTYPE_INFO)};
+#undef SLUICE_DTYPE_INFO
+inline constexpr int kDTypeCount = static_cast<int>(sizeof(kDTypes) / sizeof(kDTypes[0]));
+
+constexpr const DTypeInfo& info_of(DType t) { return kDTypes[static_cast<int>(t)]; }
 /// Bytes of one element.
-constexpr std::size_t size_of(DType t) {
-  constexpr std::size_t sizes[kDTypeCount] = {4, 8, 2, 2, 1, 1, 4, 8, 1};
-  return sizes[static_cast<int>(t)];
-}
+constexpr std::size_t size_of(DType t) { return info_of(t).size; }
+constexpr std::string_view name_of(DType t) { return info_of(t).name; }
+constexpr bool is_floating(DType t) { return info_of(t).kind == DTypeKind::floating; }
+constexpr bool is_integer(DType t) { return info_of(t).kind == DTypeKind::integer; }
+constexpr bool has_arithmetic(DType t) { return info_of(t).compute.has_value(); }
+/// True if kernels compute in the type itself: for f32 f64 i32 i64.
+constexpr bool computes_in_itself(DType t) { return info_of(t).compute == t; }
 
-/// "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "bool".
-constexpr std::string_view name_of(DType t) {
-  constexpr std::string_view names[kDTypeCount] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "bool"};
-  return names[static_cast<int>(t)];
-}
-
-constexpr bool is_floating(DType t) { return t <= DType::bf16; }
-constexpr bool is_integer(DType t) { return t >= DType::i8 && t <= DType::i64; }
-
-/// The DType of a C++ type. There is none for f16 and bf16: the types of half.h hold their bits for conversions, and
-/// programs reach such elements with to_bytes, or with to(DType::f32).
+/// The DType of a C++ type.
 template <class T>
 struct dtype_of_t;
-template <>
-struct dtype_of_t<float> {
-  static constexpr DType value = DType::f32;
-};
-template <>
-struct dtype_of_t<double> {
-  static constexpr DType value = DType::f64;
-};
-template <>
-struct dtype_of_t<std::int8_t> {
-  static constexpr DType value = DType::i8;
-};
-template <>
-struct dtype_of_t<std::uint8_t> {
-  static constexpr DType value = DType::u8;
-};
-template <>
-struct dtype_of_t<std::int32_t> {
-  static constexpr DType value = DType::i32;
-};
-template <>
-struct dtype_of_t<std::int64_t> {
-  static constexpr DType value = DType::i64;
-};
-template <>
-struct dtype_of_t<bool> {
-  static constexpr DType value = DType::boolean;
-};
+/// The C++ type of an element of a DType.
+template <DType t>
+struct element_of_t;
+#define SLUICE_DTYPE_TYPES(name, type, ...)     \
+  template <>                                   \
+  struct dtype_of_t<type> {                     \
+    static constexpr DType value = DType::name; \
+  };                                            \
+  template <>                                   \
+  struct element_of_t<DType::name> {            \
+    using type_ = type;                         \
+  };
+SLUICE_DTYPES(SLUICE_DTYPE_TYPES)
+#undef SLUICE_DTYPE_TYPES
 template <class T>
 inline constexpr DType dtype_of = dtype_of_t<T>::value;
+template <DType t>
+using element_of = typename element_of_t<t>::type_;
+
+/// The C++ type in which kernels compute with elements of type T: float for Float16 and BFloat16, else T itself.
+template <class T>
+using compute_of = element_of<info_of(dtype_of<T>).compute.value()>;
+
+/// Calls f.template operator()<T>() with the C++ type T of a dtype.
+template <class F>
+void with_type(DType dtype, F f) {
+  switch (dtype) {
+#define SLUICE_DTYPE_CASE(name, type, ...) \
+  case DType::name:                        \
+    return f.template operator()<type>();
+    SLUICE_DTYPES(SLUICE_DTYPE_CASE)
+#undef SLUICE_DTYPE_CASE
+  }
+}
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// The two 16-bit floating types, as bits.
+// The two 16-bit floating types, as bits. They hold elements; kernels compute with them in float.
 #pragma once
 
 #include <bit>
@@ -29,13 +29,12 @@ struct Float16 {
     }
   }
   explicit operator float() const {
-    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float value = 0;
+    const std::uint32_t exponent = bits >> 10 & 31U, fraction = bits & 1023U;
+    float value = static_cast<float>(fraction) * 0x1p-24F;
     if (exponent == 31) {
       value = fraction != 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
-    } else {
-      value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                            : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+    } else if (exponent != 0) {
+      value = std::bit_cast<float>((exponent + 112U) << 23U | fraction << 13U);
     }
     return (bits & 0x8000) != 0 ? -value : value;
   }

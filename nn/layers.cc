@@ -29,8 +29,8 @@ Linear::Linear(std::int64_t in, std::int64_t out, RandomStream& stream, bool wit
     : relu_(relu), where_(where) {
   check(in >= 1 && out >= 1, "Linear", where,
         std::to_string(in) + " inputs, " + std::to_string(out) + " outputs: both must be at least 1");
-  check(dtype == DType::f32 || dtype == DType::f64, "Linear", where,
-        "dtype " + std::string(name_of(dtype)) + ": must be f32 or f64");
+  check(is_floating(dtype), "Linear", where,
+        "dtype " + std::string(name_of(dtype)) + ": must be a floating one");
   weight = parameter({out, in}, stream, in, dtype, where);
   if (with_bias) bias = parameter({out}, stream, in, dtype, where);
 }
@@ -51,8 +51,8 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, RandomStr
   check(options.stride >= 1 && options.padding >= 0, "Conv2d", where,
         "stride " + std::to_string(options.stride) + ", padding " + std::to_string(options.padding) +
             ": the stride must be at least 1, the padding at least 0");
-  check(options.dtype == DType::f32 || options.dtype == DType::f64, "Conv2d", where,
-        "dtype " + std::string(name_of(options.dtype)) + ": must be f32 or f64");
+  check(is_floating(options.dtype), "Conv2d", where,
+        "dtype " + std::string(name_of(options.dtype)) + ": must be a floating one");
   const std::int64_t fan_in = in * kernel * kernel;
   weight = parameter({out, in, kernel, kernel}, stream, fan_in, options.dtype, where);
   if (options.bias) bias = parameter({out}, stream, fan_in, options.dtype, where);

@@ -78,12 +78,11 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
                         : !inputs.empty()       ? inputs[0]->array()->device()
                         : !options.into.empty() ? options.into[0].checked(op.name, options.where).device()
                                                 : current_scope().device;
-  const DType key = op.key < 0 ? wanted[0].dtype : signature.dtype(op.key);
   const Device runs_on = options.lane.given ? options.lane.device : device;
-  const Kernel* kernel = op.kernel(runs_on.kind, key, rank_limit);
+  const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) {
     throw ArrayError(op.name, options.where,
-                     "no kernel for " + std::string(name_of(key)) + " on " + to_string(runs_on));
+                     "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on));
   }
 
   ArrayPush push;
@@ -116,6 +115,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   push.options.scopeless = true;
   for (const Spec& spec : wanted)
     push.options.bytes += static_cast<std::size_t>(spec.shape.count()) * size_of(spec.dtype);
+  if (kernel->scratch) push.options.bytes += kernel->scratch(signature);
 
   push.inputs = inputs;
   std::optional<Widened> widened;

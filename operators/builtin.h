@@ -12,7 +12,7 @@ namespace builtin {
 // Rows, by the header that declares their functions.
 void add_elementwise_rows(Registry& registry);
 void add_creation_rows(Registry& registry);
-void add_movement_rows(Registry& registry);
+void add_shaping_rows(Registry& registry);
 void add_reduction_rows(Registry& registry);
 void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);
@@ -21,9 +21,7 @@ void add_optimizer_rows(Registry& registry);
 /// The gradient behind a relu, from that of output 0, which the row keeps.
 NDArray relu_gradient(GradientContext& context);
 // Kernels.
-void add_reference_elementwise(Registry& registry);
 void add_reference_kernels(Registry& registry);
-void add_cpu_elementwise(Registry& registry);
 void add_cpu_kernels(Registry& registry);
 void add_device_transfers(Registry& registry);
 }  // namespace builtin

@@ -143,7 +143,7 @@ NDArray mean(const Operand& x, const Dims& axes, bool keep) {
   std::int64_t n = 1;
   for (int i = 0; i < x.array.rank(); ++i) n *= (bits >> i & 1U) != 0 ? x.array.shape()[i] : 1;
   if (!is_floating(x.array.dtype())) {
-    throw ArrayError("mean", x.where, "needs f32 or f64, not " + std::string(name_of(x.array.dtype())));
+    throw ArrayError("mean", x.where, "needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   }
   return apply(row, {&x.array}, ReduceAttributes{bits, keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
 }

@@ -26,16 +26,11 @@ void Signature::same_dtypes(int first) const {
 }
 
 void Signature::arithmetic(int i) const {
-  const DType t = dtype(i);
-  if (t != DType::f32 && t != DType::f64 && t != DType::i32 && t != DType::i64) {
-    fail("no arithmetic in " + std::string(name_of(t)) + "; use to(dtype)");
-  }
+  if (!has_arithmetic(dtype(i))) fail("no arithmetic in " + std::string(name_of(dtype(i))) + "; use to(dtype)");
 }
 
 void Signature::floating(int i) const {
-  if (dtype(i) != DType::f32 && dtype(i) != DType::f64) {
-    fail("needs f32 or f64, not " + std::string(name_of(dtype(i))));
-  }
+  if (!is_floating(dtype(i))) fail("needs a floating dtype, not " + std::string(name_of(dtype(i))));
 }
 
 void Signature::rank(int i, int wanted) const {
@@ -65,30 +60,70 @@ Dims Signature::broadcast() const {
 
 // ---- kernels
 
-const Kernel* Operator::kernel(DeviceKind device, DType dtype, int max_rank) const {
-  if (const Kernel* own = listed_kernel(device, dtype, max_rank)) return own;
-  return device == DeviceKind::sim || device == DeviceKind::null ? listed_kernel(DeviceKind::cpu, dtype, 0) : nullptr;
+bool Operator::Entry::fits(const Signature* call) const {
+  if (takes_all) return true;
+  if (!call) return false;
+  const int inputs = call->inputs();
+  for (int i = 0; i < static_cast<int>(dtypes.size()); ++i) {
+    const std::span<const Spec> outputs = call->outputs();
+    if (i >= inputs + static_cast<int>(outputs.size())) return false;
+    const DType there = i < inputs ? call->dtype(i) : outputs[static_cast<std::size_t>(i - inputs)].dtype;
+    if (there != dtypes[static_cast<std::size_t>(i)]) return false;
+  }
+  return !kernel.takes || kernel.takes(*call);
 }
 
-const Kernel* Operator::listed_kernel(DeviceKind device, DType dtype, int max_rank) const {
-  const auto& slot = kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
-  for (const List* entry = slot.load(std::memory_order_acquire); entry;
+const Kernel* Operator::search(DeviceKind device, DType dtype, const Signature* call, int max_rank) const {
+  if (const Kernel* own = listed(device, dtype, call, max_rank)) return own;
+  const bool on_host = device == DeviceKind::sim || device == DeviceKind::null;
+  return on_host ? listed(DeviceKind::cpu, dtype, call, 0) : nullptr;
+}
+
+const Kernel* Operator::listed(DeviceKind device, DType dtype, const Signature* call, int max_rank) const {
+  for (const Entry* entry = list_of(device, dtype).load(std::memory_order_acquire); entry;
        entry = entry->next.load(std::memory_order_acquire)) {
-    if (entry->kernel.rank <= max_rank) return &entry->kernel;
+    if (entry->kernel.backend.rank <= max_rank && entry->fits(call)) return &entry->kernel;
   }
   return nullptr;
 }
 
-void Operator::add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const {
+std::vector<const Kernel*> Operator::kernels(DeviceKind device, DType dtype) const {
+  std::vector<const Kernel*> found;
+  for (const Entry* entry = list_of(device, dtype).load(std::memory_order_acquire); entry;
+       entry = entry->next.load(std::memory_order_acquire)) {
+    found.push_back(&entry->kernel);
+  }
+  return found;
+}
+
+void Operator::add_kernel(const Backend& backend, std::span<const DType> dtypes, const Kernel& kernel) const {
+  const auto refuse = [&](const char* why) {
+    throw UsageError("[" + std::string(name) + "] a kernel of " + backend.name + ": " + why);
+  };
+  if (!kernel.run) refuse("no function");
+  const bool mixes = dtypes.size() > 1;
+  if (dtypes.empty() || (mixes && key >= static_cast<int>(dtypes.size()))) refuse("no dtype for its key");
+
+  // Where output 0 is the key, its place in `dtypes` depends on the number of inputs: such a kernel, if it mixes
+  // dtypes, goes to every list, and fits() looks at each.
+  const bool every = mixes && key < 0;
+  const DType of_key = mixes && key >= 0 ? dtypes[static_cast<std::size_t>(key)] : dtypes[0];
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  // Readers may walk the list meanwhile: the entry is whole before it is linked in, and none is ever taken out.
-  auto* at = &kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
-  while (const List* entry = at->load(std::memory_order_relaxed)) {
-    if (entry->kernel.rank <= kernel.rank) break;  // of equal ranks the last one added counts
-    at = &entry->next;
+  for (int t = 0; t < kDTypeCount; ++t) {
+    if (!every && static_cast<DType>(t) != of_key) continue;
+    auto* entry = new Entry{kernel, !mixes && !kernel.takes, {}, {nullptr}};
+    entry->kernel.backend = backend;
+    if (mixes) entry->dtypes.assign(dtypes.begin(), dtypes.end());
+    // Readers may walk the list meanwhile: the entry is whole before it is linked in, and none is ever taken out.
+    List* at = &list_of(backend.device, static_cast<DType>(t));
+    while (const Entry* next = at->load(std::memory_order_relaxed)) {
+      if (next->kernel.backend.rank <= backend.rank) break;
+      at = &next->next;
+    }
+    entry->next.store(at->load(std::memory_order_relaxed), std::memory_order_relaxed);
+    at->store(entry, std::memory_order_release);
   }
-  at->store(new List{kernel, at->load(std::memory_order_relaxed)}, std::memory_order_release);
 }
 
 // ---- rows
@@ -101,15 +136,13 @@ struct Registry::State {
 Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_elementwise_rows(*this);
   builtin::add_creation_rows(*this);
-  builtin::add_movement_rows(*this);
+  builtin::add_shaping_rows(*this);
   builtin::add_reduction_rows(*this);
   builtin::add_loss_rows(*this);
   builtin::add_matrix_rows(*this);
   builtin::add_convolution_rows(*this);
   builtin::add_optimizer_rows(*this);
-  builtin::add_reference_elementwise(*this);
   builtin::add_reference_kernels(*this);
-  builtin::add_cpu_elementwise(*this);
   builtin::add_cpu_kernels(*this);
   builtin::add_device_transfers(*this);
 }

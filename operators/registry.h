@@ -52,7 +52,7 @@ class Signature {
   [[noreturn]] void fail(const std::string& why) const;
   /// Throws if the inputs from `first` on differ in dtype.
   void same_dtypes(int first = 0) const;
-  /// floating throws unless input i is f32 or f64; arithmetic allows i32 and i64 too.
+  /// floating throws unless input i is f32, f64, f16 or bf16; arithmetic allows i32 and i64 too.
   void arithmetic(int i = 0) const;
   void floating(int i = 0) const;
   void rank(int i, int rank) const;
@@ -93,14 +93,27 @@ class GradientContext {
 
 using KernelFunction = void (*)(ArrayContext& context);
 
-/// A kernel of a backend. Of the kernels that fit, the one with the highest rank is used.
+/// A set of kernels for one kind of device. Of the kernels that fit a call, the one whose backend has the highest rank
+/// is used: so "cpu" (10) goes before "reference" (0), and what the first lacks runs on the second.
+struct Backend {
+  const char* name = "";  ///< "reference", "cpu", ...
+  DeviceKind device = DeviceKind::cpu;
+  int rank = 0;
+};
+
+/// A kernel: the function, and what must be known of it to choose it and to call it. Plain data, read-only once added.
 struct Kernel {
-  const char* backend = "";  ///< "reference", "cpu", ...
-  int rank = 0;              ///< reference: 0, cpu: 10
   KernelFunction run = nullptr;
   bool dense_inputs = false;   ///< it wants contiguous inputs: other inputs are packed for it
   bool dense_outputs = false;  ///< the same for outputs, which are unpacked afterwards
   bool issues = false;  ///< on a device with streams: it issues work to the stream; else it runs as a kernel there
+  /// Whether the kernel takes this call: it sees shapes, dtypes and attributes, the outputs' among them. Null: it takes
+  /// all calls of its dtypes. Called at each push while no kernel of a higher rank fits, from any thread.
+  bool (*takes)(const Signature& call) = nullptr;
+  /// The bytes that the kernel borrows by ArrayContext::scratch for this call. They count as memory of the op, as its
+  /// outputs do (PushOptions::bytes). Null: none to speak of, or not known before it runs.
+  std::size_t (*scratch)(const Signature& call) = nullptr;
+  Backend backend = {};  ///< set by add_kernel
 };
 
 /// An operator's row. Rows live as long as the program.
@@ -122,20 +135,52 @@ struct Operator : OperatorInfo {
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
 
-  /// The kernel with the highest rank that is at most `max_rank`; null if there is none. A device that is simulated on
-  /// the host (sim, null) has the CPU's kernels of rank 0 beside its own. Thread-safe.
-  const Kernel* kernel(DeviceKind device, DType dtype, int max_rank = 1 << 30) const;
-  /// Adds a kernel; calls from now on find it. Thread-safe.
-  void add_kernel(DeviceKind device, DType dtype, const Kernel& kernel) const;
+  /// Adds a kernel; calls from now on find it. `dtypes` are those of the operands, inputs first and then outputs. One
+  /// alone is the dtype of the operand that `key` names, and the others' follow from the row; a kernel that mixes
+  /// dtypes gives as many as tell its calls from others. Of kernels with equal ranks the one that was added last goes
+  /// first. Throws UsageError if there is no function, or if `key` names an operand beyond `dtypes`. Thread-safe.
+  void add_kernel(const Backend& backend, std::span<const DType> dtypes, const Kernel& kernel) const;
+  void add_kernel(const Backend& backend, std::initializer_list<DType> dtypes, const Kernel& kernel) const {
+    add_kernel(backend, std::span(dtypes.begin(), dtypes.size()), kernel);
+  }
+  /// The kernel with the highest rank, of those up to `max_rank`, that fits the call; null if there is none. A device
+  /// that is simulated on the host (sim, null) has the CPU's kernels of rank 0 beside its own. Thread-safe. Where the
+  /// first kernel of the key's dtype takes all its calls, this is one load from an array.
+  const Kernel* kernel(DeviceKind device, const Signature& call, int max_rank = kAnyRank) const {
+    const DType dtype = key_of(call);
+    const Entry* first = list_of(device, dtype).load(std::memory_order_acquire);
+    if (first && first->takes_all && first->kernel.backend.rank <= max_rank) return &first->kernel;
+    return search(device, dtype, &call, max_rank);
+  }
+  /// The same for any call whose key has this dtype: kernels that take only some of these calls are passed over.
+  const Kernel* kernel(DeviceKind device, DType dtype, int max_rank = kAnyRank) const {
+    return search(device, dtype, nullptr, max_rank);
+  }
+  /// All kernels of a kind of device that calls with this key's dtype may find, by falling rank. Thread-safe.
+  std::vector<const Kernel*> kernels(DeviceKind device, DType dtype) const;
+  /// The dtype that chooses the list of kernels.
+  DType key_of(const Signature& call) const { return key < 0 ? call.outputs()[0].dtype : call.dtype(key); }
+
+  static constexpr int kAnyRank = 1 << 30;
 
  private:
-  const Kernel* listed_kernel(DeviceKind device, DType dtype, int max_rank) const;
-
-  struct List {
+  /// A list's entries go by falling rank, and are never removed.
+  struct Entry {
     Kernel kernel;
-    mutable std::atomic<const List*> next;  ///< by falling rank; entries are never removed
+    bool takes_all = false;     ///< it has no predicate, and its dtypes are no more than the key's
+    std::vector<DType> dtypes;  ///< of the operands, if there are several
+    mutable std::atomic<const Entry*> next;
+    bool fits(const Signature* call) const;
   };
-  mutable std::array<std::array<std::atomic<const List*>, kDTypeCount>, kDeviceKinds> kernels_{};
+  using List = std::atomic<const Entry*>;
+
+  List& list_of(DeviceKind device, DType dtype) const {
+    return kernels_[static_cast<std::size_t>(device)][static_cast<std::size_t>(dtype)];
+  }
+  const Kernel* search(DeviceKind device, DType dtype, const Signature* call, int max_rank) const;
+  const Kernel* listed(DeviceKind device, DType dtype, const Signature* call, int max_rank) const;
+
+  mutable std::array<std::array<List, kDTypeCount>, kDeviceKinds> kernels_{};
 };
 
 /// All rows, by name. The library's own rows are there from the first use; a program can add rows at any time.

@@ -35,7 +35,7 @@ void infer_concat(Signature& s) {
 
 }  // namespace
 
-void builtin::add_movement_rows(Registry& registry) {
+void builtin::add_shaping_rows(Registry& registry) {
   add_operator(registry, "copy", [](Operator& op) {
     op.elementwise = true;
     op.infer = same_shape;

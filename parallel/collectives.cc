@@ -32,7 +32,14 @@ void add_in_order(ArrayContext& context, std::int64_t begin, std::int64_t end) {
 
 template <class T>
 struct Reference {
-  static void run(ArrayContext& context) { add_in_order<T>(context, 0, context.output().count()); }
+  static void run(ArrayContext& context) {
+    using C = compute_of<T>;
+    for (std::int64_t i = 0; i < context.output().count(); ++i) {
+      C total = static_cast<C>(context.input(0).as<T>()[i]);
+      for (int r = 1; r < context.inputs(); ++r) total += static_cast<C>(context.input(r).as<T>()[i]);
+      context.output().as<T>()[i] = static_cast<T>(total);
+    }
+  }
 };
 
 template <class T>
@@ -58,9 +65,9 @@ const Operator& all_reduce_row() {
       for (int i = 0; i < c.inputs(); ++i)
         if (c.wanted(i)) c.set(i, c.gradient().to(devices[static_cast<std::size_t>(i)], c.where()));
     };
-    using Types = backends::Arithmetic;
-    backends::add<Reference>(op, Types{}, backends::kReferenceDense);
-    backends::add<Cpu>(op, Types{}, backends::kCpuDense);
+    using backends::Arithmetic;
+    backends::add<Reference>(op, backends::kReference, Arithmetic{}, backends::kDense);
+    backends::add<Cpu>(op, backends::kCpu, backends::Direct<Arithmetic>{}, backends::kDense);
   });
   return row;
 }

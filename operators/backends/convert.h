@@ -23,31 +23,6 @@ To convert(From value) {
   }
 }
 
-/// Calls f.template operator()<T>() with the C++ type of a dtype.
-template <class F>
-void with_type(DType dtype, F f) {
-  switch (dtype) {
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::f64:
-      return f.template operator()<double>();
-    case DType::f16:
-      return f.template operator()<Float16>();
-    case DType::bf16:
-      return f.template operator()<BFloat16>();
-    case DType::i8:
-      return f.template operator()<std::int8_t>();
-    case DType::u8:
-      return f.template operator()<std::uint8_t>();
-    case DType::i32:
-      return f.template operator()<std::int32_t>();
-    case DType::i64:
-      return f.template operator()<std::int64_t>();
-    case DType::boolean:
-      return f.template operator()<bool>();
-  }
-}
-
 /// A row number or label as i64, from i64, i32 or u8.
 inline std::int64_t label_at(DType dtype, const std::byte* data, std::int64_t i) {
   switch (dtype) {

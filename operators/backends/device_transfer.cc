@@ -1,12 +1,12 @@
 // Copies between the host and devices with streams, and between such devices: issued to the provider, which knows how.
+#include "sluice/operators/backends/register.h"
 #include "sluice/operators/builtin.h"
-#include "sluice/operators/registry.h"
 
 namespace sluice {
 
 void builtin::add_device_transfers(Registry& registry) {
   const Operator& row = registry.get("transfer");
-  Kernel kernel{.backend = "device"};
+  Kernel kernel;
   kernel.issues = true;
   // Both sides are contiguous: NDArray::to sees to it.
   kernel.run = [](ArrayContext& context) {
@@ -14,10 +14,8 @@ void builtin::add_device_transfers(Registry& registry) {
     const std::size_t bytes = static_cast<std::size_t>(from.count()) * size_of(from.dtype);
     if (bytes != 0) context.provider().copy(to.data, from.data, bytes, &context.stream());
   };
-  for (int type = 0; type < kDTypeCount; ++type) {
-    for (const DeviceKind kind : {DeviceKind::gpu, DeviceKind::sim, DeviceKind::null}) {
-      row.add_kernel(kind, static_cast<DType>(type), kernel);
-    }
+  for (const DeviceKind kind : {DeviceKind::gpu, DeviceKind::sim, DeviceKind::null}) {
+    backends::add(row, {.name = "device", .device = kind, .rank = 0}, kernel.run, kernel);
   }
 }
 

@@ -5,25 +5,58 @@
 
 namespace sluice::backends {
 
+/// A list of C++ element types.
 template <class... T>
 struct Types {};
-using Floating = Types<float, double>;
-using Arithmetic = Types<float, double, std::int32_t, std::int64_t>;
 
-/// Registers Make<T>::run for each T under its dtype, on CPU devices.
+namespace detail {
+template <class First, class... T>
+struct WithoutFirst {
+  using type = Types<T...>;
+};
+template <class... Lists>
+struct Joined;
+template <class... T>
+struct Joined<Types<T...>> {
+  using type = Types<T...>;
+};
+template <class... A, class... B, class... Rest>
+struct Joined<Types<A...>, Types<B...>, Rest...> : Joined<Types<A..., B...>, Rest...> {};
+template <bool (*wanted)(DType), class List>
+struct Filtered;
+template <bool (*wanted)(DType), class... T>
+struct Filtered<wanted, Types<T...>> : Joined<std::conditional_t<wanted(dtype_of<T>), Types<T>, Types<>>...> {};
+}  // namespace detail
+
+// Lists from the table of dtypes.
+#define SLUICE_DTYPE_TYPE(name, type, ...) , type
+using AllTypes = detail::WithoutFirst<void SLUICE_DTYPES(SLUICE_DTYPE_TYPE)>::type;
+#undef SLUICE_DTYPE_TYPE
+using Floating = detail::Filtered<is_floating, AllTypes>::type;
+using Arithmetic = detail::Filtered<has_arithmetic, AllTypes>::type;
+/// Of a list those types that kernels compute in, without converting elements.
+template <class List>
+using Direct = typename detail::Filtered<computes_in_itself, List>::type;
+
+/// Adds Make<T>::run for each T, under its dtype. `kernel` says what else holds for them.
 template <template <class> class Make, class... T>
-void add(const Operator& row, Types<T...>, Kernel kernel) {
-  ((kernel.run = Make<T>::run, row.add_kernel(DeviceKind::cpu, dtype_of<T>, kernel)), ...);
+void add(const Operator& row, const Backend& backend, Types<T...>, Kernel kernel = {}) {
+  ((kernel.run = Make<T>::run, row.add_kernel(backend, {dtype_of<T>}, kernel)), ...);
 }
 
-/// The same function for every dtype.
-inline void add_for_all(const Operator& row, Kernel kernel) {
-  for (int t = 0; t < kDTypeCount; ++t) row.add_kernel(DeviceKind::cpu, static_cast<DType>(t), kernel);
+/// Adds one function for all dtypes.
+inline void add(const Operator& row, const Backend& backend, KernelFunction run, Kernel kernel = {}) {
+  kernel.run = run;
+  for (int t = 0; t < kDTypeCount; ++t) row.add_kernel(backend, {static_cast<DType>(t)}, kernel);
 }
 
-inline constexpr Kernel kReference{.backend = "reference"};
-inline constexpr Kernel kReferenceDense{.backend = "reference", .dense_inputs = true, .dense_outputs = true};
-inline constexpr Kernel kCpu{.backend = "cpu", .rank = 10};
-inline constexpr Kernel kCpuDense{.backend = "cpu", .rank = 10, .dense_inputs = true, .dense_outputs = true};
+/// The library's own backends. The reference has plain loops for every operator, and is the oracle for others.
+inline constexpr Backend kReference{.name = "reference", .device = DeviceKind::cpu, .rank = 0};
+inline constexpr Backend kCpu{.name = "cpu", .device = DeviceKind::cpu, .rank = 10};
+
+/// What kernels want of their operands.
+inline constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
+inline constexpr Kernel kDenseInputs{.dense_inputs = true};
+inline constexpr Kernel kDenseOutputs{.dense_outputs = true};
 
 }  // namespace sluice::backends

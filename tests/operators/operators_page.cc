@@ -103,11 +103,8 @@ std::string kernels_of(const Operator& row) {
     for (int t = 0; t < kDTypeCount; ++t) {
       const auto device = static_cast<DeviceKind>(kind);
       const auto dtype = static_cast<DType>(t);
-      const Kernel* const plain = row.kernel(DeviceKind::cpu, dtype, 0);
-      const Kernel* kernel = row.kernel(device, dtype);
-      for (; kernel; kernel = row.kernel(device, dtype, kernel->rank - 1)) {
-        if (device != DeviceKind::cpu && kernel == plain) break;  // the CPU's, which simulated devices have too
-        backends[kernel->backend].insert(dtype);
+      for (const Kernel* kernel : row.kernels(device, dtype)) {
+        backends[kernel->backend.name].insert(dtype);
         all.insert(dtype);
       }
     }

@@ -1,5 +1,4 @@
 #include "sluice/operators/backends/cpu/elementwise_rows.h"
-#include "sluice/operators/builtin.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -28,15 +27,7 @@ void add_comparison_kernels(Registry& registry) {
     add_typed<F, BinaryKernel<F>::template Make>(registry.get(F::name));
     add_typed<F, ScalarKernel<F>::template Make>(registry.get(F::scalar_name));
   });
-  backends::add<Where>(registry.get("where"),
-                       backends::Types<float, double, std::int8_t, std::uint8_t, std::int32_t, std::int64_t, bool>{},
-                       backends::kCpu);
+  backends::add<Where>(registry.get("where"), kCpu, backends::AllTypes{});
 }
 
 }  // namespace sluice::cpu_backend
-
-void sluice::builtin::add_cpu_elementwise(Registry& registry) {
-  cpu_backend::add_unary_kernels(registry);
-  cpu_backend::add_binary_kernels(registry);
-  cpu_backend::add_comparison_kernels(registry);
-}

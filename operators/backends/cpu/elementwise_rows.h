@@ -5,8 +5,8 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/exp.h"
-#include "sluice/operators/backends/register.h"
-#include "sluice/operators/backends/strided_loop.h"
+#include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/cpu/strided_loop.h"
 #include "sluice/operators/functors.h"
 
 namespace sluice::cpu_backend {
@@ -105,15 +105,12 @@ struct ScalarKernel {
 
 template <class F, template <class> class Make>
 void add_typed(const Operator& row) {
+  using namespace backends;
   if constexpr (F::integers) {
-    backends::add<Make>(row, backends::Arithmetic{}, backends::kCpu);
+    add<Make>(row, kCpu, Direct<Arithmetic>{});
   } else {
-    backends::add<Make>(row, backends::Floating{}, backends::kCpu);
+    add<Make>(row, kCpu, Direct<Floating>{});
   }
 }
-
-void add_unary_kernels(Registry& registry);
-void add_binary_kernels(Registry& registry);
-void add_comparison_kernels(Registry& registry);
 
 }  // namespace sluice::cpu_backend

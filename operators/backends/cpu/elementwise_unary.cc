@@ -5,8 +5,8 @@ namespace sluice::cpu_backend {
 void add_unary_kernels(Registry& registry) {
   functors::Unary::each([&]<class F>() {
     add_typed<F, UnaryKernel<F>::template Make>(registry.get(F::name));
-    backends::add<BinaryKernel<functors::Derivative<F>>::template Make>(registry.get(F::grad_name),
-                                                                        backends::Floating{}, backends::kCpu);
+    add_typed<functors::Derivative<F>, BinaryKernel<functors::Derivative<F>>::template Make>(
+        registry.get(F::grad_name));
   });
 }
 

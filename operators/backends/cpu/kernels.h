@@ -1,10 +1,21 @@
-// The registration of the CPU backend's kernels, by file.
+// The kernels of the CPU backend, by file.
 #pragma once
 
-#include "sluice/operators/registry.h"
+#include "sluice/operators/backends/register.h"
 
 namespace sluice::cpu_backend {
-void add_movement_kernels(Registry& registry);
+
+using backends::kCpu;
+
+void add_unary_kernels(Registry& registry);
+void add_binary_kernels(Registry& registry);
+void add_comparison_kernels(Registry& registry);
+void add_creation_kernels(Registry& registry);
+void add_shaping_kernels(Registry& registry);
 void add_reduction_kernels(Registry& registry);
-void add_heavy_kernels(Registry& registry);
+void add_matrix_kernels(Registry& registry);
+void add_convolution_kernels(Registry& registry);
+void add_loss_kernels(Registry& registry);
+void add_optimizer_kernels(Registry& registry);
+
 }  // namespace sluice::cpu_backend

@@ -5,10 +5,11 @@
 #include "sluice/operators/backends/cpu/exp.h"
 #include "sluice/operators/backends/cpu/grouped_axes.h"
 #include "sluice/operators/backends/cpu/kernels.h"
-#include "sluice/operators/backends/register.h"
 
 namespace sluice::cpu_backend {
 namespace {
+
+using namespace backends;
 
 /// f32 sums are kept in double.
 template <class T>
@@ -184,15 +185,12 @@ struct Softmax {
 }  // namespace
 
 void add_reduction_kernels(Registry& registry) {
-  using namespace backends;
-  Kernel written_dense = kCpu;
-  written_dense.dense_outputs = true;
-  add<Sum>(registry.get("sum"), Arithmetic{}, written_dense);
-  add<Max>(registry.get("max"), Arithmetic{}, written_dense);
-  add<ArgMax>(registry.get("argmax"), Arithmetic{}, written_dense);
-  add<FirstMax>(registry.get("first_max"), Arithmetic{}, written_dense);
-  add<Softmax<false>::Make>(registry.get("softmax"), Floating{}, kCpuDense);
-  add<Softmax<true>::Make>(registry.get("log_softmax"), Floating{}, kCpuDense);
+  add<Sum>(registry.get("sum"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<Max>(registry.get("max"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<ArgMax>(registry.get("argmax"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<FirstMax>(registry.get("first_max"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<Softmax<false>::Make>(registry.get("softmax"), kCpu, Direct<Floating>{}, kDense);
+  add<Softmax<true>::Make>(registry.get("log_softmax"), kCpu, Direct<Floating>{}, kDense);
 }
 
 }  // namespace sluice::cpu_backend

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "sluice/engine/loops.h"
 #include "sluice/ndarray/tensor_view.h"
 
-namespace sluice {
+namespace sluice::cpu_backend {
 
 /// N windows of one shape after axes of size 1 are dropped and neighbours that all windows step through evenly joined.
 template <int N>
@@ -89,25 +88,4 @@ void for_each_row(const std::array<const TensorView*, N>& views, std::int64_t gr
   });
 }
 
-/// Calls element(offsets) for every index, in row-major order, on this thread.
-template <int N, class Element>
-void for_each_element(const std::array<const TensorView*, N>& views, Element element) {
-  if (views[0]->count() == 0) return;
-  const Dims& shape = views[0]->shape;
-  std::array<std::int64_t, kMaxRank> index{};
-  for (;;) {
-    std::array<std::int64_t, N> at{};
-    for (std::size_t k = 0; k < N; ++k) {
-      for (int i = 0; i < shape.rank(); ++i) at[k] += index[static_cast<std::size_t>(i)] * views[k]->strides[i];
-    }
-    element(at);
-    int i = shape.rank() - 1;
-    for (; i >= 0; --i) {
-      if (++index[static_cast<std::size_t>(i)] < shape[i]) break;
-      index[static_cast<std::size_t>(i)] = 0;
-    }
-    if (i < 0) return;
-  }
-}
-
-}  // namespace sluice
+}  // namespace sluice::cpu_backend

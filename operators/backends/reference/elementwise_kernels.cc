@@ -1,14 +1,19 @@
-// Elementwise operators as plain loops over indices, on one thread: the oracle for other backends.
+// Elementwise operators of the reference backend.
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/register.h"
-#include "sluice/operators/backends/strided_loop.h"
-#include "sluice/operators/builtin.h"
+#include "sluice/operators/backends/reference/each_element.h"
+#include "sluice/operators/backends/reference/kernels.h"
+#include "sluice/operators/backends/reference/plain_loops.h"
 #include "sluice/operators/functors.h"
 
-namespace sluice {
+namespace sluice::reference {
 namespace {
 
 using namespace backends;
+
+/// What F gives for elements of type T, as it is stored: an element of type T, or what else F returns (bool).
+template <class F, class T>
+using Result = std::conditional_t<std::is_same_v<decltype(F{}(compute_of<T>{}, compute_of<T>{})), compute_of<T>>, T,
+                                  decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
 
 template <class F>
 struct Unary {
@@ -17,7 +22,7 @@ struct Unary {
     static void run(ArrayContext& c) {
       const T* x = c.input(0).as<T>();
       T* y = c.output().as<T>();
-      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = F{}(x[at[1]]); });
+      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = T(F{}(number(x[at[1]]))); });
     }
   };
 };
@@ -27,12 +32,12 @@ struct Binary {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
-      using R = decltype(F{}(T{}, T{}));
+      using R = Result<F, T>;
       const T* a = c.input(0).as<T>();
       const T* b = c.input(1).as<T>();
       R* y = c.output().as<R>();
       for_each_element<3>({&c.output(), &c.input(0), &c.input(1)},
-                          [&](auto at) { y[at[0]] = F{}(a[at[1]], b[at[2]]); });
+                          [&](auto at) { y[at[0]] = R(F{}(number(a[at[1]]), number(b[at[2]]))); });
     }
   };
 };
@@ -42,13 +47,13 @@ struct WithScalar {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
-      using R = decltype(F{}(T{}, T{}));
+      using R = Result<F, T>;
       const auto& [value, left] = c.attributes<ScalarAttributes>();
-      const T s = value.as<T>();
+      const auto s = value.as<compute_of<T>>();
       const T* x = c.input(0).as<T>();
       R* y = c.output().as<R>();
       for_each_element<2>({&c.output(), &c.input(0)},
-                          [&](auto at) { y[at[0]] = left ? F{}(s, x[at[1]]) : F{}(x[at[1]], s); });
+                          [&](auto at) { y[at[0]] = R(left ? F{}(s, number(x[at[1]])) : F{}(number(x[at[1]]), s)); });
     }
   };
 };
@@ -68,18 +73,18 @@ struct Where {
 template <class F, template <class> class Make>
 void add_typed(const Operator& row) {
   if constexpr (F::integers) {
-    add<Make>(row, Arithmetic{}, kReference);
+    add<Make>(row, kReference, Arithmetic{});
   } else {
-    add<Make>(row, Floating{}, kReference);
+    add<Make>(row, kReference, Floating{});
   }
 }
 
 }  // namespace
 
-void builtin::add_reference_elementwise(Registry& registry) {
+void add_elementwise_kernels(Registry& registry) {
   functors::Unary::each([&]<class F>() {
     add_typed<F, Unary<F>::template Make>(registry.get(F::name));
-    add<Binary<functors::Derivative<F>>::template Make>(registry.get(F::grad_name), Floating{}, kReference);
+    add<Binary<functors::Derivative<F>>::template Make>(registry.get(F::grad_name), kReference, Floating{});
   });
   const auto binary = [&]<class F>() {
     add_typed<F, Binary<F>::template Make>(registry.get(F::name));
@@ -87,8 +92,7 @@ void builtin::add_reference_elementwise(Registry& registry) {
   };
   functors::Binary::each(binary);
   functors::Comparison::each(binary);
-  add<Where>(registry.get("where"), Types<float, double, std::int8_t, std::uint8_t, std::int32_t, std::int64_t, bool>{},
-             kReference);
+  add<Where>(registry.get("where"), kReference, AllTypes{});
 }
 
-}  // namespace sluice
+}  // namespace sluice::reference

@@ -1,0 +1,76 @@
+// Fills and random numbers of the CPU backend.
+#include <algorithm>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/convert.h"
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/cpu/strided_loop.h"
+#include "sluice/resources/philox.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+using namespace backends;
+
+void fill(ArrayContext& c) {
+  const auto& a = c.attributes<FillAttributes>();
+  const TensorView& view = c.output();
+  with_type(view.dtype, [&]<class T>() {
+    T* y = view.as<T>();
+    const bool whole = a.value.is_integer && a.step.is_integer;
+    if (a.step.as<double>() == 0) {
+      const T value = whole ? convert<T>(a.value.integer) : convert<T>(a.value.as<double>());
+      for_each_row<1>({&view}, kElementwiseGrain, [&](auto at, std::int64_t n, auto step) {
+        T* out = y + at[0];
+        if (step[0] == 1) {
+          std::fill(out, out + n, value);
+        } else {
+          for (std::int64_t i = 0; i < n; ++i) out[i * step[0]] = value;
+        }
+      });
+      return;
+    }
+    parallel_for(view.count(), kElementwiseGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        y[i] = whole ? convert<T>(a.value.integer + i * a.step.integer)
+                     : convert<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
+      }
+    });
+  });
+}
+
+template <bool is_normal>
+struct Random {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const auto& a = c.attributes<RandomAttributes>();
+      const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+      const T base = static_cast<T>(a.a), scale = static_cast<T>(is_normal ? a.b : a.b - a.a);
+      T* y = c.output().as<T>();
+      parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::uint64_t e = a.first + static_cast<std::uint64_t>(i);
+          T u;
+          if constexpr (std::is_same_v<T, float>) {
+            u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);
+          } else {
+            u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
+          }
+          y[i] = base + scale * u;
+        }
+      });
+    }
+  };
+};
+
+}  // namespace
+
+void add_creation_kernels(Registry& registry) {
+  add(registry.get("fill"), kCpu, fill);  // ranges are made as new arrays only, so they are dense
+  add<Random<false>::Make>(registry.get("uniform"), kCpu, Direct<Floating>{}, kDense);
+  add<Random<true>::Make>(registry.get("normal"), kCpu, Direct<Floating>{}, kDense);
+}
+
+}  // namespace sluice::cpu_backend

@@ -1,0 +1,58 @@
+// Fills and random numbers of the reference backend.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/convert.h"
+#include "sluice/operators/backends/reference/each_element.h"
+#include "sluice/operators/backends/reference/kernels.h"
+#include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/resources/philox.h"
+
+namespace sluice::reference {
+namespace {
+
+using namespace backends;
+
+void fill(ArrayContext& c) {
+  const auto& a = c.attributes<FillAttributes>();
+  with_type(c.output().dtype, [&]<class T>() {
+    T* y = c.output().as<T>();
+    for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
+      const bool whole = a.value.is_integer && a.step.is_integer;
+      y[at] = whole ? convert<T>(a.value.integer + i * a.step.integer)
+                    : convert<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
+    });
+  });
+}
+
+template <bool is_normal>
+struct Random {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      using C = compute_of<T>;
+      const auto& a = c.attributes<RandomAttributes>();
+      const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+      const C base = static_cast<C>(a.a), scale = static_cast<C>(is_normal ? a.b : a.b - a.a);
+      T* y = c.output().as<T>();
+      for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
+        const std::uint64_t e = a.first + static_cast<std::uint64_t>(i);
+        C u;
+        if constexpr (std::is_same_v<C, float>) {
+          u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);
+        } else {
+          u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
+        }
+        y[at] = T(base + scale * u);
+      });
+    }
+  };
+};
+
+}  // namespace
+
+void add_creation_kernels(Registry& registry) {
+  add(registry.get("fill"), kReference, fill);
+  add<Random<false>::Make>(registry.get("uniform"), kReference, Floating{});
+  add<Random<true>::Make>(registry.get("normal"), kReference, Floating{});
+}
+
+}  // namespace sluice::reference

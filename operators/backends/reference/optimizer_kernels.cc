@@ -1,0 +1,66 @@
+// Optimiser steps and sums of terms of the reference backend.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/reference/kernels.h"
+#include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/operators/optimizer_steps.h"
+
+namespace sluice::reference {
+namespace {
+
+using namespace backends;
+
+template <class T>
+struct Sgd {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<SgdAttributes>();
+    sgd_step(c.output(0).as<T>(), c.outputs() == 2 ? c.output(1).as<T>() : nullptr, c.input(0).as<T>(),
+             c.input(0).count(), a.lr, a.momentum, a.weight_decay);
+  }
+};
+
+template <class T>
+struct Adam {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<AdamStep>();
+    // The fourth output, where there is one, counts the steps: an i64 scalar.
+    const std::int64_t step = c.outputs() == 4 ? *c.output(3).as<std::int64_t>() += 1 : a.step;
+    adam_step(c.output(0).as<T>(), c.output(1).as<T>(), c.output(2).as<T>(), c.input(0).as<T>(), c.input(0).count(),
+              step, {a.lr, a.beta1, a.beta2, a.eps, a.weight_decay, a.decoupled});
+  }
+};
+
+/// y = the terms added in order; with `into`, y += that.
+template <bool into>
+struct AddTerms {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      for (std::int64_t i = 0; i < c.output().count(); ++i) {
+        auto total = number(c.input(0).as<T>()[i]);
+        for (int k = 1; k < c.inputs(); ++k) total = plus(total, number(c.input(k).as<T>()[i]));
+        T& y = c.output().as<T>()[i];
+        y = T(into ? plus(number(y), total) : total);
+      }
+    }
+    using C = compute_of<T>;
+    static C plus(C a, C b) {
+      if constexpr (std::is_integral_v<C>) {
+        return static_cast<C>(static_cast<Sum<T>>(a) + static_cast<Sum<T>>(b));  // wraps
+      } else {
+        return a + b;
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void add_optimizer_kernels(Registry& registry) {
+  add<Sgd>(registry.get("sgd_step"), kReference, Floating{}, kDense);
+  add<Sgd>(registry.get("sgd_momentum_step"), kReference, Floating{}, kDense);
+  add<Adam>(registry.get("adam_step"), kReference, Floating{}, kDense);
+  add<AddTerms<false>::Make>(registry.get("add_n"), kReference, Arithmetic{}, kDense);
+  add<AddTerms<true>::Make>(registry.get("accumulate"), kReference, Arithmetic{}, kDense);
+}
+
+}  // namespace sluice::reference

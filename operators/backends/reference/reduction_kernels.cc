@@ -1,0 +1,135 @@
+// Reductions and softmax of the reference backend.
+#include <algorithm>
+#include <vector>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/reference/each_element.h"
+#include "sluice/operators/backends/reference/kernels.h"
+#include "sluice/operators/backends/reference/plain_loops.h"
+
+namespace sluice::reference {
+namespace {
+
+using namespace backends;
+
+// The output element that each input element of a reduction goes to: the output seen with the input's axes.
+TensorView widened(const TensorView& y, const TensorView& x, const ReduceAttributes& a) {
+  TensorView view = y;
+  view.shape = x.shape;
+  view.strides = Dims{};
+  int at = 0;
+  for (int i = 0; i < x.shape.rank(); ++i) {
+    const bool reduced = (a.axes >> i & 1U) != 0;
+    view.strides.push_back(reduced ? 0 : y.strides[at]);
+    if (!reduced || a.keep) ++at;
+  }
+  return view;
+}
+
+template <class T>
+struct SumKernel {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ReduceAttributes>();
+    const TensorView& x = c.input(0);
+    const TensorView target = widened(c.output(), x, a);
+    std::vector<Sum<T>> sums(static_cast<std::size_t>(c.output().count()));
+    for_each_element<2>({&x, &target},
+                        [&](auto at) { sums[static_cast<std::size_t>(at[1])] += term(x.as<T>()[at[0]]); });
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if constexpr (is_floating(dtype_of<T>)) sums[i] *= a.scale;
+      c.output().as<T>()[i] = element<T>(sums[i]);
+    }
+  }
+};
+
+// For each group: the place (row-major in the group) and offset of the first largest element; NaN counts as largest.
+template <class T, class Visit>
+void each_largest(const TensorView& x, const TensorView& target, std::int64_t groups, Visit visit) {
+  struct Best {
+    std::int64_t place = 0, offset = 0, seen = 0;
+  };
+  std::vector<Best> best(static_cast<std::size_t>(groups));
+  for_each_element<2>({&x, &target}, [&](auto at) {
+    Best& b = best[static_cast<std::size_t>(at[1])];
+    const auto value = number(x.as<T>()[at[0]]), largest = number(x.as<T>()[b.offset]);
+    if (b.seen == 0 || value > largest || (value != value && largest == largest)) {
+      b.place = b.seen;
+      b.offset = at[0];
+    }
+    ++b.seen;
+  });
+  for (std::size_t i = 0; i < best.size(); ++i) visit(static_cast<std::int64_t>(i), best[i].place, best[i].offset);
+}
+
+template <class T>
+struct Max {
+  static void run(ArrayContext& c) {
+    const TensorView target = widened(c.output(), c.input(0), c.attributes<ReduceAttributes>());
+    each_largest<T>(c.input(0), target, c.output().count(), [&](std::int64_t i, std::int64_t, std::int64_t offset) {
+      c.output().as<T>()[i] = c.input(0).as<T>()[offset];
+    });
+  }
+};
+
+template <class T>
+struct ArgMax {
+  static void run(ArrayContext& c) {
+    const TensorView target = widened(c.output(), c.input(0), c.attributes<ReduceAttributes>());
+    each_largest<T>(c.input(0), target, c.output().count(), [&](std::int64_t i, std::int64_t place, std::int64_t) {
+      c.output().as<std::int64_t>()[i] = place;
+    });
+  }
+};
+
+template <class T>
+struct FirstMax {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ReduceAttributes>();
+    const TensorView& x = c.input(0);
+    TensorView groups;
+    for (int i = 0; i < x.shape.rank(); ++i) {
+      if ((a.axes >> i & 1U) == 0) groups.shape.push_back(x.shape[i]);
+    }
+    groups.strides = row_major(groups.shape);
+    const TensorView target = widened(groups, x, {a.axes, false, 1});
+    for (std::int64_t i = 0; i < x.count(); ++i) c.output().as<T>()[i] = T(0);
+    if (x.count() == 0) return;
+    each_largest<T>(x, target, groups.count(),
+                    [&](std::int64_t, std::int64_t, std::int64_t offset) { c.output().as<T>()[offset] = T(1); });
+  }
+};
+
+template <bool logarithm>
+struct Softmax {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const std::int64_t n = c.input(0).shape.back();
+      if (n == 0) return;
+      for (std::int64_t row = 0; row < c.input(0).count() / n; ++row) {
+        const T* x = c.input(0).as<T>() + row * n;
+        T* y = c.output().as<T>() + row * n;
+        double largest = term(x[0]), total = 0;
+        for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, term(x[i]));
+        for (std::int64_t i = 0; i < n; ++i) total += std::exp(term(x[i]) - largest);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const double shifted = term(x[i]) - largest;
+          y[i] = element<T>(logarithm ? shifted - std::log(total) : std::exp(shifted) / total);
+        }
+      }
+    }
+  };
+};
+
+}  // namespace
+
+void add_reduction_kernels(Registry& registry) {
+  add<SumKernel>(registry.get("sum"), kReference, Arithmetic{}, kDense);
+  add<Max>(registry.get("max"), kReference, Arithmetic{}, kDense);
+  add<ArgMax>(registry.get("argmax"), kReference, Arithmetic{}, kDense);
+  add<FirstMax>(registry.get("first_max"), kReference, Arithmetic{}, kDense);
+  add<Softmax<false>::Make>(registry.get("softmax"), kReference, Floating{}, kDense);
+  add<Softmax<true>::Make>(registry.get("log_softmax"), kReference, Floating{}, kDense);
+}
+
+}  // namespace sluice::reference
