@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/operators/convolution.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
@@ -29,8 +30,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, RandomStream& stream, bool wit
     : relu_(relu), where_(where) {
   check(in >= 1 && out >= 1, "Linear", where,
         std::to_string(in) + " inputs, " + std::to_string(out) + " outputs: both must be at least 1");
-  check(is_floating(dtype), "Linear", where,
-        "dtype " + std::string(name_of(dtype)) + ": must be a floating one");
+  check(is_floating(dtype), "Linear", where, "dtype " + std::string(name_of(dtype)) + ": must be a floating one");
   weight = parameter({out, in}, stream, in, dtype, where);
   if (with_bias) bias = parameter({out}, stream, in, dtype, where);
 }

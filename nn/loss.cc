@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/reduction.h"
 
 namespace sluice {
 

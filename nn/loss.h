@@ -1,7 +1,7 @@
 // Losses and metrics.
 #pragma once
 
-#include "sluice/operators/reduction.h"  // cross_entropy
+#include "sluice/operators/loss.h"  // cross_entropy
 
 namespace sluice {
 

@@ -1,9 +1,10 @@
 // Rows and functions of convolution and pooling.
+#include "sluice/operators/convolution.h"
+
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
-#include "sluice/operators/linear_algebra.h"
 
 namespace sluice {
 namespace {

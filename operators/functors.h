@@ -1,22 +1,49 @@
-// The scalar functions of elementwise operators, written once for all backends.
-//
-// A unary functor has the function f(x) and its derivative df(v). Here v is x or, with `from_output`, f(x), whichever
-// is cheaper to keep. To add one: the functor and its entry in the list at the end; its function in elementwise.h and
-// elementwise.cc; there also its derivative<> in terms of operators, for gradients of gradients; its case in
-// tests/operators/ops_table.h. Rows, kernels, broadcasting and gradients are made from the list.
+// The elementwise operators and the reductions as functors on numbers, made from their tables. A functor is what the
+// operator is: every backend compiles it, and the tests judge it by formulas of their own
+// (tests/operators/ops_table.h).
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 
 #include "sluice/resources/host_device.h"
 
 namespace sluice::functors {
 
+// What the table's expressions may use on numbers; on arrays the operators of these names are found instead.
+using std::cos;
+using std::erf;
+using std::exp;
+using std::log;
+using std::pow;
+using std::sin;
+using std::sqrt;
+using std::tanh;
+
+template <class T>
+concept Number = std::is_arithmetic_v<T>;
+template <Number T>
+SLUICE_HD bool greater(T a, T b) {
+  return a > b;
+}
+template <Number T>
+SLUICE_HD bool less(T a, T b) {
+  return a < b;
+}
+template <Number T>
+SLUICE_HD T where(bool condition, T a, T b) {
+  return condition ? a : b;
+}
+template <Number T>
+SLUICE_HD T zeros_like(T) {
+  return T(0);
+}
+
 /// Integer arithmetic wraps on overflow, as the machine does, instead of being undefined.
-template <class T, class F>
-SLUICE_HD inline T wrapping(T a, T b, F f) {
+template <Number T, class F>
+SLUICE_HD T wrapping(T a, T b, F f) {
   if constexpr (std::is_integral_v<T>) {
     using U = std::make_unsigned_t<T>;
     return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
@@ -24,99 +51,126 @@ SLUICE_HD inline T wrapping(T a, T b, F f) {
     return f(a, b);
   }
 }
-
-#define SLUICE_UNARY(Name, text, takes_integers, keeps_output, f_of_x, df_of_v) \
-  struct Name {                                                                 \
-    static constexpr const char* name = text;                                   \
-    static constexpr const char* grad_name = text "_grad";                      \
-    static constexpr bool integers = takes_integers;                            \
-    static constexpr bool from_output = keeps_output;                           \
-    template <class T>                                                          \
-    SLUICE_HD T operator()(T x) const {                                         \
-      return static_cast<T>(f_of_x);                                            \
-    }                                                                           \
-    template <class T>                                                          \
-    SLUICE_HD static T df([[maybe_unused]] T v) {                               \
-      return static_cast<T>(df_of_v);                                           \
-    }                                                                           \
-  }
-
-SLUICE_UNARY(Neg, "neg", true, false, wrapping(T(0), x, [](auto a, auto b) { return a - b; }), -1);
-SLUICE_UNARY(Abs, "abs", true, false,
-             x<T(0) ? wrapping(T(0), x, [](auto a, auto b) { return a - b; }) : x, v> T(0) ? 1
-             : v < T(0) ? -1
-                        : 0);
-SLUICE_UNARY(Square, "square", true, false, wrapping(x, x, [](auto a, auto b) { return a * b; }), 2 * v);
-SLUICE_UNARY(Exp, "exp", false, true, std::exp(x), v);
-SLUICE_UNARY(Log, "log", false, false, std::log(x), 1 / v);
-SLUICE_UNARY(Sqrt, "sqrt", false, true, std::sqrt(x), T(0.5) / v);
-SLUICE_UNARY(Reciprocal, "reciprocal", false, true, 1 / x, -v* v);
-SLUICE_UNARY(Sin, "sin", false, false, std::sin(x), std::cos(v));
-SLUICE_UNARY(Cos, "cos", false, false, std::cos(x), -std::sin(v));
-SLUICE_UNARY(Tanh, "tanh", false, true, std::tanh(x), 1 - v * v);
-SLUICE_UNARY(Erf, "erf", false, false, std::erf(x), T(1.1283791670955126) * std::exp(-v * v));
-SLUICE_UNARY(Sigmoid, "sigmoid", false, true, 1 / (1 + std::exp(-x)), v*(1 - v));
-SLUICE_UNARY(Relu, "relu", true, true, x<T(0) ? T(0) : x, v> T(0) ? 1 : 0);
-SLUICE_UNARY(Gelu, "gelu", false, false, T(0.5) * x * (1 + std::erf(x * T(0.70710678118654752))),
-             T(0.5) * (1 + std::erf(v * T(0.70710678118654752))) +
-                 v * T(0.39894228040143268) * std::exp(T(-0.5) * v * v));
-#undef SLUICE_UNARY
-
-#define SLUICE_BINARY(Name, text, takes_integers, f_of_a_b)    \
-  struct Name {                                                \
-    static constexpr const char* name = text;                  \
-    static constexpr const char* scalar_name = text "_scalar"; \
-    static constexpr bool integers = takes_integers;           \
-    template <class T>                                         \
-    SLUICE_HD auto operator()(T a, T b) const {                \
-      return f_of_a_b;                                         \
-    }                                                          \
-  }
-
-template <class T>
-SLUICE_HD inline T divide(T a, T b) {
+template <Number T>
+SLUICE_HD T plus(T a, T b) {
+  return wrapping(a, b, [](auto x, auto y) { return x + y; });
+}
+template <Number T>
+SLUICE_HD T minus(T a, T b) {
+  return wrapping(a, b, [](auto x, auto y) { return x - y; });
+}
+template <Number T>
+SLUICE_HD T times(T a, T b) {
+  return wrapping(a, b, [](auto x, auto y) { return x * y; });
+}
+/// Integers: towards zero; by 0 gives 0.
+template <Number T>
+SLUICE_HD T divide(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     if (b == 0) return 0;
-    if (b == -1) return wrapping(T(0), a, [](auto x, auto y) { return x - y; });  // the least number has no negative
+    if (b == -1) return minus(T(0), a);  // the least number has no negative
   }
   return a / b;
 }
 
-SLUICE_BINARY(Add, "add", true, wrapping(a, b, [](auto x, auto y) { return x + y; }));
-SLUICE_BINARY(Sub, "sub", true, wrapping(a, b, [](auto x, auto y) { return x - y; }));
-SLUICE_BINARY(Mul, "mul", true, wrapping(a, b, [](auto x, auto y) { return x * y; }));
-SLUICE_BINARY(Div, "div", true, divide(a, b));
-SLUICE_BINARY(Maximum, "maximum", true, (a != a || a >= b) ? a : b);
-SLUICE_BINARY(Minimum, "minimum", true, (a != a || a <= b) ? a : b);
-SLUICE_BINARY(Pow, "pow", false, static_cast<T>(std::pow(a, b)));
-SLUICE_BINARY(Equal, "equal", true, a == b);
-SLUICE_BINARY(NotEqual, "not_equal", true, a != b);
-SLUICE_BINARY(Less, "less", true, a < b);
-SLUICE_BINARY(LessEqual, "less_equal", true, a <= b);
-SLUICE_BINARY(Greater, "greater", true, a > b);
-SLUICE_BINARY(GreaterEqual, "greater_equal", true, a >= b);
-#undef SLUICE_BINARY
+enum class DTypes { floating, arithmetic };
 
-/// g f'(x), from g and the value that was kept.
+/// True if an expression's text has `name` as a word of its own.
+constexpr bool mentions(std::string_view text, char name) {
+  const auto in_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = i == 0 || !in_word(text[i - 1]), ends = i + 1 == text.size() || !in_word(text[i + 1]);
+    if (text[i] == name && begins && ends) return true;
+  }
+  return false;
+}
+
+/// What T is in an expression of the table: the type of its numbers, double beside arrays.
+template <class V>
+using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
+
+// gradient_of(g, kept): g times the derivative, for numbers and for arrays. `kept` is x, or with keeps_output y.
+#define SLUICE_UNARY(Name, function, dtypes, value, gradient)                                     \
+  struct Name {                                                                                   \
+    static constexpr const char* name = #function;                                                \
+    static constexpr const char* grad_name = #function "_grad";                                   \
+    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;                        \
+    static constexpr bool keeps_input = mentions(#gradient, 'x');                                 \
+    static constexpr bool keeps_output = mentions(#gradient, 'y');                                \
+    static_assert(!(keeps_input && keeps_output), "the gradient of " #function " names x and y"); \
+    template <class T>                                                                            \
+    SLUICE_HD T operator()(T x) const {                                                           \
+      return static_cast<T>(value);                                                               \
+    }                                                                                             \
+    template <class V>                                                                            \
+    SLUICE_HD static V gradient_of(const V& g, const V& kept) {                                   \
+      using T [[maybe_unused]] = NumberBeside<V>;                                                 \
+      [[maybe_unused]] const V& x = kept;                                                         \
+      [[maybe_unused]] const V& y = kept;                                                         \
+      return static_cast<V>(gradient);                                                            \
+    }                                                                                             \
+  };
+#define SLUICE_BINARY(Name, function, dtypes, value, ...)                  \
+  struct Name {                                                            \
+    static constexpr const char* name = #function;                         \
+    static constexpr const char* scalar_name = #function "_scalar";        \
+    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic; \
+    template <class T>                                                     \
+    SLUICE_HD T operator()(T a, T b) const {                               \
+      return static_cast<T>(value);                                        \
+    }                                                                      \
+  };
+#define SLUICE_COMPARISON(Name, function, value)                    \
+  struct Name {                                                     \
+    static constexpr const char* name = #function;                  \
+    static constexpr const char* scalar_name = #function "_scalar"; \
+    static constexpr bool integers = true;                          \
+    template <class T>                                              \
+    SLUICE_HD bool operator()(T a, T b) const {                     \
+      return value;                                                 \
+    }                                                               \
+  };
+#include "sluice/operators/elementwise_table.inc"
+
+/// In the place of a value that a reduction over no elements does not have.
+struct None {
+  template <class T>
+  SLUICE_HD explicit operator T() const {
+    return T();
+  }
+};
+inline constexpr None none;
+
+#define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)        \
+  struct Name {                                                                      \
+    static constexpr const char* name = #function;                                   \
+    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;           \
+    static constexpr bool needs_elements = std::string_view(#empty_value) == "none"; \
+    template <class T>                                                               \
+    SLUICE_HD static T empty() {                                                     \
+      return static_cast<T>(empty_value);                                            \
+    }                                                                                \
+    template <class T>                                                               \
+    SLUICE_HD T operator()(T a, T b) const {                                         \
+      return static_cast<T>(fold);                                                   \
+    }                                                                                \
+  };
+#include "sluice/operators/reduction_table.inc"
+
+/// The kernel of a unary operator's gradient, from g and the value that was kept.
 template <class F>
 struct Derivative {
   static constexpr bool integers = false;
   template <class T>
-  SLUICE_HD T operator()(T g, T v) const {
-    return g * F::template df<T>(v);
-  }
-};
-/// Where relu is flat the gradient is 0, whatever comes: infinity times 0 would be NaN.
-template <>
-struct Derivative<Relu> {
-  static constexpr bool integers = false;
-  template <class T>
-  SLUICE_HD T operator()(T g, T v) const {
-    return v > T(0) ? g : T(0);
+  SLUICE_HD T operator()(T g, T kept) const {
+    return F::gradient_of(g, kept);
   }
 };
 
-template <class... F>
+/// A list of functors; the first type is there for the lists' commas.
+template <class, class... F>
 struct List {
   /// Calls f.template operator()<F>() for each functor.
   template <class Visit>
@@ -124,8 +178,22 @@ struct List {
     (visit.template operator()<F>(), ...);
   }
 };
-using Unary = List<Neg, Abs, Square, Exp, Log, Sqrt, Reciprocal, Sin, Cos, Tanh, Erf, Sigmoid, Relu, Gelu>;
-using Binary = List<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
-using Comparison = List<Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual>;
+#define SLUICE_UNARY(Name, ...) , Name
+using Unary = List<void
+#include "sluice/operators/elementwise_table.inc"
+                   >;
+#define SLUICE_BINARY(Name, ...) , Name
+using Binary = List<void
+#include "sluice/operators/elementwise_table.inc"
+                    >;
+#define SLUICE_COMPARISON(Name, ...) , Name
+using Comparison = List<void
+#include "sluice/operators/elementwise_table.inc"
+                        >;
+
+#define SLUICE_REDUCTION(Name, ...) , Name
+using Reduction = List<void
+#include "sluice/operators/reduction_table.inc"
+                       >;
 
 }  // namespace sluice::functors

@@ -1,4 +1,6 @@
 // Cross-entropy: softmax and loss in one pass.
+#include "sluice/operators/loss.h"
+
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/elementwise.h"

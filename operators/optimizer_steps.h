@@ -7,7 +7,8 @@
 namespace sluice {
 
 /// Updates w and v: d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. Pass an empty v for no momentum.
-/// All arrays have one shape and dtype (f32, f64).
+/// All arrays have one shape and floating dtype; in f16 and bf16 the step is computed in f32, and
+/// each result rounded once.
 void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, double lr, double momentum,
               double weight_decay);
 

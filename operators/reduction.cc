@@ -4,6 +4,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/functors.h"
 
 namespace sluice {
 namespace {
@@ -37,13 +38,6 @@ Dims reduced_shape(const Dims& shape, std::uint32_t axes, bool keep) {
   return out;
 }
 
-void infer_reduce(Signature& s) {
-  s.arithmetic();
-  const auto& a = s.attributes<ReduceAttributes>();
-  if (a.scale != 1) s.floating();
-  s.output(reduced_shape(s.shape(0), a.axes, a.keep), s.dtype());
-}
-
 void need_elements(Signature& s, std::uint32_t axes) {
   for (int i = 0; i < s.shape(0).rank(); ++i) {
     if ((axes >> i & 1U) != 0 && s.shape(0)[i] == 0) s.fail("nothing to choose from");
@@ -55,6 +49,54 @@ NDArray widened(GradientContext& c, const NDArray& g) {
   const auto& a = c.attributes().get<ReduceAttributes>();
   const Dims& shape = c.input_spec(0).shape;
   return g.reshape(reduced_shape(shape, a.axes, true), c.where()).broadcast_to(shape, c.where());
+}
+
+template <class F>
+void infer_reduce(Signature& s) {
+  const auto& a = s.attributes<ReduceAttributes>();
+  if (F::needs_elements) need_elements(s, a.axes);
+  F::integers&& a.scale == 1 ? s.arithmetic() : s.floating();
+  s.output(reduced_shape(s.shape(0), a.axes, a.keep), s.dtype());
+}
+
+// ---- what the table's gradients are made of, beside operators
+
+NDArray scaled(GradientContext& c, const NDArray& g) {
+  const double scale = c.attributes().get<ReduceAttributes>().scale;
+  return scale == 1 ? g : mul({g, c.where()}, scale);
+}
+
+/// 1 where the first largest element of each reduced group lies, else 0.
+NDArray first_largest(GradientContext& c, const NDArray& x) {
+  static const Operator& row = named("first_max");
+  return apply(row, {&x}, c.attributes(), {.where = c.where()});
+}
+
+template <class F>
+struct ReductionRule;
+#define SLUICE_REDUCTION(Name, name, dtypes, empty, fold, gradient)                           \
+  template <>                                                                                 \
+  struct ReductionRule<functors::Name> {                                                      \
+    static constexpr bool keeps_input = functors::mentions(#gradient, 'x');                   \
+    static constexpr bool keeps_output = functors::mentions(#gradient, 'y');                  \
+    static NDArray of([[maybe_unused]] GradientContext& c, [[maybe_unused]] const NDArray& g, \
+                      [[maybe_unused]] const NDArray& x, [[maybe_unused]] const NDArray& y) { \
+      return gradient;                                                                        \
+    }                                                                                         \
+  };
+#include "sluice/operators/reduction_table.inc"
+
+template <class F>
+void reduction_gradient(GradientContext& c) {
+  using Rule = ReductionRule<F>;
+  const NDArray g = widened(c, c.gradient());
+  c.set(0, Rule::of(c, g, Rule::keeps_input ? c.input(0) : g, Rule::keeps_output ? widened(c, c.output()) : g));
+}
+
+template <class F>
+NDArray reduce(const Operand& x, const Dims& axes, bool keep) {
+  static const Operator& row = named(F::name);
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits(F::name, x, axes), keep, 1}, {.where = x.where});
 }
 
 NDArray last_axis(const char* name, const Operand& x, int axis) {
@@ -74,24 +116,15 @@ NDArray last_axis(const char* name, const Operand& x, int axis) {
 }  // namespace
 
 void builtin::add_reduction_rows(Registry& registry) {
-  add_operator(registry, "sum", [](Operator& op) {
-    op.infer = infer_reduce;
-    op.gradient = [](GradientContext& c) {
-      const double scale = c.attributes().get<ReduceAttributes>().scale;
-      const NDArray g = widened(c, c.gradient());
-      c.set(0, scale == 1 ? g : mul({g, c.where()}, scale));
-    };
-  });
-  add_operator(registry, "max", [](Operator& op) {
-    op.infer = [](Signature& s) {
-      need_elements(s, s.attributes<ReduceAttributes>().axes);
-      infer_reduce(s);
-    };
-    op.needs = {needs::input(0)};
-    op.gradient = [](GradientContext& c) {
-      const NDArray mask = apply(named("first_max"), {&c.input(0)}, c.attributes(), {.where = c.where()});
-      c.set(0, mul({widened(c, c.gradient()), c.where()}, mask));
-    };
+  functors::Reduction::each([&]<class F>() {
+    add_operator(registry, F::name, [](Operator& op) {
+      using Rule = ReductionRule<F>;
+      op.infer = infer_reduce<F>;
+      op.gradient = reduction_gradient<F>;
+      if (Rule::keeps_input || Rule::keeps_output) {
+        op.needs = {(Rule::keeps_input ? needs::input(0) : 0) | (Rule::keeps_output ? needs::output() : 0)};
+      }
+    });
   });
   // 1 where the first largest element of each reduced group lies, else 0.
   add_operator(registry, "first_max", [](Operator& op) {
@@ -132,10 +165,9 @@ void builtin::add_reduction_rows(Registry& registry) {
   });
 }
 
-NDArray sum(const Operand& x, const Dims& axes, bool keep) {
-  static const Operator& row = named("sum");
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits("sum", x, axes), keep, 1}, {.where = x.where});
-}
+#define SLUICE_REDUCTION(Name, name, ...) \
+  NDArray name(const Operand& x, const Dims& axes, bool keep) { return reduce<functors::Name>(x, axes, keep); }
+#include "sluice/operators/reduction_table.inc"
 
 NDArray mean(const Operand& x, const Dims& axes, bool keep) {
   static const Operator& row = named("sum");
@@ -146,11 +178,6 @@ NDArray mean(const Operand& x, const Dims& axes, bool keep) {
     throw ArrayError("mean", x.where, "needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   }
   return apply(row, {&x.array}, ReduceAttributes{bits, keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
-}
-
-NDArray max(const Operand& x, const Dims& axes, bool keep) {
-  static const Operator& row = named("max");
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits("max", x, axes), keep, 1}, {.where = x.where});
 }
 
 NDArray argmax(const Operand& x, int axis, bool keep) {

@@ -29,7 +29,7 @@ class Communicator {
 
 /// The sum of all ranks' arrays, on every rank. On each rank one op reads all of them and adds them in the order of
 /// ranks, so the bits depend on nothing else. A device with memory of its own gets the other ranks' arrays by
-/// transfers. parts[r] lives on rank r's device; all have one shape and dtype (f32, f64, i32, i64). Recorded: the
+/// transfers. parts[r] lives on rank r's device; all have one shape and dtype (floating, i32, i64). Recorded: the
 /// gradient of each part is the sum of the results' gradients, itself an all-reduce. Pushes; does not wait. Throws
 /// ArrayError where shapes, dtypes, devices or the number of parts do not fit.
 std::vector<NDArray> all_reduce(const Communicator& group, std::span<const NDArray> parts,

@@ -32,7 +32,7 @@ class FaultPoint {
   std::atomic<bool> stays_{false};
 };
 
-/// operator new of the whole test program, but for what oneTBB takes for itself (allocations_test.cc).
+/// operator new of the whole test program, but for what oneTBB takes for itself (operator_new_test.cc).
 struct Allocations {
   static inline std::atomic<long> made{0}, live{0};
   static inline FaultPoint faults;

@@ -1,6 +1,8 @@
 // One row per operator for the tests: inputs and a call.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -21,6 +23,9 @@ struct OperatorCase {
   bool second_order = true;   ///< the gradient has a gradient
   bool gradient = true;
   double tolerance = 1e-5;  ///< f32, cpu against reference, relative to the largest element
+  /// Of elementwise cases whose inputs have the result's shape: an element from those of the inputs.
+  std::function<double(double, double)> formula = {};
+  std::function<double(double, double)> fold = {};  ///< of reductions of all elements: of two results
 };
 
 inline void PrintTo(const OperatorCase& c, std::ostream* out) { *out << c.name; }
@@ -34,57 +39,63 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
 inline std::vector<OperatorCase> operator_cases() {
   const Dims s{5, 7};
   std::vector<OperatorCase> list;
-  const auto unary = [&](std::string name, NDArray (*f)(const Operand&), double low = -2, double high = 2) {
+  // unary(name, operator, formula, range of x): the formula is the test's own, in double.
+  using One = NDArray (*)(const Operand&);
+  const auto unary = [&](std::string name, One f, double (*formula)(double), double low = -2, double high = 2) {
     list.push_back({name, {s}, [f](const Arrays& x) { return f(x[0]); }, low, high});
+    list.back().formula = [formula](double a, double) { return formula(a); };
     list.push_back({name + " of a transposed slice",
                     {s},
                     [f](const Arrays& x) { return f(x[0](slice(1, 5, 2), reversed()).transpose()); },
                     low,
                     high});
   };
-  unary("neg", neg);
-  unary("abs", abs);
-  unary("square", square);
-  unary("exp", exp);
-  unary("log", log, 0.2, 3);
-  unary("sqrt", sqrt, 0.2, 3);
-  unary("reciprocal", reciprocal, 0.3, 3);
-  unary("sin", sin);
-  unary("cos", cos);
-  unary("tanh", tanh);
-  unary("erf", erf);
-  unary("sigmoid", sigmoid);
-  unary("relu", relu);
-  unary("gelu", gelu);
-  using Two = NDArray (*)(const Operand&, const Operand&);
-  const auto binary = [&](std::string name, Two f, double low = -2, double high = 2) {
+  unary("neg", neg, [](double x) { return -x; });
+  unary("abs", abs, [](double x) { return std::abs(x); });
+  unary("square", square, [](double x) { return x * x; });
+  unary("exp", exp, [](double x) { return std::exp(x); });
+  unary(
+      "log", log, [](double x) { return std::log(x); }, 0.2, 3);
+  unary(
+      "sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.2, 3);
+  unary(
+      "reciprocal", reciprocal, [](double x) { return 1 / x; }, 0.3, 3);
+  unary("sin", sin, [](double x) { return std::sin(x); });
+  unary("cos", cos, [](double x) { return std::cos(x); });
+  unary("tanh", tanh, [](double x) { return std::tanh(x); });
+  unary("erf", erf, [](double x) { return std::erf(x); });
+  unary("sigmoid", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
+  unary("relu", relu, [](double x) { return std::max(x, 0.0); });
+  unary("gelu", gelu, [](double x) { return x * std::erfc(-x / std::sqrt(2)) / 2; });
+  // binary(name, operator, formula, range): arrays that broadcast, and a number on either side.
+  using Two = double (*)(double, double);
+  const auto binary = [&](std::string name, auto f, Two formula, double low = -2, double high = 2) {
     const auto call = [f](const Arrays& x) { return f(x[0], x[1]); };
     list.push_back({name, {s, s}, call, low, high});
+    list.back().formula = formula;
     list.push_back({name + " of a row", {s, {7}}, call, low, high});
     list.push_back({name + " of a column", {{5, 1}, s}, call, low, high});
     list.push_back({name + " of scalars", {{}, {1}}, call, low, high});
     list.push_back({name + " outer", {{5, 1, 1}, {3, 4}}, call, low, high});
+    list.push_back({name + "_scalar", {s}, [f](const Arrays& x) { return f(x[0], 0.75); }, low, high});
+    list.back().formula = [formula](double a, double) { return formula(a, 0.75); };
+    list.push_back({name + "_scalar, left", {s}, [f](const Arrays& x) { return f(0.75, x[0]); }, low, high});
+    list.back().formula = [formula](double a, double) { return formula(0.75, a); };
   };
-  binary("add", add);
-  binary("sub", sub);
-  binary("mul", mul);
-  binary("div", div, 0.4, 3);
-  binary("maximum", maximum);
-  binary("minimum", minimum);
-  binary("pow", pow, 0.3, 2);
-  using Right = NDArray (*)(const Operand&, const ScalarOperand&);
-  const auto scalar = [&](std::string name, Right f, double low = -2, double high = 2) {
-    list.push_back({name, {s}, [f](const Arrays& x) { return f(x[0], 0.75); }, low, high});
-  };
-  scalar("add_scalar", add);
-  scalar("sub_scalar", sub);
-  scalar("mul_scalar", mul);
-  scalar("div_scalar", div);
-  scalar("maximum_scalar", maximum);
-  scalar("minimum_scalar", minimum);
-  scalar("pow_scalar", pow, 0.3, 2);
-  list.push_back({"sub_scalar, left", {s}, [](const Arrays& x) { return 2 - x[0]; }});
-  list.push_back({"div_scalar, left", {s}, [](const Arrays& x) { return 2 / x[0]; }, 0.4, 3});
+  binary(
+      "add", [](auto... x) { return add(x...); }, [](double a, double b) { return a + b; });
+  binary(
+      "sub", [](auto... x) { return sub(x...); }, [](double a, double b) { return a - b; });
+  binary(
+      "mul", [](auto... x) { return mul(x...); }, [](double a, double b) { return a * b; });
+  binary(
+      "div", [](auto... x) { return div(x...); }, [](double a, double b) { return a / b; }, 0.4, 3);
+  binary(
+      "maximum", [](auto... x) { return maximum(x...); }, [](double a, double b) { return std::max(a, b); });
+  binary(
+      "minimum", [](auto... x) { return minimum(x...); }, [](double a, double b) { return std::min(a, b); });
+  binary(
+      "pow", [](auto... x) { return pow(x...); }, [](double a, double b) { return std::pow(a, b); }, 0.3, 2);
   list.push_back({"where", {s, {7}}, [](const Arrays& x) { return where(greater(x[0].detach(), 0), x[0], x[1]); }});
   list.push_back({"copy", {s}, [](const Arrays& x) { return x[0].copy(); }});
   list.push_back({"scatter", {s}, [](const Arrays& x) { return square(x[0](slice(0, 4, 3), slice(2, 6))); }});
@@ -101,16 +112,23 @@ inline std::vector<OperatorCase> operator_cases() {
   list.push_back({"take_rows", {s}, [](const Arrays& x) {
                     return square(take_rows(x[0], from(std::vector<std::int64_t>{4, 0, 4}, {3})));
                   }});
-  for (bool keep : {false, true}) {
-    list.push_back({"sum", {s}, [keep](const Arrays& x) { return square(sum(x[0], {}, keep)); }});
-    list.push_back({"sum over 0", {s}, [keep](const Arrays& x) { return square(sum(x[0], {0}, keep)); }});
-    list.push_back({"sum over 1", {s}, [keep](const Arrays& x) { return square(sum(x[0], {-1}, keep)); }});
-    list.push_back({"sum over 0 2", {{3, 4, 5}}, [keep](const Arrays& x) { return square(sum(x[0], {0, 2}, keep)); }});
-    list.push_back({"sum over 1 of 3", {{3, 4, 5}}, [keep](const Arrays& x) { return square(sum(x[0], {1}, keep)); }});
-    list.push_back({"mean", {{3, 4, 5}}, [keep](const Arrays& x) { return square(mean(x[0], {0, 1}, keep)); }});
-    list.push_back({"max", {{3, 4, 5}}, [keep](const Arrays& x) { return square(max(x[0], {1}, keep)); }});
-    list.push_back({"max over 0 2", {{3, 4, 5}}, [keep](const Arrays& x) { return square(max(x[0], {0, -1}, keep)); }});
-  }
+  // reduction(name, operator, fold, range): the fold of two results is the test's own.
+  using Reduce = NDArray (*)(const Operand&, const Dims&, bool);
+  const auto reduction = [&](std::string name, Reduce f, Two fold, double low = -2, double high = 2) {
+    const Dims cube{3, 4, 5};
+    for (const bool keep : {false, true}) {
+      for (const Dims& axes : {Dims{}, Dims{0}, Dims{-1}, Dims{1}, Dims{0, 2}, Dims{0, 1}}) {
+        const auto call = [f, axes, keep](const Arrays& x) { return square(f(x[0], axes, keep)); };
+        list.push_back({name + (axes.empty() ? "" : " over " + to_string(axes)), {cube}, call, low, high});
+      }
+    }
+    list.push_back({name, {s}, [f](const Arrays& x) { return f(x[0], {}, false); }, low, high});
+    list.back().fold = fold;
+  };
+  reduction("sum", sum, [](double a, double b) { return a + b; });
+  reduction("max", max, [](double a, double b) { return std::max(a, b); });
+  reduction("min", min, [](double a, double b) { return std::min(a, b); });
+  list.push_back({"mean", {{3, 4, 5}}, [](const Arrays& x) { return square(mean(x[0], {0, 1})); }});
   list.push_back({"softmax", {s}, [](const Arrays& x) { return square(softmax(x[0])); }});
   list.push_back({"softmax, axis 0", {s}, [](const Arrays& x) { return square(softmax(x[0], 0)); }});
   list.push_back({"log_softmax", {s}, [](const Arrays& x) { return square(log_softmax(x[0])); }});

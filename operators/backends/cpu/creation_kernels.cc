@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/convert.h"
+#include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"

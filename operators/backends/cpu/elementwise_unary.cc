@@ -5,8 +5,10 @@ namespace sluice::cpu_backend {
 void add_unary_kernels(Registry& registry) {
   functors::Unary::each([&]<class F>() {
     add_typed<F, UnaryKernel<F>::template Make>(registry.get(F::name));
-    add_typed<functors::Derivative<F>, BinaryKernel<functors::Derivative<F>>::template Make>(
-        registry.get(F::grad_name));
+    if constexpr (F::keeps_input || F::keeps_output) {
+      add_typed<functors::Derivative<F>, BinaryKernel<functors::Derivative<F>>::template Make>(
+          registry.get(F::grad_name));
+    }
   });
 }
 

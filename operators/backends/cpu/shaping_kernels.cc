@@ -6,7 +6,7 @@
 
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/convert.h"
+#include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"

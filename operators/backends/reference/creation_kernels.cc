@@ -1,6 +1,5 @@
 // Fills and random numbers of the reference backend.
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/convert.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
@@ -17,8 +16,8 @@ void fill(ArrayContext& c) {
     T* y = c.output().as<T>();
     for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
       const bool whole = a.value.is_integer && a.step.is_integer;
-      y[at] = whole ? convert<T>(a.value.integer + i * a.step.integer)
-                    : convert<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
+      y[at] = whole ? converted<T>(a.value.integer + i * a.step.integer)
+                    : converted<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
     });
   });
 }

@@ -30,6 +30,12 @@ void for_each_element(const std::array<const TensorView*, N>& views, Element ele
   }
 }
 
+/// Element i of a contiguous window of labels or row numbers: i64, i32 or u8.
+inline std::int64_t label(const TensorView& labels, std::int64_t i) {
+  if (labels.dtype == DType::i64) return labels.as<std::int64_t>()[i];
+  return labels.dtype == DType::i32 ? labels.as<std::int32_t>()[i] : labels.as<std::uint8_t>()[i];
+}
+
 /// Calls visit(i, offset) for each element of a window in row-major order.
 template <class Visit>
 void for_each_element(const TensorView& view, Visit visit) {

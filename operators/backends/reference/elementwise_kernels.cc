@@ -84,7 +84,9 @@ void add_typed(const Operator& row) {
 void add_elementwise_kernels(Registry& registry) {
   functors::Unary::each([&]<class F>() {
     add_typed<F, Unary<F>::template Make>(registry.get(F::name));
-    add<Binary<functors::Derivative<F>>::template Make>(registry.get(F::grad_name), kReference, Floating{});
+    if constexpr (F::keeps_input || F::keeps_output) {
+      add<Binary<functors::Derivative<F>>::template Make>(registry.get(F::grad_name), kReference, Floating{});
+    }
   });
   const auto binary = [&]<class F>() {
     add_typed<F, Binary<F>::template Make>(registry.get(F::name));

@@ -43,6 +43,21 @@ T element(N x) {
   return static_cast<T>(static_cast<compute_of<T>>(x));
 }
 
+/// x as an element of another type, as a static_cast would, by way of float for f16 and bf16.
+template <class To, class From>
+To converted(From x) {
+  constexpr bool half = sizeof(From) == 2 || sizeof(To) == 2;
+  if constexpr (std::is_same_v<To, bool> && sizeof(From) == 2) {
+    return static_cast<float>(x) != 0;
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != From(0);
+  } else if constexpr (half) {
+    return static_cast<To>(static_cast<float>(x));
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
 /// C = alpha op(A) op(B) + beta C, row-major; op(A) is m x k, op(B) is k x n. A is stored m x k (k x m with trans_a)
 /// with lda elements between its rows; B and C likewise. With beta 0 C is not read. All floating types, i32, i64.
 template <class T>

@@ -1,11 +1,13 @@
 // Reductions and softmax of the reference backend.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/operators/functors.h"
 
 namespace sluice::reference {
 namespace {
@@ -26,20 +28,29 @@ TensorView widened(const TensorView& y, const TensorView& x, const ReduceAttribu
   return view;
 }
 
-template <class T>
-struct SumKernel {
-  static void run(ArrayContext& c) {
-    const auto& a = c.attributes<ReduceAttributes>();
-    const TensorView& x = c.input(0);
-    const TensorView target = widened(c.output(), x, a);
-    std::vector<Sum<T>> sums(static_cast<std::size_t>(c.output().count()));
-    for_each_element<2>({&x, &target},
-                        [&](auto at) { sums[static_cast<std::size_t>(at[1])] += term(x.as<T>()[at[0]]); });
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      if constexpr (is_floating(dtype_of<T>)) sums[i] *= a.scale;
-      c.output().as<T>()[i] = element<T>(sums[i]);
+template <class F>
+struct Fold {
+  template <class T>
+  struct Make {
+    /// Floating results are kept in double, as sums are.
+    using Total = std::conditional_t<is_floating(dtype_of<T>), double, T>;
+    static void run(ArrayContext& c) {
+      const auto& a = c.attributes<ReduceAttributes>();
+      const TensorView& x = c.input(0);
+      const TensorView target = widened(c.output(), x, a);
+      std::vector<std::optional<Total>> totals(static_cast<std::size_t>(c.output().count()));
+      for_each_element<2>({&x, &target}, [&](auto at) {
+        std::optional<Total>& total = totals[static_cast<std::size_t>(at[1])];
+        const auto value = static_cast<Total>(number(x.as<T>()[at[0]]));
+        total = total ? F{}(*total, value) : value;
+      });
+      for (std::size_t i = 0; i < totals.size(); ++i) {
+        Total total = totals[i] ? *totals[i] : F::template empty<Total>();
+        if constexpr (is_floating(dtype_of<T>)) total *= a.scale;
+        c.output().as<T>()[i] = element<T>(total);
+      }
     }
-  }
+  };
 };
 
 // For each group: the place (row-major in the group) and offset of the first largest element; NaN counts as largest.
@@ -60,16 +71,6 @@ void each_largest(const TensorView& x, const TensorView& target, std::int64_t gr
   });
   for (std::size_t i = 0; i < best.size(); ++i) visit(static_cast<std::int64_t>(i), best[i].place, best[i].offset);
 }
-
-template <class T>
-struct Max {
-  static void run(ArrayContext& c) {
-    const TensorView target = widened(c.output(), c.input(0), c.attributes<ReduceAttributes>());
-    each_largest<T>(c.input(0), target, c.output().count(), [&](std::int64_t i, std::int64_t, std::int64_t offset) {
-      c.output().as<T>()[i] = c.input(0).as<T>()[offset];
-    });
-  }
-};
 
 template <class T>
 struct ArgMax {
@@ -124,8 +125,10 @@ struct Softmax {
 }  // namespace
 
 void add_reduction_kernels(Registry& registry) {
-  add<SumKernel>(registry.get("sum"), kReference, Arithmetic{}, kDense);
-  add<Max>(registry.get("max"), kReference, Arithmetic{}, kDense);
+  functors::Reduction::each([&]<class F>() {
+    using List = std::conditional_t<F::integers, Arithmetic, Floating>;
+    add<Fold<F>::template Make>(registry.get(F::name), kReference, List{}, kDense);
+  });
   add<ArgMax>(registry.get("argmax"), kReference, Arithmetic{}, kDense);
   add<FirstMax>(registry.get("first_max"), kReference, Arithmetic{}, kDense);
   add<Softmax<false>::Make>(registry.get("softmax"), kReference, Floating{}, kDense);

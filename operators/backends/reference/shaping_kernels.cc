@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/convert.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
@@ -27,7 +26,7 @@ void cast(ArrayContext& c) {
     with_type(c.output().dtype, [&]<class To>() {
       const From* x = c.input(0).as<From>();
       To* y = c.output().as<To>();
-      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = convert<To>(x[at[1]]); });
+      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = converted<To>(x[at[1]]); });
     });
   });
 }
@@ -66,8 +65,7 @@ void one_hot(ArrayContext& c) {
   const std::int64_t classes = c.attributes<AxisAttributes>().size;
   with_type(c.output().dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < c.output().count(); ++i) {
-      const std::int64_t label = label_at(c.input(0).dtype, c.input(0).data, i / classes);
-      c.output().as<T>()[i] = convert<T>(label == i % classes);
+      c.output().as<T>()[i] = converted<T>(label(c.input(0), i / classes) == i % classes);
     }
   });
 }
@@ -78,7 +76,7 @@ void take_rows(ArrayContext& c) {
   const std::int64_t width = n == 0 ? 0 : c.output().count() / n;
   with_type(x.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i);
+      const std::int64_t row = label(c.input(1), i);
       if (row < 0 || row >= rows) {
         throw std::out_of_range("[take_rows] row " + std::to_string(row) + " of " + std::to_string(rows));
       }
@@ -94,7 +92,7 @@ struct AddRows {
     std::vector<Sum<T>> sums(static_cast<std::size_t>(c.output().count()));
     const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i);
+      const std::int64_t row = label(c.input(1), i);
       for (std::int64_t j = 0; j < width; ++j) {
         sums[static_cast<std::size_t>(row * width + j)] += term(g.as<T>()[i * width + j]);
       }

@@ -6,7 +6,7 @@
 #include "sluice/ndarray/dtype.h"
 #include "sluice/ndarray/half.h"
 
-namespace sluice::backends {
+namespace sluice::cpu_backend {
 
 template <class To, class From>
 To convert(From value) {
@@ -35,4 +35,4 @@ inline std::int64_t label_at(DType dtype, const std::byte* data, std::int64_t i)
   }
 }
 
-}  // namespace sluice::backends
+}  // namespace sluice::cpu_backend
