@@ -24,14 +24,16 @@ using std::tanh;
 
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
-template <Number T>
-SLUICE_HD bool greater(T a, T b) {
-  return a > b;
-}
-template <Number T>
-SLUICE_HD bool less(T a, T b) {
-  return a < b;
-}
+#define SLUICE_UNARY(Name, function, ...) \
+  template <Number T>                     \
+  SLUICE_HD T function(T x);
+#define SLUICE_BINARY(Name, function, ...) \
+  template <Number T>                      \
+  SLUICE_HD T function(T a, T b);
+#define SLUICE_COMPARISON(Name, function, ...) \
+  template <Number T>                          \
+  SLUICE_HD bool function(T a, T b);
+#include "sluice/operators/elementwise_table.inc"
 template <Number T>
 SLUICE_HD T where(bool condition, T a, T b) {
   return condition ? a : b;
@@ -132,6 +134,23 @@ using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
       return value;                                                 \
     }                                                               \
   };
+#include "sluice/operators/elementwise_table.inc"
+
+#define SLUICE_UNARY(Name, function, ...) \
+  template <Number T>                     \
+  SLUICE_HD T function(T x) {             \
+    return Name{}(x);                     \
+  }
+#define SLUICE_BINARY(Name, function, ...) \
+  template <Number T>                      \
+  SLUICE_HD T function(T a, T b) {         \
+    return Name{}(a, b);                   \
+  }
+#define SLUICE_COMPARISON(Name, function, ...) \
+  template <Number T>                          \
+  SLUICE_HD bool function(T a, T b) {          \
+    return Name{}(a, b);                       \
+  }
 #include "sluice/operators/elementwise_table.inc"
 
 /// In the place of a value that a reduction over no elements does not have.
