@@ -82,20 +82,17 @@ inline std::vector<OperatorCase> operator_cases() {
     list.push_back({name + "_scalar, left", {s}, [f](const Arrays& x) { return f(0.75, x[0]); }, low, high});
     list.back().formula = [formula](double a, double) { return formula(0.75, a); };
   };
+#define OVERLOADS_OF(function) [](auto... x) { return function(x...); }
+  binary("add", OVERLOADS_OF(add), [](double a, double b) { return a + b; });
+  binary("sub", OVERLOADS_OF(sub), [](double a, double b) { return a - b; });
+  binary("mul", OVERLOADS_OF(mul), [](double a, double b) { return a * b; });
   binary(
-      "add", [](auto... x) { return add(x...); }, [](double a, double b) { return a + b; });
+      "div", OVERLOADS_OF(div), [](double a, double b) { return a / b; }, 0.4, 3);
+  binary("maximum", OVERLOADS_OF(maximum), [](double a, double b) { return std::max(a, b); });
+  binary("minimum", OVERLOADS_OF(minimum), [](double a, double b) { return std::min(a, b); });
   binary(
-      "sub", [](auto... x) { return sub(x...); }, [](double a, double b) { return a - b; });
-  binary(
-      "mul", [](auto... x) { return mul(x...); }, [](double a, double b) { return a * b; });
-  binary(
-      "div", [](auto... x) { return div(x...); }, [](double a, double b) { return a / b; }, 0.4, 3);
-  binary(
-      "maximum", [](auto... x) { return maximum(x...); }, [](double a, double b) { return std::max(a, b); });
-  binary(
-      "minimum", [](auto... x) { return minimum(x...); }, [](double a, double b) { return std::min(a, b); });
-  binary(
-      "pow", [](auto... x) { return pow(x...); }, [](double a, double b) { return std::pow(a, b); }, 0.3, 2);
+      "pow", OVERLOADS_OF(pow), [](double a, double b) { return std::pow(a, b); }, 0.3, 2);
+#undef OVERLOADS_OF
   list.push_back({"where", {s, {7}}, [](const Arrays& x) { return where(greater(x[0].detach(), 0), x[0], x[1]); }});
   list.push_back({"copy", {s}, [](const Arrays& x) { return x[0].copy(); }});
   list.push_back({"scatter", {s}, [](const Arrays& x) { return square(x[0](slice(0, 4, 3), slice(2, 6))); }});
