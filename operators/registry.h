@@ -164,8 +164,8 @@ struct Operator : OperatorInfo {
   static constexpr int kAnyRank = 1 << 30;
 
  private:
-  /// A list's entries go by falling rank, and are never removed.
-  struct Entry {
+  /// The lists' entries go by falling rank, and are never removed. What choosing reads lies in one cache line.
+  struct alignas(64) Entry {
     Kernel kernel;
     bool takes_all = false;     ///< it has no predicate, and its dtypes are no more than the key's
     std::vector<DType> dtypes;  ///< of the operands, if there are several

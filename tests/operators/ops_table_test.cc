@@ -337,7 +337,7 @@ TEST(Registry, AProgramAddsOperatorsAndKernels) {
 }
 
 TEST(Registry, AttributesCompareByTypeAndValue) {
-  const Attributes a(Dims{1}), b;
+  const Attributes a(Dims{1}), b{};
   EXPECT_FALSE(a == b);
   EXPECT_TRUE(b == Attributes());
   EXPECT_TRUE(Attributes(Dims{1, 2}) == Attributes(Dims{1, 2}));

@@ -63,6 +63,25 @@ TEST(AllReduce, SumsInTheOrderOfRanksOnEveryRankAndSoDoesItsGradient) {
   }
 }
 
+TEST(AllReduce, SixteenBitSumsAreRoundedOnce) {
+  TestEngine many(3);
+  const parallel::Communicator group({test::device(0), test::device(1), test::device(2)});
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    RandomStream random(22);
+    std::vector<NDArray> parts;
+    for (int r = 0; r < 3; ++r) parts.push_back(normal({40}, random, 0, 1, dtype).to(test::device(r)));
+    const auto value = [&](int r) { return parts[static_cast<std::size_t>(r)].to(DType::f32).to_vector<float>(); };
+    const std::vector<float> a = value(0), b = value(1), c = value(2);
+    std::vector<float> expected;
+    for (std::size_t i = 0; i < a.size(); ++i) expected.push_back(a[i] + b[i] + c[i]);
+    const std::vector<float> rounded = from(expected, {40}).to(dtype).to(DType::f32).to_vector<float>();
+    for (const NDArray& sum : parallel::all_reduce(group, parts)) {
+      EXPECT_EQ(sum.dtype(), dtype);
+      EXPECT_EQ(sum.to(DType::f32).to_vector<float>(), rounded) << name_of(dtype);
+    }
+  }
+}
+
 TEST(AllReduce, RefusesWhatDoesNotFit) {
   TestEngine many(2);
   const parallel::Communicator group({test::device(0), test::device(1)});
