@@ -55,7 +55,11 @@ template <class F>
 void infer_reduce(Signature& s) {
   const auto& a = s.attributes<ReduceAttributes>();
   if (F::needs_elements) need_elements(s, a.axes);
-  F::integers&& a.scale == 1 ? s.arithmetic() : s.floating();
+  if (F::integers && a.scale == 1) {
+    s.arithmetic();
+  } else {
+    s.floating();
+  }
   s.output(reduced_shape(s.shape(0), a.axes, a.keep), s.dtype());
 }
 

@@ -127,23 +127,24 @@ std::string inputs_of(const Operator& row) {
 std::string page() {
   std::map<std::string, std::set<std::string>> cases = cases_by_row();
   std::ostringstream text;
-  text
-      << "# Operators\n\n"
-         "Every row of the registry (`operators/registry.h`). This page is made by a program; "
-         "`tests/operators/operators_page.cc`\n"
-         "says how, and the test `operators.page` compares the two.\n\n"
-         "- *Dtypes* are those of the input that chooses the kernel; of a row without inputs, of its output.\n"
-         "- *Backends* have a kernel for these dtypes, or for those in brackets. Simulated devices (`sim`, `null`) use "
-         "the\n"
-         "  kernels of `reference`. `device` is a copy that a device's provider does.\n"
-         "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
-         "rows, "
-         "in\n"
-         "  one pass.\n"
-         "- *Test*: `table: x` is the case x of `tests/operators/ops_table.h`, on which `ops_table_test.cc` compares "
-         "kernels\n"
-         "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
-         "| operator | inputs | dtypes | backends | gradient | test |\n|---|---|---|---|---|---|\n";
+  text << "# Operators\n\n"
+          "Every row of the registry (`operators/registry.h`). This page is made by a program; "
+          "`tests/operators/operators_page.cc`\n"
+          "says how, and the test `operators.page` compares the two.\n\n"
+          "- *Dtypes* are those of the input that chooses the kernel; of a row without inputs, of its output.\n"
+          "- *Backends* have a kernel for these dtypes, or for those in brackets. What `cpu` lacks, CPUs run with "
+          "`reference`,\n"
+          "  f16 and bf16 above all. Simulated devices (`sim`, `null`) use the kernels of `reference`. `device` is a "
+          "copy that a\n"
+          "  device's provider does.\n"
+          "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
+          "rows, "
+          "in\n"
+          "  one pass.\n"
+          "- *Test*: `table: x` is the case x of `tests/operators/ops_table.h`, on which `ops_table_test.cc` compares "
+          "kernels\n"
+          "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
+          "| operator | inputs | dtypes | backends | gradient | test |\n|---|---|---|---|---|---|\n";
   for (const Operator* row : Registry::instance().all()) {
     text << "| `" << row->name << "` | " << inputs_of(*row) << " | " << kernels_of(*row) << " | "
          << (row->gradient ? "yes" : "no") << " | " << test_of(row->name, cases[row->name]) << " |\n";
