@@ -56,7 +56,6 @@ inline constexpr Backend kCpu{.name = "cpu", .device = DeviceKind::cpu, .rank = 
 
 /// What kernels want of their operands.
 inline constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
-inline constexpr Kernel kDenseInputs{.dense_inputs = true};
 inline constexpr Kernel kDenseOutputs{.dense_outputs = true};
 
 }  // namespace sluice::backends
