@@ -65,17 +65,18 @@ void infer_reduce(Signature& s) {
 
 // ---- what the table's gradients are made of, beside operators
 
-NDArray scaled(GradientContext& c, const NDArray& g) {
+NDArray scaled(GradientContext& c, const Operand& g) {
   const double scale = c.attributes().get<ReduceAttributes>().scale;
-  return scale == 1 ? g : mul({g, c.where()}, scale);
+  return scale == 1 ? g.array : g * scale;
 }
 
 /// 1 where the first largest element of each reduced group lies, else 0.
-NDArray first_largest(GradientContext& c, const NDArray& x) {
+NDArray first_largest(GradientContext& c, const Operand& x) {
   static const Operator& row = named("first_max");
-  return apply(row, {&x}, c.attributes(), {.where = c.where()});
+  return apply(row, {&x.array}, c.attributes(), {.where = c.where()});
 }
 
+// Operands carry the place of the forward call to the operators that they meet.
 template <class F>
 struct ReductionRule;
 #define SLUICE_REDUCTION(Name, name, dtypes, empty, fold, gradient)                           \
@@ -83,8 +84,8 @@ struct ReductionRule;
   struct ReductionRule<functors::Name> {                                                      \
     static constexpr bool keeps_input = functors::mentions(#gradient, 'x');                   \
     static constexpr bool keeps_output = functors::mentions(#gradient, 'y');                  \
-    static NDArray of([[maybe_unused]] GradientContext& c, [[maybe_unused]] const NDArray& g, \
-                      [[maybe_unused]] const NDArray& x, [[maybe_unused]] const NDArray& y) { \
+    static NDArray of([[maybe_unused]] GradientContext& c, [[maybe_unused]] const Operand& g, \
+                      [[maybe_unused]] const Operand& x, [[maybe_unused]] const Operand& y) { \
       return gradient;                                                                        \
     }                                                                                         \
   };
@@ -94,7 +95,10 @@ template <class F>
 void reduction_gradient(GradientContext& c) {
   using Rule = ReductionRule<F>;
   const NDArray g = widened(c, c.gradient());
-  c.set(0, Rule::of(c, g, Rule::keeps_input ? c.input(0) : g, Rule::keeps_output ? widened(c, c.output()) : g));
+  const NDArray& x = Rule::keeps_input ? c.input(0) : g;
+  NDArray y;  // empty where the gradient does not name it
+  if constexpr (Rule::keeps_output) y = widened(c, c.output());
+  c.set(0, Rule::of(c, {g, c.where()}, {x, c.where()}, {y, c.where()}));
 }
 
 template <class F>

@@ -34,7 +34,7 @@ struct Sum {
     const GroupedAxes g(c, c.input(0), a.axes);
     const T* x = reinterpret_cast<const T*>(g.data);
     T* y = c.output().as<T>();
-    const auto scaled = [&a](auto total) {
+    const auto scaled = [&](auto total) {
       if constexpr (std::is_floating_point_v<T>)
         return static_cast<T>(total * static_cast<decltype(total)>(a.scale));
       else
