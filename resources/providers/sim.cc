@@ -182,10 +182,7 @@ class SimProvider final : public Provider {
     if (core_->record) core_->record->host_touches(uses, core_->caller());
   }
 
-  std::uint64_t errors(int device) const noexcept override {
-    const bool lost = core_->control->condition(device) == SimControl::Condition::lost;
-    return at(device).errors.count() + (lost ? 1 : 0);
-  }
+  std::uint64_t errors(int device) const noexcept override { return at(device).errors.count(); }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override { return at(device).errors.from(from); }
   /// Who is told frees what the device's kernels use: so not before the last of them is over.
   std::exception_ptr lost(int device) const noexcept override {

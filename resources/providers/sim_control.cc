@@ -88,12 +88,20 @@ void SimControl::come_to_kernel(int device) {
 }
 
 void SimControl::change(int device, Condition to) {
+  std::vector<std::shared_ptr<detail::SimCore>> cores;  // perhaps the last to hold them, so they go without the lock
   {
     std::lock_guard lock(mutex_);
     DeviceState& state = at(device);
     if (state.condition.load() == Condition::lost) return;
     if (to == Condition::lost) {
       state.loss = std::make_exception_ptr(SimError("sim(" + std::to_string(device) + ") is lost"));
+      // A report of no op, which is there before others go on that stand behind the device.
+      for (const auto& weak : cores_) {
+        auto core = weak.lock();
+        if (!core) continue;
+        core->note_loss(device, state.loss);
+        cores.push_back(std::move(core));
+      }
     }
     state.condition.store(to);
     broken_.store(true);
@@ -122,6 +130,9 @@ void SimControl::attach(const std::shared_ptr<detail::SimCore>& core) {
   std::lock_guard lock(mutex_);
   std::erase_if(cores_, [](const auto& weak) { return weak.expired(); });
   cores_.push_back(core);
+  for (int i = 0; i < static_cast<int>(core->devices.size()); ++i) {
+    if (condition(i) == Condition::lost) core->note_loss(i, at(i).loss);
+  }
 }
 
 std::vector<std::string> SimControl::reports() const {

@@ -324,6 +324,9 @@ TEST(SimFaults, ALossIsToldWhenTheLastKernelIsOver) {
   inside.pass();
   sim.control->lose(0);
   EXPECT_EQ(sim.provider->lost(0), nullptr) << "a kernel runs";
+  EXPECT_EQ(sim.provider->errors(0), 1u) << "gates are shut at once";
+  ASSERT_EQ(sim.provider->late_errors(0, 0).size(), 1u) << "and no report is missing";
+  EXPECT_EQ(sim.provider->late_errors(0, 0)[0].op, DeviceOp{});
   bool ran = false;
   copies->launch([&] { ran = true; });
   std::thread given_up([&] {

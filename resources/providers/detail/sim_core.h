@@ -76,6 +76,11 @@ struct SimCore {
   template <class Condition>
   void await(std::chrono::nanoseconds limit, Condition condition);
   void report_error(int device, LateError error) noexcept;
+  /// The device's end, as a report of no op.
+  void note_loss(int device, std::exception_ptr why) noexcept {
+    const auto at = static_cast<std::size_t>(device);
+    if (at < devices.size()) devices[at]->errors.add({{}, std::move(why), false});
+  }
 
  private:
   bool is_pinned(const void* address, std::size_t bytes);
