@@ -235,7 +235,11 @@ class Run {
       std::vector<bool> useful;
       for (const Edge& edge : node.edges) useful.push_back(leads_on(edge));
       rule.set_useful(std::move(useful));
-      node.op->gradient(rule);
+      {
+        const ScopeGuard scope;
+        current_scope().where = node.where;
+        node.op->gradient(rule);
+      }
       gradients.clear();
       for (std::size_t i = node.edges.size(); i-- > 0;) send(node.edges[i], std::move(rule.results()[i]));
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <source_location>
 
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
@@ -30,6 +31,9 @@ struct ScopeState {
   std::shared_ptr<detail::CancelState> cancel;
   Variable sequence;  ///< every push of the scope names it with `order`; pushes from the bodies do not
   detail::ProgramBase* recorder = nullptr;  ///< during a capture: where the thread's pushes go (Engine::capture)
+  /// If it is set (its line is not 0), operators on arrays name this as their place in the source, and not the line of
+  /// the call: so the operators that a gradient is made of name the line of the program that the gradient is for.
+  std::source_location where{};
 };
 
 /// The calling thread's scope. Inside a body this is the scope of the op's push, and what the body sets ends with the
@@ -58,6 +62,14 @@ class DeviceScope : ScopeGuard {
 class TagScope : ScopeGuard {
  public:
   explicit TagScope(std::uint64_t tag) { current_scope().tag = tag; }
+};
+
+/// Operators on arrays name this place while the guard lives, unless a guard around it has set one before.
+class WhereScope : ScopeGuard {
+ public:
+  explicit WhereScope(const std::source_location& where) {
+    if (current_scope().where.line() == 0) current_scope().where = where;
+  }
 };
 
 /// While the guard lives, pushes run one after another in push order, and so do all other pushes under the same

@@ -13,16 +13,17 @@ std::atomic<detail::Recorder*> tape_recorder{nullptr};
 
 std::string plural(int n) { return std::to_string(n) + (n == 1 ? " input" : " inputs"); }
 
-void check_inputs(const Operator& op, std::span<const NDArray* const> inputs, const ApplyOptions& options) {
+void check_inputs(const Operator& op, std::span<const NDArray* const> inputs, const ApplyOptions& options,
+                  const std::source_location& where) {
   const int n = static_cast<int>(inputs.size());
   if (n < op.min_inputs || n > op.max_inputs) {
-    throw ArrayError(op.name, options.where, plural(n) + " given, " + plural(op.min_inputs) + " wanted");
+    throw ArrayError(op.name, where, plural(n) + " given, " + plural(op.min_inputs) + " wanted");
   }
   for (const NDArray* x : inputs) {
-    const Device device = x->checked(op.name, options.where).device();
+    const Device device = x->checked(op.name, where).device();
     if (!options.on.given && !(device == inputs[0]->device())) {
       throw ArrayError(
-          op.name, options.where,
+          op.name, where,
           "arrays on " + to_string(inputs[0]->device()) + " and " + to_string(device) + "; use to(device)");
     }
   }
@@ -69,27 +70,29 @@ using Made = ShortList<NDArray, 1>;
 /// New arrays are put into `made`.
 void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                const ApplyOptions& options, Made& made) {
-  check_inputs(op, inputs, options);
-  Signature signature(op.name, options.where, inputs, attributes);
+  const ScopeState& scope = current_scope();
+  const std::source_location where = scope.where.line() != 0 ? scope.where : options.where;
+  check_inputs(op, inputs, options, where);
+  Signature signature(op.name, where, inputs, attributes);
   op.infer(signature);
   const std::span<const Spec> wanted = signature.outputs();
 
   const Device device = options.on.given        ? options.on.device
                         : !inputs.empty()       ? inputs[0]->array()->device()
-                        : !options.into.empty() ? options.into[0].checked(op.name, options.where).device()
-                                                : current_scope().device;
+                        : !options.into.empty() ? options.into[0].checked(op.name, where).device()
+                                                : scope.device;
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) {
-    throw ArrayError(op.name, options.where,
+    throw ArrayError(op.name, where,
                      "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on));
   }
 
   ArrayPush push;
   const bool in_place = !options.into.empty();
   if (in_place) {
-    if (options.into.size() != wanted.size()) throw ArrayError(op.name, options.where, "a wrong number of targets");
-    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], device, options.where);
+    if (options.into.size() != wanted.size()) throw ArrayError(op.name, where, "a wrong number of targets");
+    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], device, where);
     push.outputs = options.into;
   } else {
     for (const Spec& spec : wanted) {
@@ -107,7 +110,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   push.dense_inputs = kernel->dense_inputs;
   push.dense_outputs = kernel->dense_outputs;
   push.issues = kernel->issues;
-  push.where = options.where;
+  push.where = where;
   push.options.on = options.lane.given ? options.lane : options.on;
   if (!push.options.on.given) push.options.on = device;
   push.options.priority = options.priority;
@@ -123,7 +126,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
     for (const NDArray* x : inputs) {
       if (x->shape() == wanted[0].shape) [[likely]]
         continue;
-      widened.emplace(inputs, wanted[0].shape, options.where);
+      widened.emplace(inputs, wanted[0].shape, where);
       push.inputs = widened->pointers;
       break;
     }
@@ -141,7 +144,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   tape.begin = recorder->begin;
   if (tape.flows || in_place) push.tape = &tape;
   push_arrays(push);
-  if (tape.history) recorder->finish(op, attributes, inputs, push.outputs, tape, options.where);
+  if (tape.history) recorder->finish(op, attributes, inputs, push.outputs, tape, where);
 }
 
 }  // namespace

@@ -136,6 +136,30 @@ TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
       c.name + ", second order");
 }
 
+/// Operators that a gradient is made of, and those of its own gradient, name the program's line, not the library's.
+TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
+  const OperatorCase& c = GetParam();
+  const Arrays inputs = with_gradients(make_inputs(c, DType::f64));
+  Engine& engine = default_engine();
+  engine.wait_all();
+  engine.start_trace();
+  {
+    const NDArray total = sum(c.call(inputs));
+    const Arrays first = grad(total, inputs, c.second_order, true);
+    if (c.second_order) {
+      for (const NDArray& g : first) {
+        if (g && g.requires_grad()) grad(sum(g), inputs);
+      }
+    }
+  }
+  engine.wait_all();
+  for (const TraceEvent& event : engine.stop_trace()) {
+    const std::string_view file = event.file;
+    EXPECT_TRUE(file.ends_with("ops_table.h") || file.ends_with("ops_table_test.cc"))
+        << event.name << " names " << file << ":" << event.line;
+  }
+}
+
 std::string test_name(const ::testing::TestParamInfo<OperatorCase>& test) {
   std::string name = std::to_string(test.index) + "_" + test.param.name;
   for (char& ch : name) {
