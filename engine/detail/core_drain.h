@@ -3,6 +3,7 @@
 
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/core_circles.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice::detail {
 
@@ -181,7 +182,8 @@ void Core<P>::drain(Lane<P>& lane, int width) {
   if (lane.failed_starts.load(std::memory_order_relaxed)) lane.failed_starts.store(0, std::memory_order_seq_cst);
   ThreadState& state = thread_state();
   const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
-  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
+  ScopeState saved_scope =
+      std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   {
     Slot<P>& slot = my_slot();
     Drainer d(*this, lane, slot);
@@ -206,7 +208,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
     }
   }
   state = saved;
-  current_scope() = std::move(saved_scope);
+  ThreadObject<ScopeState>::get() = std::move(saved_scope);
 }
 
 /// Runs ops until there is none, or until this drainer is one too many (its op's wait is over and the substitute is

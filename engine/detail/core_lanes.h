@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/engine/detail/core.h"
+#include "sluice/engine/detail/thread_object.h"
 
 namespace sluice::detail {
 
@@ -162,7 +163,8 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
   void* const arena = lane.workers.arena();
   const ThreadState saved =
       std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, arena ? lane.width : 1, arena});
-  ScopeState saved_scope = std::exchange(current_scope(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
+  ScopeState saved_scope =
+      std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
   {
     const Doing<P> doing(slot, Activity::running);
     Drainer d(*this, lane, slot, batches);
@@ -186,7 +188,7 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
   flush(slot);
   if (in_place) lane.active.fetch_sub(1, std::memory_order_seq_cst);
   thread_state() = saved;
-  current_scope() = std::move(saved_scope);
+  ThreadObject<ScopeState>::get() = std::move(saved_scope);
 }
 
 /// True if an op is ready here and nobody has begun it.
