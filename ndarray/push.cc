@@ -1,7 +1,9 @@
 #include "sluice/ndarray/push.h"
 
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/array_locks.h"
@@ -52,34 +54,47 @@ void check(const ArrayPush& push, const char* name, Device device, const Engine&
 
 void copy_held(const ArrayPush& push, const PushOptions& options);
 
+/// A place in the engine for an op whose accesses are not known yet. It is given back unless it is committed.
+class Reserved {
+ public:
+  Reserved(detail::CoreBase& core, const PushOptions& options, std::source_location where)
+      : core_(core), place_(core.begin_push({}, sizeof(CallClosure), alignof(CallClosure), options, where)) {}
+  ~Reserved() {
+    if (place_.operation) core_.abandon_push(place_.operation);
+  }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+
+  detail::Operation* operation() const { return place_.operation; }
+  Ticket commit(std::unique_ptr<ArrayCall> call) noexcept {
+    new (place_.closure) CallClosure{std::move(call)};
+    return core_.commit_push(std::exchange(place_.operation, nullptr), detail::closure_table<CallClosure>);
+  }
+
+ private:
+  detail::CoreBase& core_;
+  detail::OpenPush place_;
+};
+
 /// Resolves and pushes. `options` has its place. With `moves`, held values of outputs are not copied by operations of
 /// their own before, but by this one.
 Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& options, detail::CoreBase& core,
                     bool moves) {
   for (;; moves = true) {
-    // The place in the engine comes first, because a push may have to wait for it at the caps, without the locks.
-    const auto [operation, closure] =
-        core.begin_push({}, sizeof(CallClosure), alignof(CallClosure), options, push.where);
-    Resolution resolution(push, name);
-    ArrayLocks locks(push);
-    locks.lock();
-    try {
+    {
+      // The place comes first, because a push may have to wait for it at the caps, without the locks.
+      Reserved reserved(core, options, push.where);
+      Resolution resolution(push, name);
+      ArrayLocks locks(push);
+      const std::lock_guard lock(locks);
+      resolution.check();
       if (moves || !resolution.outputs_held()) [[likely]] {
         resolution.resolve();
-        core.name_accesses(operation, resolution.accesses(), options, push.where);
-        new (closure) CallClosure{std::move(resolution.call)};
+        core.name_accesses(reserved.operation(), resolution.accesses(), options, push.where);
         resolution.apply();  // before the commit, because serial mode runs the body there
-        const Ticket ticket = core.commit_push(operation, detail::closure_table<CallClosure>);
-        locks.unlock();
-        return ticket;
+        return reserved.commit(std::move(resolution.call));
       }
-    } catch (...) {
-      locks.unlock();
-      core.abandon_push(operation);
-      throw;
     }
-    locks.unlock();
-    core.abandon_push(operation);
     copy_held(push, options);
   }
 }

@@ -7,6 +7,11 @@
 
 namespace sluice {
 
+void Resolution::check() {
+  records_ = push_.tape && check_recorded();
+  if (push_.opaque) check_opaque();
+}
+
 bool Resolution::outputs_held() const {
   if (push_.fresh) return false;
   bool stay = false;
@@ -35,7 +40,7 @@ void Resolution::resolve() {
     if (push_.dense_inputs && !x->is_contiguous()) operand.pack = call->packs = true;
     use(*operand.version, AccessMode::read);
   }
-  if (push_.tape && is_recorded()) record();
+  if (records_) record();
   if (push_.fresh) {
     for (const NDArray& y : push_.outputs) {
       const Array& array = *y.array();
@@ -46,12 +51,11 @@ void Resolution::resolve() {
     for (std::size_t i = 0; i < push_.outputs.size(); ++i) resolve_output(i);
     if (stay_) copy_away();
     if (!written_.empty()) pack_inputs();
-    if (push_.opaque) check_histories();
   }
   if (recorded()) keep_outputs();
 }
 
-void Resolution::check_histories() {
+void Resolution::check_opaque() {
   if (!grad_mode()) return;
   for (const NDArray& y : push_.outputs) {
     const Array& array = *y.array();
@@ -70,7 +74,8 @@ void Resolution::check_histories() {
 
 // ---- recording
 
-bool Resolution::is_recorded() const {
+/// True if the push is to be recorded.
+bool Resolution::check_recorded() const {
   const Tape& tape = *push_.tape;
   bool record = tape.flows && std::any_of(push_.inputs.begin(), push_.inputs.end(),
                                           [](const NDArray* x) { return static_cast<bool>(x->array()->history); });

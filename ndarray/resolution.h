@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-/// Made by push_arrays for one push. Everything is called with the locks of the push's arrays held, from resolve() to
+/// Made by push_arrays for one push. Everything is called with the locks of the push's arrays held, from check() to
 /// the engine's commit. What it lets go of goes when it is destroyed, after the locks.
 class Resolution {
  public:
@@ -21,9 +21,11 @@ class Resolution {
   Resolution(const Resolution&) = delete;
   Resolution& operator=(const Resolution&) = delete;
 
+  /// Throws ArrayError where the push is not allowed to write. Called first.
+  void check();
   /// True if the value of an output is held by a tape or a snapshot.
   bool outputs_held() const;
-  /// Throws ArrayError where the push is not allowed to write, and bad_alloc. Nothing has changed then.
+  /// May throw ArrayError (of imports), and bad_alloc. Nothing has changed then.
   void resolve();
   /// Sets what the push changes beside elements: versions and histories.
   void apply() noexcept;
@@ -56,8 +58,8 @@ class Resolution {
     version.each_variable([&](const Variable& v) { accesses_.emplace_back(v.get(), mode); });
   }
   void use_foreign(const Import& memory, AccessMode mode);
-  void check_histories();
-  bool is_recorded() const;
+  void check_opaque();
+  bool check_recorded() const;
   void record();
   void keep_outputs();
   bool recorded() const { return push_.tape && push_.tape->history; }
@@ -66,7 +68,8 @@ class Resolution {
   const char* const name_;
   ShortList<Access, 8> accesses_;
   ShortList<Written, 2> written_;
-  bool stay_ = false;  ///< there is an output whose array stays
+  bool records_ = false;  ///< the push is recorded for gradients
+  bool stay_ = false;     ///< there is an output whose array stays
   std::uint32_t kept_ = 0;
   /// What most pushes have none of.
   struct Rare {

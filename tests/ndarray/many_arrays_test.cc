@@ -1,9 +1,12 @@
 // Pushes of one op with thousands of arrays.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <new>
 #include <random>
 
 #include "ndarray_test_support.h"
+#include "sluice/tests/support/largest_allocation.h"
 
 namespace sluice::testing {
 namespace {
@@ -76,6 +79,35 @@ TEST(ManyArrays, ViewsOfOneArrayAsOutputsAndInputs) {
   for (std::size_t i = 0; i + 2 < after.size(); i += 2) ASSERT_EQ(after[i], before[i + 2]) << i;
   all_of_it.push_back(x(slice(4, 6)));
   EXPECT_THROW(push_op(copy, shifted, all_of_it), ArrayError);
+}
+
+/// Wherever a push finds no memory, it leaves nothing in flight, and no array locked.
+TEST(ManyArrays, APushThatFindsNoMemoryLeavesNothing) {
+  TestEngine test(2);
+  std::vector<NDArray> list = numbered(20);
+  Engine& engine = list[0].engine();
+  for (const bool held : {false, true}) {
+    for (long n = 1;; ++n) {
+      const NDArray kept = held ? list[7].detach() : NDArray();
+      engine.wait_all();
+      bool refused = false;
+      try {
+        const test::RefusedAllocation fault(n);
+        push_op([](ArrayContext&) {}, list, {});
+        push_op([](ArrayContext& c) { std::fill_n(c.output(7).as<float>(), 2, 5.0F); }, {}, list);
+      } catch (const std::bad_alloc&) {
+        refused = true;
+      }
+      if (refused) {
+        engine.wait_for(list[0], std::chrono::hours(1));
+        engine.wait_all();
+        ASSERT_EQ(engine.in_flight(), 0u) << "allocation " << n;
+        continue;
+      }
+      break;
+    }
+    EXPECT_EQ(list[7].to_vector<float>(), Floats(2, 5.0F));
+  }
 }
 
 TEST(ManyArrays, PartsAndTheirSnapshots) {

@@ -1,4 +1,4 @@
-// Counts what this thread asks of operator new. Exactly one source of an executable defines
+// Counts what this thread asks of operator new, and refuses it on demand. Exactly one source of an executable defines
 // SLUICE_DEFINE_COUNTING_NEW before it includes this.
 #pragma once
 
@@ -14,6 +14,17 @@ inline void reset_largest_allocation() { largest_allocation_of_thread = 0; }
 /// Bytes of the largest single allocation since the reset; 0 under sanitizers, whose own operator new stays in place.
 inline std::size_t largest_allocation() { return largest_allocation_of_thread; }
 
+inline thread_local long allocations_left_of_thread = -1;
+
+/// While it lives, the n-th allocation of this thread fails, and no other. Under sanitizers none does.
+class RefusedAllocation {
+ public:
+  explicit RefusedAllocation(long n) { allocations_left_of_thread = n - 1; }
+  ~RefusedAllocation() { allocations_left_of_thread = -1; }
+  RefusedAllocation(const RefusedAllocation&) = delete;
+  RefusedAllocation& operator=(const RefusedAllocation&) = delete;
+};
+
 }  // namespace sluice::test
 
 #if defined(SLUICE_DEFINE_COUNTING_NEW) && !defined(SLUICE_ASAN) && !defined(SLUICE_TSAN)
@@ -25,6 +36,8 @@ inline std::size_t largest_allocation() { return largest_allocation_of_thread; }
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   auto& largest = sluice::test::largest_allocation_of_thread;
   if (bytes > largest) largest = bytes;
+  auto& left = sluice::test::allocations_left_of_thread;
+  if (left >= 0 && left-- == 0) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
