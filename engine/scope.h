@@ -64,14 +64,6 @@ class TagScope : ScopeGuard {
   explicit TagScope(std::uint64_t tag) { current_scope().tag = tag; }
 };
 
-/// Operators on arrays name this place while the guard lives, unless a guard around it has set one before.
-class WhereScope : ScopeGuard {
- public:
-  explicit WhereScope(const std::source_location& where) {
-    if (current_scope().where.line() == 0) current_scope().where = where;
-  }
-};
-
 /// While the guard lives, pushes run one after another in push order, and so do all other pushes under the same
 /// variable. With a variable for each device, the order of the pushes is the device's schedule.
 class SequenceScope : ScopeGuard {

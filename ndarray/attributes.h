@@ -48,8 +48,8 @@ class Attributes {
     if (!table_) return nullptr;
     return table_->small ? static_cast<const void*>(storage_) : shared().get();
   }
-  /// True for equal types and equal values. It uses the struct's own ==, so that no attribute is forgotten. Two bodies,
-  /// which have none, are equal if they are the same one.
+  /// True for equal types and equal values. It uses the struct's own ==, so that no attribute is forgotten. A value
+  /// without == is equal at most to itself.
   friend bool operator==(const Attributes& a, const Attributes& b) {
     if (!a.table_ || !b.table_) return a.table_ == b.table_;
     return *a.table_->type == *b.table_->type && a.table_->equal(a.data(), b.data());
