@@ -86,14 +86,9 @@ struct SystemPolicy {
       std::uint32_t beside_ = 0;  ///< how many went to the common queue since the ring was full
     };
     bool enqueue(Producer& producer, T item) {
-      // While the common queue has items of this producer these come first, so the ring is not used until that queue is
-      // empty.
-      if (producer.ring_ && (producer.beside_ == 0 || (producer.beside_ % 64 == 0 && queue_.size_approx() == 0))) {
-        producer.beside_ = 0;
-        if (producer.ring_->put(item)) return true;
-      }
-      ++producer.beside_;
-      return producer.token_ ? queue_.enqueue(*producer.token_, item) : enqueue_of_crowd(&item, 1);
+      if (producer.ring_ && producer.beside_ == 0 && producer.ring_->put(item)) [[likely]]
+        return true;
+      return enqueue_beside(producer, item);
     }
     bool enqueue_bulk(Producer& producer, const T* items, std::size_t count) {
       if (count == 1) return enqueue(producer, *items);
@@ -129,6 +124,16 @@ struct SystemPolicy {
 
    private:
     static constexpr std::size_t kRings = 64;
+    /// The ring is full, or was. While the common queue has items of this producer these come first, so the ring is not
+    /// used until that queue is empty.
+    [[gnu::noinline]] bool enqueue_beside(Producer& producer, T item) {
+      if (producer.ring_ && producer.beside_ != 0 && producer.beside_ % 64 == 0 && queue_.size_approx() == 0) {
+        producer.beside_ = 0;
+        if (producer.ring_->put(item)) return true;
+      }
+      ++producer.beside_;
+      return producer.token_ ? queue_.enqueue(*producer.token_, item) : enqueue_of_crowd(&item, 1);
+    }
     /// A consumer looks at all producers, so the threads that found no room for a ring share one.
     bool enqueue_of_crowd(const T* items, std::size_t count) {
       std::lock_guard lock(crowd_mutex_);
