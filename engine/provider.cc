@@ -38,17 +38,6 @@ class CpuProvider final : public Provider {
 
 std::shared_ptr<Provider> detail::make_cpu_provider(int devices) { return std::make_shared<CpuProvider>(devices); }
 
-bool Provider::fits(int device, const KernelNeeds& needs) const {
-  const DeviceLimits most = limits(device);
-  const auto within = [](std::size_t wanted, std::size_t limit) { return limit == 0 || wanted <= limit; };
-  return within(needs.threads_per_block, most.threads_per_block) && within(needs.shared_memory, most.shared_memory) &&
-         within(needs.parameter_bytes, most.parameter_bytes);
-}
-
-void Stream::launch(std::function<void()>, std::span<const MemoryUse>) {
-  throw UsageError("[launch] this device runs no functions of the host");
-}
-
 OpLabel current_op_label() noexcept {
   const detail::Operation* const op = detail::thread_state().operation;
   return op ? OpLabel{op->name, op->where} : OpLabel{};

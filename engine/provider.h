@@ -11,6 +11,7 @@
 #include <new>
 #include <source_location>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sluice/engine/device.h"
@@ -66,6 +67,8 @@ class Provider {
   virtual ~Provider() = default;
   virtual DeviceKind kind() const = 0;
   virtual int devices() const = 0;
+  /// Why there are no devices, for the error of a push to one: "no CUDA device: ...". Empty if there is nothing to say.
+  virtual std::string unavailable() const { return {}; }
 
   // ---- lanes
   /// A stream for the device's lane. Null for a device whose ops are over when their bodies return (CPU devices).
@@ -107,7 +110,12 @@ class Provider {
 
   // ---- memory, for the pools (resources/memory_pool.h)
   virtual DeviceLimits limits(int /*device*/) const { return {}; }
-  virtual bool fits(int device, const KernelNeeds& needs) const;
+  virtual bool fits(int device, const KernelNeeds& needs) const {
+    const DeviceLimits most = limits(device);
+    const auto within = [](std::size_t wanted, std::size_t limit) { return limit == 0 || wanted <= limit; };
+    return within(needs.threads_per_block, most.threads_per_block) && within(needs.shared_memory, most.shared_memory) &&
+           within(needs.parameter_bytes, most.parameter_bytes);
+  }
   /// A block of the device's memory, aligned as limits() says. Work that is issued to `stream` from here on may use it;
   /// without a stream, anyone may use it at once. Returns null where there is no memory. May block.
   virtual void* allocate(int device, std::size_t bytes, Stream* stream) noexcept = 0;

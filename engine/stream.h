@@ -8,6 +8,8 @@
 #include <functional>
 #include <span>
 
+#include "sluice/engine/errors.h"
+
 namespace sluice {
 
 class Stream;
@@ -51,7 +53,9 @@ class Stream {
   /// simulated devices have such kernels; others throw UsageError. An exception of the kernel is a late error of the op
   /// that the calling thread is in. `uses` says which of the device's memory the kernel touches, for a record of
   /// accesses.
-  virtual void launch(std::function<void()> kernel, std::span<const MemoryUse> uses = {});
+  virtual void launch(std::function<void()> /*kernel*/, std::span<const MemoryUse> /*uses*/ = {}) {
+    throw UsageError("[launch] this device runs no functions of the host");
+  }
   /// The backend's handle (a cudaStream_t); null for a simulated stream.
   virtual void* native() const { return nullptr; }
 };

@@ -226,6 +226,7 @@ class Core final : public CoreBase {
   void begin_link(Slot<P>& slot);
   void end_link(Slot<P>& slot);
   Lane<P>* lane_for(const Place& place) const;
+  std::string no_device(Device device) const;
   Op* record_at(std::uint32_t index) const {
     return &slabs_[index / kSlabOps].load(std::memory_order_relaxed)->ops[index % kSlabOps];
   }

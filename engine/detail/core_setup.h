@@ -180,7 +180,15 @@ template <class P>
 std::shared_ptr<Provider> Core<P>::provider(Device device) const {
   for (const auto& provider : options_.providers)
     if (provider->kind() == device.kind && device.index < provider->devices()) return provider;
-  throw UsageError("no device " + to_string(device) + " in this engine");
+  throw UsageError(no_device(device));
+}
+
+/// Says that a device is not there, and why if its provider knows.
+template <class P>
+std::string Core<P>::no_device(Device device) const {
+  for (const auto& provider : options_.providers)
+    if (provider->kind() == device.kind && !provider->unavailable().empty()) return provider->unavailable();
+  return "no device " + to_string(device) + " in this engine";
 }
 
 template <class P>

@@ -1,0 +1,102 @@
+#include "sluice/resources/cuda/backend/cuda_core.h"
+
+#include <new>
+
+namespace sluice::cuda {
+namespace {
+
+/// A function of the driver. The library is not linked with it, so that it can be loaded where there is none.
+void* driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+  SLUICE_CUDA(cudaGetDriverEntryPointByVersion, name, &found, 12000, cudaEnableDefault, &status);
+  if (!found || status != cudaDriverEntryPointSuccess) {
+    throw CudaError(std::string("the driver has no ") + name, cudaErrorInsufficientDriver);
+  }
+  return found;
+}
+
+}  // namespace
+
+CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : host(given) {
+  for (int card = 0; card < cards; ++card) {
+    cudaDeviceProp properties{};
+    SLUICE_CUDA(cudaGetDeviceProperties, &properties, card);
+    for (int i = 0; i < options.logical; ++i) {
+      auto device = std::make_unique<CudaDevice>();
+      device->card = card;
+      if (options.logical > 1) device->budget = properties.totalGlobalMem / static_cast<std::size_t>(options.logical);
+      if (options.memory) device->budget = options.memory;
+      devices.push_back(std::move(device));
+    }
+  }
+}
+
+CudaCore::~CudaCore() {
+  for (auto& device : devices) {
+    if (!device->made.load() || device->lost.load()) continue;
+    cudaStreamSynchronize(device->memory);
+    cudaStreamDestroy(device->memory);
+    cudaFreeHost(device->errors);
+  }
+  if (Word* const words = words_.load()) cudaFreeHost(words);
+}
+
+Word* CudaCore::words() {
+  std::call_once(words_once_, [&] {
+    write_value = reinterpret_cast<WriteValue>(driver_function("cuStreamWriteValue64"));
+    void* memory = nullptr;
+    const std::size_t count = devices.size() * kLanes;
+    SLUICE_CUDA(cudaHostAlloc, &memory, count * sizeof(Word), cudaHostAllocPortable | cudaHostAllocMapped);
+    words_.store(new (memory) Word[count], std::memory_order_release);
+  });
+  return words_.load(std::memory_order_acquire);
+}
+
+CudaDevice& CudaCore::use(int number) {
+  CudaDevice& device = at(number);
+  std::call_once(device.ready, [&] {
+    const OnCard on(device.card);
+    // Blocks stay with the card's pool, because giving them back to the driver synchronises.
+    cudaMemPool_t pool = nullptr;
+    check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);
+    std::uint64_t all = ~std::uint64_t{0};
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
+    check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
+    void* errors = nullptr;
+    check(cudaHostAlloc(&errors, sizeof(KernelErrors), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
+          device.card);
+    device.errors = new (errors) KernelErrors();
+    device.made.store(true, std::memory_order_release);
+  });
+  return device;
+}
+
+void CudaCore::check(cudaError_t code, const char* call, int card) {
+  if (code == cudaSuccess) return;
+  try {
+    cuda::check(code, call);
+  } catch (const CudaError&) {
+    if (is_sticky(code)) lose(card, std::current_exception());
+    throw;
+  }
+}
+
+void CudaCore::lose(int card, std::exception_ptr why) noexcept {
+  std::lock_guard lock(lose_mutex_);
+  for (auto& device : devices) {
+    if (device->card != card || device->lost.load(std::memory_order_relaxed)) continue;
+    device->why = why;
+    device->lost.store(true, std::memory_order_release);
+    losses_.fetch_add(1, std::memory_order_release);
+  }
+}
+
+std::uint64_t CudaCore::errors(int number) const noexcept {
+  const CudaDevice& device = at(number);
+  const std::uint64_t found =
+      device.made.load(std::memory_order_acquire) ? __atomic_load_n(&device.errors->count, __ATOMIC_ACQUIRE) : 0;
+  return found + (device.lost.load(std::memory_order_acquire) ? 1 : 0);
+}
+
+}  // namespace sluice::cuda

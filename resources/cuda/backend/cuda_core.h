@@ -1,0 +1,93 @@
+// What the streams of the CUDA provider share: cards, their memory, and what is known of their errors.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sluice/resources/cuda/backend/check.h"
+#include "sluice/resources/cuda/backend/kernel_errors.h"
+#include "sluice/resources/cuda/library.h"
+
+namespace sluice::cuda {
+
+/// Makes a card current on the calling thread while it lives.
+class OnCard {
+ public:
+  explicit OnCard(int card) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = card;
+    if (before_ != card) SLUICE_CUDA(cudaSetDevice, card);
+    changed_ = before_ != card;
+  }
+  ~OnCard() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  OnCard(const OnCard&) = delete;
+  OnCard& operator=(const OnCard&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/// A number that a stream writes and the host reads, in pinned memory.
+struct alignas(64) Word {
+  std::uint64_t value = 0;
+  std::uint64_t read() const noexcept { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
+};
+
+/// One logical device.
+struct CudaDevice {
+  int card = 0;
+  std::size_t budget = 0;  ///< the most bytes it gives out; 0: as many as the card has
+  std::atomic<std::size_t> in_use{0};
+  KernelErrors* errors = nullptr;  ///< pinned; with the once_flag below
+  cudaStream_t memory = nullptr;   ///< for blocks and copies without a stream
+  std::once_flag ready;
+  std::atomic<bool> made{false};  ///< `ready` has been passed
+  std::atomic<bool> lost{false};
+  std::exception_ptr why;  ///< written before `lost`
+};
+
+struct CudaCore {
+  CudaCore(const CudaOptions& options, int cards, const Host& host);
+  ~CudaCore();
+
+  const Host host;
+  std::vector<std::unique_ptr<CudaDevice>> devices;
+
+  /// The device, with everything that is made at its first use. Throws CudaError.
+  CudaDevice& use(int device);
+  CudaDevice& at(int device) const { return *devices[static_cast<std::size_t>(device)]; }
+
+  /// The words of the streams. Throws CudaError.
+  Word* words();
+  Word* words_if_made() const noexcept { return words_.load(std::memory_order_acquire); }
+  static constexpr int kLanes = 3;  ///< streams of a device
+
+  /// Looks at an error code: throws as check() does, and if the error is sticky marks every device of the card as lost.
+  void check(cudaError_t code, const char* call, int card);
+  void lose(int card, std::exception_ptr why) noexcept;
+  std::uint64_t losses() const noexcept { return losses_.load(std::memory_order_acquire); }
+  std::uint64_t errors(int device) const noexcept;
+
+  using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
+  WriteValue write_value = nullptr;
+
+ private:
+  std::once_flag words_once_;
+  std::atomic<Word*> words_{nullptr};
+  std::atomic<std::uint64_t> losses_{0};
+  std::mutex lose_mutex_;
+};
+
+}  // namespace sluice::cuda

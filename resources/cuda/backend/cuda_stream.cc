@@ -1,0 +1,140 @@
+#include "sluice/resources/cuda/backend/cuda_stream.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace sluice::cuda {
+
+CudaStream* cuda_stream(Stream* stream) { return dynamic_cast<CudaStream*>(stream); }
+
+CudaStream::~CudaStream() {
+  const cudaStream_t stream = stream_.load();
+  if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
+  cudaStreamSynchronize(stream);
+  for (const Point& p : points_) cudaEventDestroy(p.event);
+  for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+}
+
+cudaStream_t CudaStream::stream() const {
+  if (const cudaStream_t made = stream_.load(std::memory_order_acquire)) [[likely]]
+    return made;
+  std::call_once(once_, [&] {
+    core_->use(device_);
+    core_->words();
+    const OnCard on(card());
+    cudaStream_t made = nullptr;
+    core_->check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", card());
+    stream_.store(made, std::memory_order_release);
+  });
+  return stream_.load(std::memory_order_acquire);
+}
+
+std::uint64_t CudaStream::reached() const noexcept {
+  const Word* const words = core_->words_if_made();
+  return words ? words[word_].read() : 0;
+}
+
+cudaEvent_t CudaStream::new_event() {
+  if (!spare_.empty()) {
+    const cudaEvent_t event = spare_.back();
+    spare_.pop_back();
+    return event;
+  }
+  cudaEvent_t event = nullptr;
+  core_->check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags", card());
+  return event;
+}
+
+void CudaStream::recycle() {
+  const std::uint64_t passed = reached();
+  // The event comes after the word in the stream. An event that is recorded anew while it is still pending would be a
+  // wait's that was issued before, which keeps what it had.
+  while (!points_.empty() && points_.front().point <= passed) {
+    spare_.push_back(points_.front().event);
+    points_.pop_front();
+  }
+}
+
+bool CudaStream::record(std::uint64_t point) noexcept try {
+  const cudaStream_t to = stream();
+  const OnCard on(card());
+  std::lock_guard lock(mutex_);
+  recycle();
+  points_.push_back({point, nullptr});
+  try {
+    spare_.reserve(points_.size() + spare_.size());
+    points_.back().event = new_event();
+    Word& word = core_->words()[word_];
+    const CUresult written =
+        core_->write_value(reinterpret_cast<CUstream>(to), reinterpret_cast<CUdeviceptr>(&word.value), point, 0);
+    core_->check(written == CUDA_SUCCESS ? cudaSuccess : static_cast<cudaError_t>(written), "cuStreamWriteValue64",
+                 card());
+    core_->check(cudaEventRecord(points_.back().event, to), "cudaEventRecord", card());
+  } catch (...) {
+    if (points_.back().event) spare_.push_back(points_.back().event);
+    points_.pop_back();
+    throw;
+  }
+  last_.store(point, std::memory_order_release);
+  return true;
+} catch (...) {
+  return false;
+}
+
+bool CudaStream::wait(const StreamEvent& event) {
+  if (!event.stream || event.stream == this) return true;
+  CudaStream* const other = cuda_stream(event.stream);
+  if (!other || &other->core() != core_.get()) return false;
+  const cudaStream_t here = stream();
+  if (other->reached() >= event.point) return true;
+  cudaEvent_t until = nullptr;
+  std::lock_guard lock(other->mutex_);
+  const auto at = std::lower_bound(other->points_.begin(), other->points_.end(), event.point,
+                                   [](const Point& p, std::uint64_t point) { return p.point < point; });
+  if (at != other->points_.end()) {
+    until = at->event;
+  } else {
+    // Not recorded, for want of memory: everything that was issued there so far.
+    const OnCard on(other->card());
+    until = other->new_event();
+    core_->check(cudaEventRecord(until, other->stream()), "cudaEventRecord", other->card());
+    other->spare_.push_back(until);
+  }
+  const OnCard on(card());
+  core_->check(cudaStreamWaitEvent(here, until, 0), "cudaStreamWaitEvent", card());
+  return true;
+}
+
+void CudaStream::look() noexcept {
+  const cudaStream_t made = stream_.load(std::memory_order_acquire);
+  if (!made) return;
+  try {
+    const OnCard on(card());
+    const cudaError_t state = cudaStreamQuery(made);
+    if (state != cudaErrorNotReady) core_->check(state, "cudaStreamQuery", card());
+  } catch (...) {
+    // Marked by check(), if there is something to mark.
+  }
+}
+
+/// A blocking wait of CUDA has no time limit, so this one looks at the word: at first all the time, then with pauses.
+void CudaStream::await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  auto next_look = std::chrono::nanoseconds(std::chrono::milliseconds(1));
+  while (reached() < point && !core_->at(device_).lost.load(std::memory_order_acquire)) {
+    const auto waited = Clock::now() - begin;
+    if (waited >= limit) return;
+    if (waited < std::chrono::microseconds(50)) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(waited / 8, std::chrono::microseconds(200)));
+    if (waited < next_look) continue;
+    look();
+    next_look = waited + std::chrono::milliseconds(20);
+  }
+}
+
+}  // namespace sluice::cuda

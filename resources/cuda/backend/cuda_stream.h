@@ -1,0 +1,60 @@
+// A stream of CUDA as the engine uses it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "sluice/resources/cuda/backend/cuda_core.h"
+
+namespace sluice::cuda {
+
+/// Its progress is a word of pinned memory that the stream writes. Each recorded point is an event too, for streams
+/// that wait for it. CUDA's stream is made at the first use.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(std::shared_ptr<CudaCore> core, int device, LaneKind lane)
+      : core_(std::move(core)), device_(device), word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
+  ~CudaStream() override;
+
+  bool record(std::uint64_t point) noexcept override;
+  std::uint64_t reached() const noexcept override;
+  bool wait(const StreamEvent& event) override;
+  void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
+  /// The cudaStream_t. Throws CudaError if it cannot be made.
+  void* native() const override { return stream(); }
+
+  cudaStream_t stream() const;
+  int device() const { return device_; }
+  int card() const { return core_->at(device_).card; }
+  CudaCore& core() const { return *core_; }
+  /// Asks the card whether it still works; a sticky error marks it as lost.
+  void look() noexcept;
+  /// Something was recorded that is not passed.
+  bool in_flight() const noexcept { return reached() < last_.load(std::memory_order_acquire); }
+
+ private:
+  struct Point {
+    std::uint64_t point;
+    cudaEvent_t event;
+  };
+  cudaEvent_t new_event();
+  void recycle();
+
+  const std::shared_ptr<CudaCore> core_;
+  const int device_, word_;
+  mutable std::once_flag once_;
+  mutable std::atomic<cudaStream_t> stream_{nullptr};
+  std::atomic<std::uint64_t> last_{0};  ///< recorded
+  std::mutex mutex_;
+  std::deque<Point> points_;        ///< recorded, and perhaps not passed, by their numbers
+  std::vector<cudaEvent_t> spare_;  ///< events for the next points
+};
+
+/// The stream, if it is one of this provider's kind and process; else null.
+CudaStream* cuda_stream(Stream* stream);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,44 @@
+// Errors that a kernel finds: entries of a ring in pinned memory. The words are the host's.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::cuda {
+
+/// What a kernel may find.
+enum class Finding : std::uint32_t {
+  label_outside,     ///< a label, or an index of a row, is not in [0, b): a is its value
+  device_had_error,  ///< the gate of an optimiser's step: a device had found an error before
+  gate_shut,         ///< an optimiser's step behind a gate that is shut
+};
+
+struct KernelError {
+  std::uint64_t op = 0;
+  std::uint32_t part = 0;
+  Finding finding = Finding::label_outside;
+  std::int64_t a = 0, b = 0;
+  std::uint32_t wrote_nothing = 0;
+  std::uint32_t lap = 0;  ///< written last: the entry's number / kEntries + 1
+};
+
+/// One for each device. Kernels write it, the host reads it.
+struct KernelErrors {
+  static constexpr std::uint32_t kEntries = 256;
+  unsigned long long taken = 0;  ///< how many entries kernels began to write
+  unsigned long long count = 0;  ///< how many they have written
+  KernelError entries[kEntries];
+};
+
+/// What a kernel that may find an error is given.
+struct Reporter {
+  KernelErrors* errors = nullptr;
+  std::uint64_t op = 0;
+  std::uint32_t part = 0;
+
+  template <class F>
+  void each_pointer(F f) {
+    f(errors);
+  }
+};
+
+}  // namespace sluice::cuda

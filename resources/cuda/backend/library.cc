@@ -1,0 +1,49 @@
+// The backend library's one symbol.
+#include "sluice/resources/cuda/backend/cuda_provider.h"
+
+#include <memory>
+#include <string>
+
+namespace sluice::cuda {
+
+void add_kernels(void* registry, const void* add);  // operators/backends/cuda/backend.cc
+
+namespace {
+
+Host host;
+
+/// Asks CUDA once how many cards there are, and why if there is none.
+struct Cards {
+  int count = 0;
+  std::string why;
+  Cards() {
+    const cudaError_t answer = cudaGetDeviceCount(&count);
+    if (answer == cudaSuccess && count > 0) return;
+    count = 0;
+    why = std::string("the driver says: ") + cudaGetErrorString(answer == cudaSuccess ? cudaErrorNoDevice : answer);
+    cudaGetLastError();
+  }
+};
+const Cards& cards() {
+  static const Cards found;
+  return found;
+}
+
+const char* unavailable() noexcept try { return cards().why.empty() ? nullptr : cards().why.c_str(); } catch (...) {
+  return "there is no memory to ask";
+}
+
+std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
+  return std::make_shared<CudaProvider>(std::make_shared<CudaCore>(options, cards().count, host));
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+extern "C" __attribute__((visibility("default"))) const sluice::cuda::Library* sluice_cuda_library(
+    const sluice::cuda::Host& given) {
+  using namespace sluice::cuda;
+  host = given;
+  static const Library library{kLibraryVersion, unavailable, make_provider, add_kernels};
+  return &library;
+}

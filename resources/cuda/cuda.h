@@ -1,0 +1,30 @@
+// GPUs of NVIDIA, as devices of an engine.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "sluice/engine/provider.h"
+
+namespace sluice {
+
+struct CudaOptions {
+  /// Each card is that many devices, gpu(0), gpu(1) and so on, with lanes of their own and an equal share of the card's
+  /// memory each: so pipelines and sharding run on one card. 0: as SLUICE_LOGICAL_GPUS says, else 1.
+  int logical = 0;
+  /// The most bytes that each device gives out; 0: its share of the card's memory.
+  std::size_t memory = 0;
+};
+
+/// The machine's GPUs, kind DeviceKind::gpu: Engine engine({.providers = {cuda_devices()}}). The default engine has
+/// them by itself. If cuda_unavailable() says why there is none, the provider has no devices. Streams, and CUDA's own
+/// state on a card, are made at the first use of a device.
+ProviderFactory cuda_devices(CudaOptions options = {});
+
+/// Empty if there is a GPU that can be used; else the reason in one line, as "the driver says: no CUDA-capable device
+/// is detected", or "libsluice_cuda.so is not there". The library is looked for as SLUICE_CUDA_LIBRARY names it, else
+/// beside the program and where the system looks; SLUICE_CUDA=0 switches it off. Loads the library at the first call.
+/// Thread-safe.
+const std::string& cuda_unavailable();
+
+}  // namespace sluice
