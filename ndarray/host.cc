@@ -148,7 +148,7 @@ std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool
     ArrayPush push;
     push.body = [](ArrayContext&) {};
     push.outputs = std::span(&x, 1);
-    push.updates = 1;
+    push.updates = Updates::only(0);
     push.opaque = true;
     push.options.name = "borrow";
     push.where = where;

@@ -113,7 +113,7 @@ void copy_held(const ArrayPush& push, const PushOptions& options) {
     const NDArray whole(y.array());
     ArrayPush copy;
     copy.outputs = std::span(&whole, 1);
-    copy.updates = 1;
+    copy.updates = Updates::only(0);
     copy.where = push.where;
     PushOptions copy_options;
     copy_options.on = options.on;
@@ -130,7 +130,7 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
   for (const NDArray& y : outputs) {
     ArrayPush push;
     push.outputs = std::span(&y, 1);
-    push.updates = 1;
+    push.updates = Updates::only(0);
     push.where = where;
     PushOptions options;
     options.on = y.checked("copy on write", where).device();

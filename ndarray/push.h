@@ -11,6 +11,7 @@
 #include "sluice/engine/engine.h"
 #include "sluice/ndarray/attributes.h"
 #include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/operand_sets.h"
 #include "sluice/ndarray/short_list.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/resources/scratch.h"
@@ -76,12 +77,6 @@ class ArrayContext {
   DeviceCall* device_call_;  ///< of a body that issues
 };
 
-/// Bits of ArrayPush::needs: the values that a gradient uses.
-namespace needs {
-constexpr std::uint32_t input(int i) { return 1U << i; }
-constexpr std::uint32_t output(int i = 0) { return 1U << (16 + i); }
-}  // namespace needs
-
 /// One push on arrays. Plain data; the spans live until push_arrays returns.
 struct ArrayPush {
   using Body = void (*)(ArrayContext& context);
@@ -90,11 +85,10 @@ struct ArrayPush {
   const Attributes* attributes = nullptr;  ///< what attributes<A>() gives the body; they are copied
   std::span<const NDArray* const> inputs;  ///< read
   std::span<const NDArray> outputs;        ///< overwritten whole (each view), or, in `updates`, read and written
-  bool fresh = false;         ///< nobody else knows the outputs: they were made for this push, and nothing is in them
-  std::uint32_t updates = 0;  ///< bit i: the body also reads output i
-  bool updates_all = false;   ///< it reads them all
-  bool issues = false;        ///< on a device with streams: the body issues work; else it is a kernel
-  std::uint8_t tries = 1;     ///< how often in all a launch that fails is tried
+  bool fresh = false;      ///< nobody else knows the outputs: they were made for this push, and nothing is in them
+  Updates updates;         ///< the outputs that the body also reads
+  bool issues = false;     ///< on a device with streams: the body issues work; else it is a kernel
+  std::uint8_t tries = 1;  ///< how often in all a launch that fails is tried
   /// Other ops change what belongs together with the outputs. If this op cannot be issued, the outputs have their old
   /// values, and are torn all the same: recover() must not pass them for good.
   bool torn_unissued = false;
@@ -118,10 +112,10 @@ struct Tape {
     std::int32_t output = 0;
   };
   // Told:
-  bool flows = false;                    ///< there is a gradient with respect to inputs
-  bool in_place = false;                 ///< the outputs are arrays that had a value
-  std::span<const std::uint32_t> needs;  ///< of each input's gradient: the values to keep. The last counts for the rest
-  Ref<History> (*begin)() = nullptr;     ///< makes the history that the outputs' arrays get
+  bool flows = false;                 ///< there is a gradient with respect to inputs
+  bool in_place = false;              ///< the outputs are arrays that had a value
+  std::span<const Needs> needs;       ///< of each input's gradient: the values to keep. The last counts for the rest
+  Ref<History> (*begin)() = nullptr;  ///< makes the history that the outputs' arrays get
   // Answered:
   Ref<History> history;               ///< null: it was not recorded, and the rest is empty
   std::vector<NDArray> saved_inputs;  ///< at i if input i's value was kept; else empty handles

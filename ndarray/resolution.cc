@@ -91,7 +91,7 @@ bool Resolution::check_recorded() const {
   if (push_.outputs[0].array()->stays() && !push_.outputs[0].array()->imported()) {
     throw ArrayError(name_, push_.where, "a recorded write to a partitioned array");
   }
-  if (push_.outputs.size() > 1 || push_.updates != 0) {
+  if (push_.outputs.size() > 1 || push_.updates.any()) {
     throw ArrayError(name_, push_.where, "has no gradient: call it in a NoGrad scope, or on detached arrays");
   }
   return true;
@@ -105,23 +105,51 @@ void Resolution::record() {
   for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
     const Array& array = *push_.inputs[i]->array();
     tape.input_histories[i] = {array.history, array.history_output};
-    if (array.history && tape.flows && !tape.needs.empty()) kept_ |= tape.needs[std::min(i, tape.needs.size() - 1)];
+    if (array.history && tape.flows && !tape.needs.empty()) keep(tape.needs[std::min(i, tape.needs.size() - 1)], i);
   }
-  if ((kept_ & 0xffffU) == 0) return;
-  tape.saved_inputs.resize(push_.inputs.size());
-  for (std::size_t i = 0; i < push_.inputs.size(); ++i) {
-    if (i < 16 && bit(kept_, i)) tape.saved_inputs[i] = push_.inputs[i]->on(push_.inputs[i]->array()->snapshot());
+}
+
+/// Keeps what the gradient of an input uses.
+void Resolution::keep(const Needs& needs, std::size_t input) {
+  for (const Needs::Value& value : needs.values()) {
+    switch (value.kind) {
+      case Needs::Kind::input:
+        keep_input(value.index);
+        break;
+      case Needs::Kind::own_input:
+        keep_input(input);
+        break;
+      case Needs::Kind::every_input:
+        for (std::size_t i = 0; i < push_.inputs.size(); ++i) keep_input(i);
+        break;
+      case Needs::Kind::output:
+        kept_outputs_.resize(push_.outputs.size());
+        if (value.index < kept_outputs_.size()) kept_outputs_[value.index] = true;
+        break;
+      case Needs::Kind::every_output:
+        kept_outputs_.resize(push_.outputs.size());
+        std::fill(kept_outputs_.begin(), kept_outputs_.end(), true);
+        break;
+    }
   }
+}
+
+void Resolution::keep_input(std::size_t index) {
+  if (index >= push_.inputs.size()) return;
+  std::vector<NDArray>& saved = push_.tape->saved_inputs;
+  if (saved.empty()) saved.resize(push_.inputs.size());
+  const NDArray& x = *push_.inputs[index];
+  if (!saved[index]) saved[index] = x.on(x.array()->snapshot());
 }
 
 void Resolution::keep_outputs() {
   Tape& tape = *push_.tape;
   tape.output_histories.resize(push_.outputs.size());
-  if (kept_ >> 16U != 0) tape.saved_outputs.resize(push_.outputs.size());
+  if (!kept_outputs_.empty()) tape.saved_outputs.resize(push_.outputs.size());
   for (std::size_t i = 0; i < push_.outputs.size(); ++i) {
     Array& array = *push_.outputs[i].array();
     tape.output_histories[i] = {array.history, array.history_output};
-    if (!bit(kept_ >> 16U, i)) continue;
+    if (!keeps_output(i)) continue;
     Ref<Array> kept = array.snapshot();  // its version comes with apply()
     kept->history = Ref<History>();      // the history will own it: a reference back would be a ring
     kept->leaf = false;
@@ -134,7 +162,7 @@ void Resolution::keep_outputs() {
 void Resolution::resolve_output(std::size_t index) {
   const NDArray& y = push_.outputs[index];
   Array& array = *y.array();
-  const bool reads = push_.updates_all || bit(push_.updates, index);
+  const bool reads = push_.updates.contains(index);
   const bool overwrites = !reads && y.count() == array.shape().count();
   Resolved& operand = call->add(array.version(), y);
   if (push_.dense_outputs && !y.is_contiguous()) operand.pack = call->packs = true;
@@ -261,7 +289,7 @@ void Resolution::apply() noexcept {
     array.history = push_.tape->history;
     array.history_output = static_cast<std::int32_t>(i);
     array.leaf = false;
-    if (bit(kept_ >> 16U, i)) {
+    if (keeps_output(i)) {
       const Ref<Array>& kept = push_.tape->saved_outputs[i].array();
       kept->set_version(array.version());
     }

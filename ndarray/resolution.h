@@ -61,6 +61,9 @@ class Resolution {
   void check_opaque();
   bool check_recorded() const;
   void record();
+  void keep(const Needs& needs, std::size_t input);
+  void keep_input(std::size_t index);
+  bool keeps_output(std::size_t index) const { return !kept_outputs_.empty() && kept_outputs_[index]; }
   void keep_outputs();
   bool recorded() const { return push_.tape && push_.tape->history; }
 
@@ -68,9 +71,9 @@ class Resolution {
   const char* const name_;
   ShortList<Access, 8> accesses_;
   ShortList<Written, 2> written_;
-  bool records_ = false;  ///< the push is recorded for gradients
-  bool stay_ = false;     ///< there is an output whose array stays
-  std::uint32_t kept_ = 0;
+  bool records_ = false;             ///< the push is recorded for gradients
+  bool stay_ = false;                ///< there is an output whose array stays
+  ShortList<bool, 8> kept_outputs_;  ///< true: the tape keeps this output; empty: it keeps none
   /// What most pushes have none of.
   struct Rare {
     std::vector<Move> moves;
@@ -81,8 +84,5 @@ class Resolution {
   Rare& rare() { return *(rare_ ? rare_ : rare_ = std::make_unique<Rare>()); }
   std::unique_ptr<Rare> rare_;
 };
-
-/// The masks of a push speak of its first 32 arrays.
-inline bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && (mask >> i & 1U) != 0; }
 
 }  // namespace sluice

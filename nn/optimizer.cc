@@ -12,63 +12,8 @@
 namespace sluice {
 namespace {
 
-/// What one step operation keeps: its inputs are gradients (and perhaps the gate), its outputs `width` arrays for each
-/// parameter.
-struct StepBody {
-  std::vector<KernelFunction> kernels;  ///< of each parameter
-  Attributes attributes;
-  std::size_t width = 1;
-  bool gated = false;
-
-  static void run(ArrayContext& context) {
-    const auto& self = context.attributes<StepBody>();
-    if (self.gated && *context.input(static_cast<int>(self.kernels.size())).as<std::uint8_t>() != 1) {
-      context.engine_context().wrote_nothing();
-      throw std::runtime_error("its gate was shut");
-    }
-    for (std::size_t i = 0; i < self.kernels.size(); ++i) {
-      const std::span<const TensorView> values(&context.output(static_cast<int>(i * self.width)), self.width);
-      const std::span<const TensorView> gradient(&context.input(static_cast<int>(i)), 1);
-      ArrayContext part = context.part(gradient, values, self.attributes.data());
-      self.kernels[i](part);
-    }
-  }
-};
-
-const Kernel* chosen_kernel(const Operator& row, const NDArray& value) {
-  return row.kernel(value.device().kind, value.dtype(), KernelRankLimit::current());
-}
-
-/// The gate on a device: opens it if, when all that the step builds upon is over, the devices have found no error that
-/// the host did not know of as this was issued (what is known has poisoned the gate's inputs). One kernel looks, once,
-/// for all devices.
-struct Latch {
-  bool alone = false;  ///< the errors of the gate's own device count, no others
-
-  static void run(ArrayContext& context) {
-    Provider& provider = context.provider();
-    const Device here = context.device();
-    std::vector<std::uint64_t> settled;
-    for (int i = 0; i < provider.devices(); ++i) {
-      const Device device{here.kind, static_cast<std::uint8_t>(i)};
-      const bool counts = device == here || !context.attributes<Latch>().alone;
-      settled.push_back(counts ? context.engine_context().settled_errors(device) : kAny);
-    }
-    auto* const gate = context.output().as<std::uint8_t>();
-    const MemoryUse use{gate, 1, true};
-    context.stream().launch(
-        [&provider, gate, known = std::move(settled)] {
-          for (std::size_t i = 0; i < known.size(); ++i) {
-            if (known[i] != kAny && provider.errors(static_cast<int>(i)) != known[i]) {
-              throw std::runtime_error("a device had found an error before the step");
-            }
-          }
-          *gate = 1;
-        },
-        {&use, 1});
-  }
-  static constexpr std::uint64_t kAny = ~std::uint64_t{0};
-};
+/// Arrays that one operation of a gated step changes on the CPU: there a few operations run at once.
+constexpr std::size_t kArraysOfAnOperation = 32;
 
 /// Counts steps, on the parameter's device.
 NDArray new_counter(Device device, const std::source_location& where) {
@@ -99,30 +44,28 @@ Optimizer::Optimizer(const Operator& row, const ParameterList& parameters, std::
         throw ArrayError(row.name, where, "parameters '" + parameters_[j].name + "' and '" + name + "' are one array");
       }
     }
-    const Kernel* kernel = chosen_kernel(row, value);
-    if (!kernel) {
+    if (!row.kernel(value.device().kind, value.dtype(), KernelRankLimit::current())) {
       throw ArrayError(row.name, where,
                        "parameter '" + name + "': no kernel for " + std::string(name_of(value.dtype())) + " on " +
                            sluice::to_string(value.device()));
     }
-    kernels_.push_back(kernel->run);
     std::vector<NDArray>& states = states_.emplace_back();
     for (const StateSpec& spec : state_specs_) {
       states.push_back(spec.counter ? new_counter(value.device(), where) : zeros_like({value, where}));
     }
   }
 
-  // On the CPU a few operations run at once. On a device one is issued as a whole or not at all.
-  const std::size_t few = gate ? 32 / (1 + state_specs_.size()) : 1;
+  // On a device one operation is issued as a whole or not at all.
+  const std::size_t few = gate ? kArraysOfAnOperation / (1 + state_specs_.size()) : 1;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NDArray& value = parameters_[i].value;
     const Device device = value.device();
-    const bool issues = chosen_kernel(row, value)->issues;
+    const DType dtype = value.dtype();
     const std::size_t most = gate && device.kind != DeviceKind::cpu ? parameters_.size() : few;
     auto open = std::find_if(groups_.rbegin(), groups_.rend(),
-                             [&](const Group& g) { return g.device == device && g.issues == issues; });
+                             [&](const Group& g) { return g.device == device && g.dtype == dtype; });
     if (open == groups_.rend() || open->members.size() == most) {
-      groups_.push_back({device, issues, {}});
+      groups_.push_back({device, dtype, {}});
       open = groups_.rbegin();
     }
     open->members.push_back(i);
@@ -134,7 +77,7 @@ void Optimizer::step(std::source_location where) {
   std::vector<Group> groups;  // with the parameters that have a gradient
   Device late = cpu(0);       // a device that finds errors late
   for (const Group& group : groups_) {
-    Group with_gradient{group.device, group.issues, {}};
+    Group with_gradient{group.device, group.dtype, {}};
     for (std::size_t i : group.members) {
       const auto& [name, value] = parameters_[i];
       const NDArray gradient = value.grad();
@@ -189,57 +132,33 @@ NDArray Optimizer::push_gate(std::span<const Group> groups, Device device, std::
       for (const NDArray& state : states_[i]) inputs.push_back(&state);
     }
   }
-  const bool late = device.kind != DeviceKind::cpu;
   const std::byte shut{0};
   const NDArray gate = detail::host_array({&shut, 1}, {1}, DType::u8, device);
-  ArrayPush push;
-  push.body = late ? Latch::run : [](ArrayContext& context) { *context.output().as<std::uint8_t>() = 1; };
-  const Attributes latch(Latch{!gate_});
-  if (late) push.attributes = &latch;
-  push.inputs = inputs;
-  push.outputs = std::span(&gate, 1);
-  push.issues = late;
-  push.options.name = "gate";
-  push.options.on = device;
-  push.where = where;
-  push_arrays(push);
+  static const Operator& row = Registry::instance().get("gate");
+  apply_into(row, inputs, GateAttributes{!gate_},
+             {.where = where, .into = std::span(&gate, 1), .on = gate.device(), .lane = device});
   return gate;
 }
 
 /// `alone`: no other operation steps behind the same gate.
 void Optimizer::push_step(const Group& group, const NDArray& gate, bool alone, const Attributes& attributes,
                           std::source_location where) {
-  StepBody body;
-  body.attributes = attributes;
-  body.width = 1 + state_specs_.size();
-  body.gated = static_cast<bool>(gate);
-  std::vector<NDArray> outputs;
+  std::vector<NDArray> values;
   for (std::size_t i : group.members) {
-    body.kernels.push_back(kernels_[i]);
-    outputs.push_back(parameters_[i].value);
-    outputs.insert(outputs.end(), states_[i].begin(), states_[i].end());
+    values.push_back(parameters_[i].value);
+    values.insert(values.end(), states_[i].begin(), states_[i].end());
   }
   std::vector<const NDArray*> inputs;
   for (const NDArray& gradient : group.gradients) inputs.push_back(&gradient);
   if (gate) inputs.push_back(&gate);
-
-  ArrayPush push;
-  push.body = StepBody::run;
-  const Attributes closure(std::move(body));
-  push.attributes = &closure;
-  push.inputs = inputs;
-  push.outputs = outputs;
-  push.updates_all = true;
-  push.elementwise = true;
-  push.dense_inputs = push.dense_outputs = true;
-  push.issues = group.issues;
   // Behind the gate the other devices' kernels are on their way.
-  push.tries = 3;
-  push.torn_unissued = !alone;
-  push.options.name = row_.name;
-  push.options.on = group.device;
-  push.where = where;
-  push_arrays(push);
+  apply_into(row_, inputs, attributes,
+             {.where = where,
+              .into = values,
+              .updates = Updates::all(),
+              .on = group.device,
+              .tries = 3,
+              .torn_unissued = !alone});
 }
 
 void Optimizer::zero_grad() {

@@ -66,19 +66,19 @@ class Optimizer {
     bool counter;      ///< true: an i64 scalar that begins at 0; false: of the parameter's shape and dtype
   };
 
-  /// `row` has the kernels. Throws ArrayError where a parameter is empty, is listed twice, wants no gradient, or
-  /// has a dtype or device without a kernel.
+  /// `row` is one of operators/optimizer_steps.h. Throws ArrayError where a parameter is empty, is listed twice, wants
+  /// no gradient, or has a dtype or device without a kernel.
   Optimizer(const Operator& row, const ParameterList& parameters, std::vector<StateSpec> state, double lr, bool gate,
             std::source_location where);
-  /// The attributes for the row's kernel in the step that is pushed now. The kernel's input is the gradient; its
-  /// outputs are the parameter and then its states, on the parameter's device. Only kernels change what a step changes;
-  /// nothing is read or written when an operation is issued.
+  /// The row's attributes in the step that is pushed now. Its outputs are, for each gradient, the parameter and then
+  /// its states, on the parameter's device. Only kernels change what a step changes; nothing is read or written when an
+  /// operation is issued.
   virtual Attributes attributes() const = 0;
 
  private:
   struct Group {
     Device device;
-    bool issues = false;               ///< its kernels issue work themselves
+    DType dtype = DType::f32;
     std::vector<std::size_t> members;  ///< parameters that step in one operation
     std::vector<NDArray> gradients{};  ///< theirs, while a step is pushed
   };
@@ -89,7 +89,6 @@ class Optimizer {
   const Operator& row_;
   std::vector<NamedArray> parameters_;
   std::vector<StateSpec> state_specs_;
-  std::vector<KernelFunction> kernels_;       ///< one for each parameter
   std::vector<std::vector<NDArray>> states_;  ///< one list for each parameter
   std::vector<Group> groups_;
   double lr_;

@@ -110,14 +110,18 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   push.dense_inputs = kernel->dense_inputs;
   push.dense_outputs = kernel->dense_outputs;
   push.issues = kernel->issues;
+  push.tries = options.tries;
+  push.torn_unissued = options.torn_unissued;
   push.where = where;
   push.options.on = options.lane.given ? options.lane : options.on;
   if (!push.options.on.given) push.options.on = device;
   push.options.priority = options.priority;
   push.options.op = &op;
   push.options.scopeless = true;
-  for (const Spec& spec : wanted)
-    push.options.bytes += static_cast<std::size_t>(spec.shape.count()) * size_of(spec.dtype);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (options.updates.contains(i)) continue;  // it takes no memory: the value is there
+    push.options.bytes += static_cast<std::size_t>(wanted[i].shape.count()) * size_of(wanted[i].dtype);
+  }
   if (kernel->scratch) push.options.bytes += kernel->scratch(signature);
 
   push.inputs = inputs;
@@ -157,10 +161,10 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
   return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
 }
 
-void apply_into(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
+void apply_into(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                 const ApplyOptions& options) {
   Made none;
-  apply_row(op, std::span(inputs.begin(), inputs.size()), attributes, options, none);
+  apply_row(op, inputs, attributes, options, none);
 }
 
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,

@@ -96,6 +96,12 @@ struct SgdAttributes {
   friend bool operator==(const SgdAttributes&, const SgdAttributes&) = default;
 };
 
+/// For gate. `alone`: on devices that find errors late, those of the gate's own device shut it, no others'.
+struct GateAttributes {
+  bool alone = false;
+  friend bool operator==(const GateAttributes&, const GateAttributes&) = default;
+};
+
 struct LinearAttributes {
   bool relu = false;
   friend bool operator==(const LinearAttributes&, const LinearAttributes&) = default;

@@ -24,5 +24,6 @@ NDArray relu_gradient(GradientContext& context);
 void add_reference_kernels(Registry& registry);
 void add_cpu_kernels(Registry& registry);
 void add_device_transfers(Registry& registry);
+void add_device_gates(Registry& registry);
 }  // namespace builtin
 }  // namespace sluice

@@ -122,8 +122,8 @@ constexpr bool names(int gradient, char operand) {
 }
 
 template <class F>
-std::uint32_t needs_of(int gradient) {
-  return (names<F>(gradient, 'a') ? needs::input(0) : 0) | (names<F>(gradient, 'b') ? needs::input(1) : 0);
+Needs needs_of(int gradient) {
+  return (names<F>(gradient, 'a') ? needs::input(0) : Needs()) | (names<F>(gradient, 'b') ? needs::input(1) : Needs());
 }
 
 // An operand that the gradient does not name was not kept, and g stands in for it.
@@ -182,7 +182,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
       op.elementwise = true;
       op.infer = elementwise_infer<F>;
       op.gradient = binary_gradient<F>;
-      if ((needs_of<F>(0) | needs_of<F>(1)) != 0) op.needs = {needs_of<F>(0), needs_of<F>(1)};
+      op.needs = {needs_of<F>(0), needs_of<F>(1)};
     });
     add_operator(registry, F::scalar_name, [](Operator& op) {
       op.elementwise = true;
@@ -217,7 +217,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
       s.same_dtypes(1);
       s.output(s.broadcast(), s.dtype(1));
     };
-    op.needs = {0, needs::input(0)};
+    op.needs = {Needs(), needs::input(0)};
     op.gradient = [](GradientContext& c) {
       const NDArray& g = c.gradient();
       if (c.wanted(1)) give(c, 1, where(c.input(0), g, zeros_like(g)));

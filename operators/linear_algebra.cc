@@ -57,7 +57,7 @@ void linear_row(Operator& op) {
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.infer = infer_linear;
-  const std::uint32_t y = with_relu ? needs::output() : 0;
+  const Needs y = with_relu ? needs::output() : Needs();
   op.needs = {needs::input(1) | y, needs::input(0) | y, y};
   op.gradient = linear_gradient<with_relu>;
 }

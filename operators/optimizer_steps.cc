@@ -1,4 +1,4 @@
-// Rows and functions that update arrays in place: optimiser steps, accumulation; and add_n.
+// Rows and functions that update arrays in place: optimiser steps and their gate, accumulation; and add_n.
 #include "sluice/operators/optimizer_steps.h"
 
 #include "sluice/operators/attributes.h"
@@ -7,12 +7,23 @@
 namespace sluice {
 namespace {
 
-template <int outputs>
+/// For each gradient the parameter and `states` arrays like it; with `counts`, and a counter of steps.
+void infer_steps(Signature& s, int states, bool counts) {
+  const bool gated = s.inputs() > 1 && s.dtype(s.inputs() - 1) == DType::u8;
+  const int gradients = s.inputs() - gated;
+  if (gated && s.shape(gradients).count() != 1) s.fail("a gate has one element");
+  s.floating();
+  for (int i = 0; i < gradients; ++i) {
+    if (s.dtype(i) != s.dtype()) s.fail("gradients of different dtypes");
+    for (int k = 0; k <= states; ++k) s.output(s.shape(i), s.dtype());
+    if (counts) s.output({}, DType::i64);
+  }
+}
+
+template <int states>
 void step_row(Operator& op) {
-  op.infer = [](Signature& s) {
-    s.floating();
-    for (int i = 0; i < outputs; ++i) s.output(s.shape(0), s.dtype());
-  };
+  op.max_inputs = Operator::kAnyNumber;
+  op.infer = [](Signature& s) { infer_steps(s, states, false); };
 }
 
 void infer_terms(Signature& s) {
@@ -39,11 +50,19 @@ class Unrecorded : ScopeGuard {
 }  // namespace
 
 void builtin::add_optimizer_rows(Registry& registry) {
-  add_operator(registry, "sgd_step", step_row<1>);
-  add_operator(registry, "sgd_momentum_step", step_row<2>);
-  add_operator(registry, "adam_step", step_row<3>);
+  add_operator(registry, "sgd_step", step_row<0>);
+  add_operator(registry, "sgd_momentum_step", step_row<1>);
+  add_operator(registry, "adam_step", [](Operator& op) {
+    op.max_inputs = Operator::kAnyNumber;
+    op.infer = [](Signature& s) { infer_steps(s, 2, s.attributes<AdamStep>().step == 0); };
+  });
+  add_operator(registry, "gate", [](Operator& op) {
+    op.max_inputs = Operator::kAnyNumber;
+    op.key = -1;
+    op.infer = [](Signature& s) { s.output({1}, DType::u8); };
+  });
   add_operator(registry, "add_n", [](Operator& op) {
-    op.max_inputs = 1 << 16;
+    op.max_inputs = Operator::kAnyNumber;
     op.elementwise = true;
     op.infer = infer_terms;
     op.gradient = [](GradientContext& c) {
@@ -53,7 +72,7 @@ void builtin::add_optimizer_rows(Registry& registry) {
     };
   });
   add_operator(registry, "accumulate", [](Operator& op) {
-    op.max_inputs = 1 << 16;
+    op.max_inputs = Operator::kAnyNumber;
     op.elementwise = true;
     op.infer = infer_terms;
   });
@@ -67,7 +86,7 @@ void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, doubl
   const NDArray* inputs[] = {&gradient.array};
   const NDArray targets[] = {w, v};
   apply_all(v ? with_momentum : plain, inputs, SgdAttributes{lr, momentum, weight_decay},
-            {.where = gradient.where, .into = std::span(targets).first(v ? 2 : 1), .updates = v ? 3U : 1U});
+            {.where = gradient.where, .into = std::span(targets).first(v ? 2 : 1), .updates = Updates::all()});
 }
 
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step) {
@@ -75,14 +94,14 @@ void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Opera
   static const Operator& row = Registry::instance().get("adam_step");
   const NDArray* inputs[] = {&gradient.array};
   const NDArray targets[] = {w, m, v};
-  apply_all(row, inputs, step, {.where = gradient.where, .into = targets, .updates = 7});
+  apply_all(row, inputs, step, {.where = gradient.where, .into = targets, .updates = Updates::all()});
 }
 
 void accumulate(const NDArray& target, std::span<const NDArray> terms, std::source_location where) {
   if (terms.empty()) return;
   const Unrecorded scope;
   static const Operator& row = Registry::instance().get("accumulate");
-  apply_all(row, pointers(terms), {}, {.where = where, .into = std::span(&target, 1), .updates = 1});
+  apply_all(row, pointers(terms), {}, {.where = where, .into = std::span(&target, 1), .updates = Updates::all()});
 }
 
 NDArray add_n(std::span<const NDArray> terms, std::source_location where) {

@@ -129,9 +129,7 @@ void builtin::add_reduction_rows(Registry& registry) {
       using Rule = ReductionRule<F>;
       op.infer = infer_reduce<F>;
       op.gradient = reduction_gradient<F>;
-      if (Rule::keeps_input || Rule::keeps_output) {
-        op.needs = {(Rule::keeps_input ? needs::input(0) : 0) | (Rule::keeps_output ? needs::output() : 0)};
-      }
+      op.needs = {(Rule::keeps_input ? needs::input(0) : Needs()) | (Rule::keeps_output ? needs::output() : Needs())};
     });
   });
   // 1 where the first largest element of each reduced group lies, else 0.

@@ -145,6 +145,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_reference_kernels(*this);
   builtin::add_cpu_kernels(*this);
   builtin::add_device_transfers(*this);
+  builtin::add_device_gates(*this);
 }
 
 Registry& Registry::instance() {

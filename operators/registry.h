@@ -122,14 +122,16 @@ struct Operator : OperatorInfo {
   using Gradient = void (*)(GradientContext& context);
 
   int min_inputs = 1;
-  int max_inputs = 1;           ///< up to 16 have bits in `needs`
+  int max_inputs = 1;           ///< or kAnyNumber
   bool elementwise = false;     ///< inputs broadcast; an output element depends on its own index alone
   int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0's dtype does
   Infer infer = nullptr;        ///< checks the inputs, and gives the outputs' shapes and dtypes
   Gradient gradient = nullptr;  ///< null: no gradient flows back
   /// needs[i]: the values that the gradient of input i uses, and that are kept. The last entry counts for all further
   /// inputs too.
-  std::vector<std::uint32_t> needs;
+  std::vector<Needs> needs;
+
+  static constexpr int kAnyNumber = 1 << 30;
 
   Operator() = default;
   Operator(const Operator&) = delete;
@@ -233,14 +235,18 @@ struct ApplyOptions {
   int priority = kDefaultPriority;
   /// The outputs, if they are existing arrays: views of the right shape and dtype. Empty: new arrays are made.
   std::span<const NDArray> into = {};
-  /// Bit i: the kernel reads into[i] too and changes it (optimiser states, accumulation).
-  std::uint32_t updates = 0;
+  /// Those of `into` that the kernel reads too and changes (optimiser states, accumulation).
+  Updates updates = {};
   /// Where outputs live when there are no inputs; default: the scope's device.
   Place on = {};
   /// Where the op runs, if not there (transfers). The kernel is then one of this device.
   Place lane = {};
   /// If this device has streams, new outputs on the host lie in memory that the streams can copy from and to.
   Device pinned = {};
+  /// How often in all a launch on a device is tried that fails (ArrayPush::tries), and what holds for an op that
+  /// changes a part of what belongs together (ArrayPush::torn_unissued).
+  std::uint8_t tries = 1;
+  bool torn_unissued = false;
 };
 
 /// Applies an operator: checks, shapes, recording for gradients, versions, push. Returns the outputs (new arrays, or
@@ -248,8 +254,12 @@ struct ApplyOptions {
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                                const ApplyOptions& options);
 /// The same for options.into, without a result.
-void apply_into(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
+void apply_into(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                 const ApplyOptions& options);
+inline void apply_into(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes,
+                       const ApplyOptions& options) {
+  apply_into(op, std::span(inputs.begin(), inputs.size()), attributes, options);
+}
 /// The same; returns the first output.
 NDArray apply(const Operator& op, std::initializer_list<const NDArray*> inputs, const Attributes& attributes = {},
               const ApplyOptions& options = {});

@@ -64,7 +64,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "concat", [](Operator& op) {
-    op.max_inputs = 1 << 16;
+    op.max_inputs = Operator::kAnyNumber;
     op.infer = infer_concat;
     op.gradient = [](GradientContext& c) {
       const int axis = c.attributes().get<AxisAttributes>().axis;

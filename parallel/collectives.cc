@@ -52,7 +52,7 @@ struct Cpu {
 
 const Operator& all_reduce_row() {
   static const Operator& row = add_operator("all_reduce", [](Operator& op) {
-    op.max_inputs = 1 << 10;
+    op.max_inputs = Operator::kAnyNumber;
     op.infer = [](Signature& s) {
       s.same_dtypes();
       s.arithmetic();

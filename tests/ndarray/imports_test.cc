@@ -41,7 +41,7 @@ class WriteGate {
     push.attributes = &closure;
     push.body = [](ArrayContext& c) { c.attributes<std::shared_ptr<std::atomic<bool>>>()->wait(false); };
     push.outputs = std::span(&one, 1);
-    push.updates = 1;
+    push.updates = Updates::only(0);
     push.options.name = "gate";
     push_arrays(push);
   }

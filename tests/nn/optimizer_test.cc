@@ -248,6 +248,24 @@ TEST(BadBatch, ABadStateStopsAllParametersBehindTheGate) {
   EXPECT_EQ(b.to_bytes(), made_up({4}, 2).to_bytes());
 }
 
+TEST(BadBatch, ParametersOfTwoDtypesStandBehindOneGate) {
+  TestEngine engine;
+  const NDArray a = made_up({4}, 1, DType::f32).with_grad(), b = made_up({4}, 2, DType::f64).with_grad();
+  Adam adam({a, b}, {});
+  const auto before = a.to_bytes();
+  a.set_grad(a.detach().copy());
+  b.set_grad(broken(b.detach()));
+  adam.step();
+  EXPECT_THROW(a.wait(), Error);
+  EXPECT_THROW(b.wait(), Error);
+  adam.recover();
+  EXPECT_EQ(a.to_bytes(), before);
+  for (const NDArray& w : {a, b}) w.set_grad(w.detach().copy());
+  adam.step();
+  EXPECT_NE(a.to_bytes(), before);
+  EXPECT_EQ(adam.state().back().value.item<std::int64_t>(), 1);
+}
+
 TEST(Optimizers, AdamCountsStepsOnTheParametersDevice) {
   TestEngine engine({.threads = 2, .logical_cpus = 2});
   const NDArray w = made_up({4}, 1).to(test::device(1)).with_grad();

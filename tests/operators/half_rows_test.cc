@@ -168,8 +168,7 @@ Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype) {
   std::vector<const NDArray*> pointers;
   for (const NDArray& x : inputs) pointers.push_back(&x);
   const KernelRankLimit reference_only(0);
-  return apply_all(row, pointers, c.attributes(dtype),
-                   {.into = updated, .updates = (1U << updated.size()) - 1, .on = cpu(0)});
+  return apply_all(row, pointers, c.attributes(dtype), {.into = updated, .updates = Updates::all(), .on = cpu(0)});
 }
 
 void check(const Operator& row, const RowCase& c, DType half) {

@@ -418,7 +418,7 @@ class Run {
       throw std::runtime_error(what.message);
     };
     push.outputs = std::span(&target, 1);
-    push.updates = torn ? 0 : 1;
+    if (!torn) push.updates = Updates::only(0);
     push.issues = !program_.late_errors;
     push.options.name = torn ? "torn" : "intact";
     push_arrays(push);

@@ -17,21 +17,22 @@ template <class T>
 struct Sgd {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<SgdAttributes>();
-    sgd_momentum_step(c.output(0).as<T>(), c.outputs() == 2 ? c.output(1).as<T>() : nullptr, c.input(0).as<T>(),
-                      c.input(0).count(), static_cast<T>(a.lr), static_cast<T>(a.momentum),
-                      static_cast<T>(a.weight_decay));
+    each_step(c, [&a](const TensorView& g, std::span<const TensorView> y) {
+      sgd_momentum_step(y[0].as<T>(), y.size() == 2 ? y[1].as<T>() : nullptr, g.as<T>(), g.count(),
+                        static_cast<T>(a.lr), static_cast<T>(a.momentum), static_cast<T>(a.weight_decay));
+    });
   }
 };
 template <class T>
 struct Adam {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<AdamStep>();
-    // The fourth output, where there is one, counts the steps: an i64 scalar.
-    const std::int64_t step = c.outputs() == 4 ? *c.output(3).as<std::int64_t>() += 1 : a.step;
     const AdamSettings<T> settings{static_cast<T>(a.lr),  static_cast<T>(a.beta1),        static_cast<T>(a.beta2),
                                    static_cast<T>(a.eps), static_cast<T>(a.weight_decay), a.decoupled};
-    adam_step(c.output(0).as<T>(), c.output(1).as<T>(), c.output(2).as<T>(), c.input(0).as<T>(), c.input(0).count(),
-              step, settings);
+    each_step(c, [&](const TensorView& g, std::span<const TensorView> y) {
+      const std::int64_t step = y.size() == 4 ? *y[3].as<std::int64_t>() += 1 : a.step;
+      adam_step(y[0].as<T>(), y[1].as<T>(), y[2].as<T>(), g.as<T>(), g.count(), step, settings);
+    });
   }
 };
 

@@ -1,4 +1,4 @@
-// Optimiser steps and sums of terms of the reference backend.
+// Optimiser steps, their gate and sums of terms of the reference backend.
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
@@ -13,8 +13,10 @@ template <class T>
 struct Sgd {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<SgdAttributes>();
-    sgd_step(c.output(0).as<T>(), c.outputs() == 2 ? c.output(1).as<T>() : nullptr, c.input(0).as<T>(),
-             c.input(0).count(), a.lr, a.momentum, a.weight_decay);
+    each_step(c, [&a](const TensorView& g, std::span<const TensorView> y) {
+      sgd_step(y[0].as<T>(), y.size() == 2 ? y[1].as<T>() : nullptr, g.as<T>(), g.count(), a.lr, a.momentum,
+               a.weight_decay);
+    });
   }
 };
 
@@ -22,12 +24,16 @@ template <class T>
 struct Adam {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<AdamStep>();
-    // The fourth output, where there is one, counts the steps: an i64 scalar.
-    const std::int64_t step = c.outputs() == 4 ? *c.output(3).as<std::int64_t>() += 1 : a.step;
-    adam_step(c.output(0).as<T>(), c.output(1).as<T>(), c.output(2).as<T>(), c.input(0).as<T>(), c.input(0).count(),
-              step, {a.lr, a.beta1, a.beta2, a.eps, a.weight_decay, a.decoupled});
+    each_step(c, [&a](const TensorView& g, std::span<const TensorView> y) {
+      const std::int64_t step = y.size() == 4 ? *y[3].as<std::int64_t>() += 1 : a.step;
+      adam_step(y[0].as<T>(), y[1].as<T>(), y[2].as<T>(), g.as<T>(), g.count(), step,
+                {a.lr, a.beta1, a.beta2, a.eps, a.weight_decay, a.decoupled});
+    });
   }
 };
+
+/// It runs if all that the gate reads is good: no more is to be known.
+void open_gate(ArrayContext& c) { *c.output().as<std::uint8_t>() = 1; }
 
 /// y = the terms added in order; with `into`, y += that.
 template <bool into>
@@ -59,6 +65,7 @@ void add_optimizer_kernels(Registry& registry) {
   add<Sgd>(registry.get("sgd_step"), kReference, Floating{}, kDense);
   add<Sgd>(registry.get("sgd_momentum_step"), kReference, Floating{}, kDense);
   add<Adam>(registry.get("adam_step"), kReference, Floating{}, kDense);
+  registry.get("gate").add_kernel(kReference, {DType::u8}, {.run = open_gate});
   add<AddTerms<false>::Make>(registry.get("add_n"), kReference, Arithmetic{}, kDense);
   add<AddTerms<true>::Make>(registry.get("accumulate"), kReference, Arithmetic{}, kDense);
 }
