@@ -1,5 +1,5 @@
-# Decides SLUICE_WITH_CUDA from SLUICE_CUDA=auto|on|off: auto is on where the toolkit and a driver are found. Kernels are
-# to live in operators/backends/cuda; until they do, an "on" only defines SLUICE_WITH_CUDA for the library.
+# Decides SLUICE_WITH_CUDA from SLUICE_CUDA=auto|on|off: auto is on where the toolkit and a driver are found. With it the
+# CUDA backend is built, libsluice_cuda.so, for the architectures in SLUICE_CUDA_ARCHITECTURES.
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS auto on off)
 set(SLUICE_WITH_CUDA OFF)
 string(TOLOWER "${SLUICE_CUDA}" wanted)
@@ -29,3 +29,9 @@ else()
   message(FATAL_ERROR "SLUICE_CUDA=${SLUICE_CUDA}: use auto, on or off")
 endif()
 unset(wanted)
+set(SLUICE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "Architectures of the CUDA backend, as CMake names them")
+if(SLUICE_WITH_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+endif()

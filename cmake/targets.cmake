@@ -20,11 +20,12 @@ if(SLUICE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 
 # The providers of devices that need no library: for arrays, and for those who use the engine alone.
-file(GLOB SLUICE_PROVIDER_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/resources/providers/*.cc)
+file(GLOB SLUICE_PROVIDER_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/resources/providers/*.cc
+  ${PROJECT_SOURCE_DIR}/resources/cuda/*.cc)
 add_library(sluice_providers ${SLUICE_PROVIDER_SOURCES})
 add_library(sluice::providers ALIAS sluice_providers)
 set_target_properties(sluice_providers PROPERTIES EXPORT_NAME providers)
-target_link_libraries(sluice_providers PUBLIC sluice_engine PRIVATE $<BUILD_INTERFACE:sluice_settings>)
+target_link_libraries(sluice_providers PUBLIC sluice_engine ${CMAKE_DL_LIBS} PRIVATE $<BUILD_INTERFACE:sluice_settings>)
 
 file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/resources/*.cc ${PROJECT_SOURCE_DIR}/ndarray/*.cc ${PROJECT_SOURCE_DIR}/ndarray/formats/*.cc
@@ -40,6 +41,24 @@ target_link_libraries(sluice PUBLIC sluice_providers sluice_engine
 if(SLUICE_PRECOMPILE)
   target_precompile_headers(sluice PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
+
+# The CUDA backend: a library that programs load at run time (docs/decisions/0012-cuda.md). The same files are compiled
+# for the double that the tests run (tests/cuda_double).
+file(GLOB SLUICE_CUDA_SOURCES CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/resources/cuda/backend/*.cc ${PROJECT_SOURCE_DIR}/operators/backends/cuda/*.cc
+  ${PROJECT_SOURCE_DIR}/operators/backends/cuda/*.cu)
 if(SLUICE_WITH_CUDA)
-  target_compile_definitions(sluice PRIVATE SLUICE_WITH_CUDA=1)
+  add_library(sluice_cuda MODULE ${SLUICE_CUDA_SOURCES})
+  target_compile_features(sluice_cuda PRIVATE cxx_std_20 cuda_std_20)
+  target_include_directories(sluice_cuda PRIVATE ${PROJECT_BINARY_DIR}/include)
+  set_target_properties(sluice_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
+    CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  # One rounding for each operation, as on the CPU, so that bits can be compared.
+  target_compile_options(sluice_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -fmad=false -ftz=false -prec-div=true
+      -prec-sqrt=true -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror -ffp-contract=off>)
+  target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static)
+  # It takes nothing from the program that loads it.
+  target_link_options(sluice_cuda PRIVATE -Wl,-z,defs)
 endif()

@@ -183,11 +183,18 @@ Engine::~Engine() {
   }
 }
 
+std::vector<ProviderFactory>& Engine::instance_providers() {
+  static auto* const list = new std::vector<ProviderFactory>();
+  return *list;
+}
+
 Engine& Engine::instance() {
   // Never destroyed: ops of static objects may still name it at exit. Stopped by an exit handler, which runs before
   // the destructors of whatever was loaded before the first use (oneTBB among them); see also at_exit.cc.
   static Engine* const engine = [] {
-    auto* made = new Engine();
+    EngineOptions options;
+    options.providers = instance_providers();
+    auto* made = new Engine(options);
     const char* path = std::getenv("SLUICE_TRACE");
     if (path && *path) made->start_trace();
     made->watch(detail::watchdog_limit());

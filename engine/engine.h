@@ -166,6 +166,8 @@ class Engine {
   /// The process's engine. It is made from the environment at first use, drained at exit and never destroyed. The end
   /// of a process waits for all engines together at most SLUICE_EXIT_SECONDS; after a second it says what for.
   static Engine& instance();
+  /// The providers that instance() will have. Libraries add theirs before the first use of instance().
+  static std::vector<ProviderFactory>& instance_providers();
 
   /// A new variable. With `has_value = false` its value comes with the first write; a failure before that leaves torn
   /// poison. `name` must live as long as the variable (a literal).

@@ -8,19 +8,9 @@
 
 namespace sluice {
 
-Stream& ArrayContext::stream() const {
-  if (!device_call_) throw UsageError("a body that issues nothing has no stream");
-  return *engine_context_->stream();
-}
-
-Provider& ArrayContext::provider() const {
-  if (!device_call_) throw UsageError("a body that issues nothing has no provider");
-  return device_call_->provider();
-}
-
 /// A simulated kernel's is memory of the thread that stands for the device.
 Scratch ArrayContext::device_scratch(std::size_t bytes) const {
-  return device_call_ ? Scratch(device_call_->scratch(bytes), bytes) : Scratch(cpu(0), bytes);
+  return issuing_ ? Scratch(issuing_->scratch(bytes), bytes) : Scratch(cpu(0), bytes);
 }
 
 ArrayCall::ArrayCall() = default;

@@ -1,8 +1,11 @@
 #include "sluice/ndarray/device_call.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <exception>
 
+#include "sluice/ndarray/device_kernels.h"
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/ndarray/windows.h"
 #include "sluice/resources/providers/sim.h"
@@ -18,7 +21,16 @@ TensorView touchable(TensorView view) {
 
 std::int64_t item(const TensorView& view) { return static_cast<std::int64_t>(size_of(view.dtype)); }
 
+std::array<std::atomic<const DeviceKernels*>, kDeviceKinds> kernels_of;
+
 }  // namespace
+
+void set_device_kernels(DeviceKind kind, const DeviceKernels* kernels) {
+  kernels_of[static_cast<std::size_t>(kind)].store(kernels, std::memory_order_release);
+}
+const DeviceKernels* device_kernels(DeviceKind kind) {
+  return kernels_of[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
+}
 
 MemoryUse use_of(const TensorView& view, bool writes) {
   const auto [low, high] = extent(view.shape, view.strides, 0);
@@ -46,6 +58,9 @@ DeviceCall::~DeviceCall() {
 
 void DeviceCall::issue(Context& context) {
   Stream& stream = *context.stream();
+  const bool recorded = pool_->wants_order();
+  // A body that runs on the host and issues nothing is a kernel, where the device has such kernels.
+  const bool issues = call_.issues || device_kernels(context.device().kind);
   const std::size_t count = call_.operands.size();
   bool began = false;  // something that writes an output may have been issued
   try {
@@ -57,12 +72,14 @@ void DeviceCall::issue(Context& context) {
       TensorView view = call_.window(i);
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
       windows_.push_back(view);
+      if (recorded) uses_.push_back(use_of(view, i >= call_.inputs));
       if (operand.pack) {
         view.strides = row_major(view.shape);
         view.data = static_cast<std::byte*>(scratch(static_cast<std::size_t>(view.count() * item(view))));
       }
       views_.push_back(view);
     }
+    if (recorded) declared_.emplace(uses_);
     if (call_.preserves) {
       for (const Preserve& p : *call_.preserves) {
         std::byte* const from = p.from->buffer().data_for(context);
@@ -73,7 +90,7 @@ void DeviceCall::issue(Context& context) {
       const Resolved& operand = call_.operands[i];
       if (operand.pack && (i < call_.inputs || operand.preload)) copy_window(i, false);
     }
-    if (call_.issues) {
+    if (issues && call_.body) {
       began = true;
       const std::span<const TensorView> views(views_);
       ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.attributes.data(), &context,
@@ -81,7 +98,7 @@ void DeviceCall::issue(Context& context) {
       call_.body(arguments);
     } else if (call_.body) {
       std::vector<MemoryUse> uses;
-      if (pool_->wants_order()) {
+      if (recorded) {
         uses.reserve(count);
         for (std::size_t i = 0; i < count; ++i) uses.push_back(use_of(views_[i], i >= call_.inputs));
       }
@@ -92,10 +109,12 @@ void DeviceCall::issue(Context& context) {
       if (call_.operands[i].pack) copy_window(i, true);
     }
   } catch (...) {
+    declared_.reset();
     if (!began && !call_.torn_unissued) context.wrote_nothing();
     give_back(&stream);
     throw;
   }
+  declared_.reset();
   give_back(&stream);
 }
 
@@ -110,6 +129,11 @@ void* DeviceCall::scratch(std::size_t bytes) {
   void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before);
   pool_->order(before, context_.stream());
   blocks_.push_back({block, bytes});
+  if (pool_->wants_order()) {
+    declared_.reset();
+    uses_.push_back({block, bytes, true});
+    declared_.emplace(uses_);
+  }
   return block;
 }
 
@@ -127,6 +151,10 @@ void DeviceCall::launch(const std::function<void()>& kernel, std::span<const Mem
 }
 
 void DeviceCall::copy_window(std::size_t operand, bool out) {
+  if (const DeviceKernels* const kernels = device_kernels(context_.device().kind)) {
+    const TensorView &window = windows_[operand], &packed = views_[operand];
+    return out ? kernels->strided_copy(*this, packed, window) : kernels->strided_copy(*this, window, packed);
+  }
   const MemoryUse uses[] = {use_of(windows_[operand], out), use_of(views_[operand], !out)};
   launch(
       [this, operand, out] {

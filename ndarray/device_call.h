@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,9 +11,9 @@
 
 namespace sluice {
 
-/// Host functions are launched as simulated kernels, and launch() gives them the windows at addresses that kernels can
-/// touch. Outside of kernels all addresses are handles, and functions that issue get these.
-class DeviceCall {
+/// On simulated devices host functions are launched as kernels, and launch() gives them the windows at addresses that
+/// kernels can touch. Outside of kernels all addresses are handles, and functions that issue get these.
+class DeviceCall final : public Issuing {
  public:
   DeviceCall(ArrayCall& call, Context& context);
   /// Called when the device has confirmed the op.
@@ -23,9 +24,11 @@ class DeviceCall {
   /// Takes memory, issues the steps to the stream, and returns. Throws what allocation and the stream throw.
   void issue(Context& context);
 
-  /// Device memory that the op uses until it is over. For bodies that issue.
-  void* scratch(std::size_t bytes);
-  Provider& provider() const { return pool_->provider(); }
+  // For bodies that issue.
+  Stream& stream() override { return *context_.stream(); }
+  Provider& provider() override { return pool_->provider(); }
+  void* scratch(std::size_t bytes) override;
+  std::uint64_t settled_errors(Device device) override { return context_.settled_errors(device); }
 
  private:
   /// A step on the stream: a host function as a kernel, with what it reads and writes.
@@ -43,7 +46,9 @@ class DeviceCall {
     void* memory;
     std::size_t bytes;
   };
-  std::vector<Block> blocks_;  ///< packed copies and scratch
+  std::vector<Block> blocks_;           ///< packed copies and scratch
+  std::vector<MemoryUse> uses_;         ///< operands, packed copies and scratch; empty where no record is kept
+  std::optional<MemoryUses> declared_;  ///< tells them to the provider, while the op is issued
   std::shared_ptr<DevicePool> keeps_;
 };
 

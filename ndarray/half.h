@@ -6,13 +6,15 @@
 #include <cstdint>
 #include <limits>
 
+#include "sluice/resources/host_device.h"
+
 namespace sluice {
 
 /// An IEEE binary16 number. Conversion from float rounds to nearest, ties to even.
 struct Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
-  explicit Float16(float value) {
+  SLUICE_HD explicit Float16(float value) {
     const auto whole = std::bit_cast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>(whole >> 16U & 0x8000U);
     const float size = std::abs(value);
@@ -28,7 +30,7 @@ struct Float16 {
       bits = static_cast<std::uint16_t>(sign | rounded >> 13U);
     }
   }
-  explicit operator float() const {
+  SLUICE_HD explicit operator float() const {
     const std::uint32_t exponent = bits >> 10 & 31U, fraction = bits & 1023U;
     float value = static_cast<float>(fraction) * 0x1p-24F;
     if (exponent == 31) {
@@ -44,12 +46,12 @@ struct Float16 {
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
-  explicit BFloat16(float value) {
+  SLUICE_HD explicit BFloat16(float value) {
     const auto whole = std::bit_cast<std::uint32_t>(value);
     bits = value != value ? static_cast<std::uint16_t>(whole >> 16U | 0x40U)
                           : static_cast<std::uint16_t>((whole + 0x7fffU + (whole >> 16U & 1U)) >> 16U);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U); }
+  SLUICE_HD explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U); }
 };
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "sluice/ndarray/tensor_view.h"
+#include "sluice/resources/cuda/cuda.h"
 
 namespace sluice {
 namespace {
@@ -32,6 +33,11 @@ void check_shape(std::string_view operation, const Dims& shape, DType dtype, con
       to_string(shape) + " " + std::string(name_of(dtype)) + ": " +
           (negative ? "a negative size; all must be 0 or more" : "too many elements; their bytes must be below 2^63"));
 }
+
+namespace {
+/// The process's engine has the machine's GPUs.
+[[maybe_unused]] const bool has_gpus = (Engine::instance_providers().push_back(cuda_devices()), true);
+}  // namespace
 
 Engine& default_engine() {
   Engine* engine = chosen_engine.load(std::memory_order_acquire);

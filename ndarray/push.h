@@ -18,7 +18,19 @@
 
 namespace sluice {
 
-class DeviceCall;
+/// What a body that issues may ask for. An interface, because kernels may lie in a library of their own.
+class Issuing {
+ public:
+  virtual Stream& stream() = 0;
+  virtual Provider& provider() = 0;
+  /// Memory of the device, until the op is over. Throws std::bad_alloc.
+  virtual void* scratch(std::size_t bytes) = 0;
+  /// Context::settled_errors.
+  virtual std::uint64_t settled_errors(Device device) = 0;
+
+ protected:
+  ~Issuing() = default;
+};
 
 /// Bit of ScopeState::flags: pushes are not recorded for gradients.
 inline constexpr std::uint32_t kNoGradFlag = 1;
@@ -50,22 +62,23 @@ class ArrayContext {
   }
   Context& engine_context() const { return *engine_context_; }
   /// For a body that issues: the stream to which, and the provider whose memory it is. Other bodies get a UsageError.
-  Stream& stream() const;
-  Provider& provider() const;
+  Stream& stream() const { return issuing().stream(); }
+  Provider& provider() const { return issuing().provider(); }
+  /// The same for what else such a body may ask for.
+  Issuing& issuing() const {
+    if (!issuing_) throw UsageError("a body that issues nothing has no stream, and no provider");
+    return *issuing_;
+  }
   /// The context for a kernel that the body calls on some of its windows.
   ArrayContext part(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                     const void* attributes) const {
-    return {inputs, outputs, attributes, engine_context_, device_call_};
+    return {inputs, outputs, attributes, engine_context_, issuing_};
   }
 
  public:  // for push_arrays
   ArrayContext(std::span<const TensorView> inputs, std::span<const TensorView> outputs, const void* attributes,
-               Context* context, DeviceCall* device_call = nullptr)
-      : inputs_(inputs),
-        outputs_(outputs),
-        attributes_(attributes),
-        engine_context_(context),
-        device_call_(device_call) {}
+               Context* context, Issuing* issuing = nullptr)
+      : inputs_(inputs), outputs_(outputs), attributes_(attributes), engine_context_(context), issuing_(issuing) {}
 
  private:
   Scratch device_scratch(std::size_t bytes) const;
@@ -74,7 +87,7 @@ class ArrayContext {
   std::span<const TensorView> outputs_;
   const void* attributes_;
   Context* engine_context_;
-  DeviceCall* device_call_;  ///< of a body that issues
+  Issuing* issuing_;  ///< of a body that issues
 };
 
 /// One push on arrays. Plain data; the spans live until push_arrays returns.

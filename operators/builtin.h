@@ -25,5 +25,6 @@ void add_reference_kernels(Registry& registry);
 void add_cpu_kernels(Registry& registry);
 void add_device_transfers(Registry& registry);
 void add_device_gates(Registry& registry);
+void add_cuda_kernels(Registry& registry);
 }  // namespace builtin
 }  // namespace sluice

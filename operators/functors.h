@@ -160,7 +160,6 @@ struct None {
     return T();
   }
 };
-inline constexpr None none;
 
 #define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)        \
   struct Name {                                                                      \
@@ -169,6 +168,7 @@ inline constexpr None none;
     static constexpr bool needs_elements = std::string_view(#empty_value) == "none"; \
     template <class T>                                                               \
     SLUICE_HD static T empty() {                                                     \
+      [[maybe_unused]] constexpr None none;                                          \
       return static_cast<T>(empty_value);                                            \
     }                                                                                \
     template <class T>                                                               \

@@ -146,6 +146,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_cpu_kernels(*this);
   builtin::add_device_transfers(*this);
   builtin::add_device_gates(*this);
+  builtin::add_cuda_kernels(*this);
 }
 
 Registry& Registry::instance() {

@@ -33,6 +33,9 @@ using OpenLibrary = const Library* (*)(const Host& host);
 
 /// The library; null if there is none. Loads it at the first call. Thread-safe.
 const Library* library();
+/// Calls f with the library as soon as it is loaded, or at once. For those who add kernels; one such function.
+/// Thread-safe.
+void on_library(void (*f)(const Library& library));
 /// For a program that has the backend linked in (the tests' double). To be called before the first use of CUDA.
 void use_library(OpenLibrary open);
 

@@ -15,6 +15,10 @@ namespace {
 
 OpenLibrary linked_in = nullptr;
 
+std::mutex told_mutex;
+const Library* told_of = nullptr;  ///< with the mutex, as is the next
+void (*tell)(const Library&) = nullptr;
+
 struct Loaded {
   const Library* library = nullptr;
   std::string why;  ///< there is none, or no card
@@ -49,6 +53,10 @@ Loaded load() {
     result.library = nullptr;
   } else if (const char* const why = result.library->unavailable()) {
     result.why = why;
+  } else {
+    std::lock_guard lock(told_mutex);
+    told_of = result.library;
+    if (tell) tell(*told_of);
   }
   return result;
 }
@@ -85,6 +93,12 @@ int logical_gpus() {
 }
 
 }  // namespace
+
+void on_library(void (*f)(const Library& library)) {
+  std::lock_guard lock(told_mutex);
+  tell = f;
+  if (told_of) f(*told_of);
+}
 
 const Library* library() { return loaded().library; }
 void use_library(OpenLibrary open) { linked_in = open; }

@@ -37,7 +37,6 @@ CudaCore::~CudaCore() {
     if (!device->made.load() || device->lost.load()) continue;
     cudaStreamSynchronize(device->memory);
     cudaStreamDestroy(device->memory);
-    cudaFreeHost(device->errors);
   }
   if (Word* const words = words_.load()) cudaFreeHost(words);
 }
@@ -47,14 +46,21 @@ Word* CudaCore::words() {
     write_value = reinterpret_cast<WriteValue>(driver_function("cuStreamWriteValue64"));
     void* memory = nullptr;
     const std::size_t count = devices.size() * kLanes;
-    SLUICE_CUDA(cudaHostAlloc, &memory, count * sizeof(Word), cudaHostAllocPortable | cudaHostAllocMapped);
-    words_.store(new (memory) Word[count], std::memory_order_release);
+    SLUICE_CUDA(cudaHostAlloc, &memory, count * sizeof(Word) + devices.size() * sizeof(KernelErrors),
+                cudaHostAllocPortable | cudaHostAllocMapped);
+    auto* const words = new (memory) Word[count];
+    auto* const rings = new (words + count) KernelErrors[devices.size()];
+    for (std::size_t i = 0; i < devices.size(); ++i) devices[i]->errors = rings + i;
+    words_.store(words, std::memory_order_release);
   });
   return words_.load(std::memory_order_acquire);
 }
 
 CudaDevice& CudaCore::use(int number) {
   CudaDevice& device = at(number);
+  if (device.made.load(std::memory_order_acquire)) [[likely]]
+    return device;
+  words();
   std::call_once(device.ready, [&] {
     const OnCard on(device.card);
     // Blocks stay with the card's pool, because giving them back to the driver synchronises.
@@ -63,10 +69,6 @@ CudaDevice& CudaCore::use(int number) {
     std::uint64_t all = ~std::uint64_t{0};
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
     check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
-    void* errors = nullptr;
-    check(cudaHostAlloc(&errors, sizeof(KernelErrors), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
-          device.card);
-    device.errors = new (errors) KernelErrors();
     device.made.store(true, std::memory_order_release);
   });
   return device;
@@ -87,16 +89,16 @@ void CudaCore::lose(int card, std::exception_ptr why) noexcept {
   for (auto& device : devices) {
     if (device->card != card || device->lost.load(std::memory_order_relaxed)) continue;
     device->why = why;
+    if (words_if_made()) __atomic_store_n(&device->errors->lost, 1ULL, __ATOMIC_RELEASE);
     device->lost.store(true, std::memory_order_release);
     losses_.fetch_add(1, std::memory_order_release);
   }
 }
 
 std::uint64_t CudaCore::errors(int number) const noexcept {
-  const CudaDevice& device = at(number);
-  const std::uint64_t found =
-      device.made.load(std::memory_order_acquire) ? __atomic_load_n(&device.errors->count, __ATOMIC_ACQUIRE) : 0;
-  return found + (device.lost.load(std::memory_order_acquire) ? 1 : 0);
+  if (!words_if_made()) return 0;
+  const KernelErrors& ring = *at(number).errors;
+  return __atomic_load_n(&ring.count, __ATOMIC_ACQUIRE) + __atomic_load_n(&ring.lost, __ATOMIC_ACQUIRE);
 }
 
 }  // namespace sluice::cuda

@@ -50,7 +50,7 @@ struct CudaDevice {
   int card = 0;
   std::size_t budget = 0;  ///< the most bytes it gives out; 0: as many as the card has
   std::atomic<std::size_t> in_use{0};
-  KernelErrors* errors = nullptr;  ///< pinned; with the once_flag below
+  KernelErrors* errors = nullptr;  ///< pinned; made with the words
   cudaStream_t memory = nullptr;   ///< for blocks and copies without a stream
   std::once_flag ready;
   std::atomic<bool> made{false};  ///< `ready` has been passed
@@ -69,7 +69,7 @@ struct CudaCore {
   CudaDevice& use(int device);
   CudaDevice& at(int device) const { return *devices[static_cast<std::size_t>(device)]; }
 
-  /// The words of the streams. Throws CudaError.
+  /// The words of the streams; made at the first call, with every device's ring of errors. Throws CudaError.
   Word* words();
   Word* words_if_made() const noexcept { return words_.load(std::memory_order_acquire); }
   static constexpr int kLanes = 3;  ///< streams of a device

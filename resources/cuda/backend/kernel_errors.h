@@ -26,6 +26,7 @@ struct KernelErrors {
   static constexpr std::uint32_t kEntries = 256;
   unsigned long long taken = 0;  ///< how many entries kernels began to write
   unsigned long long count = 0;  ///< how many they have written
+  unsigned long long lost = 0;   ///< written by the host: 1 if the device is lost
   KernelError entries[kEntries];
 };
 

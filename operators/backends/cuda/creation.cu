@@ -1,0 +1,83 @@
+// Fills and random numbers.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/convert.h"
+#include "sluice/operators/backends/cuda/kernel.h"
+#include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/backends/cuda/walk.h"
+#include "sluice/resources/philox.h"
+
+namespace sluice::cuda {
+namespace {
+
+template <class T>
+struct Filled {
+  T* y;
+  Walk<1> walk;
+  bool whole;
+  std::int64_t integer, integer_step;
+  double value, step;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    std::int64_t at[1];
+    walk.find(i, at);
+    y[at[0]] = whole ? converted<T>(integer + i * integer_step) : converted<T>(value + static_cast<double>(i) * step);
+  }
+};
+void fill(ArrayContext& c) {
+  const auto& a = c.attributes<FillAttributes>();
+  const TensorView* const views[] = {&c.output()};
+  with_type(c.output().dtype, [&]<class T>() {
+    const bool whole = a.value.is_integer && a.step.is_integer;
+    for_index(Issue(c), c.output().count(),
+              Filled<T>{c.output().as<T>(), Walk<1>(views), whole, whole ? a.value.integer : 0,
+                        whole ? a.step.integer : 0, a.value.template as<double>(), a.step.template as<double>()});
+  });
+}
+
+template <bool is_normal, class T>
+struct RandomAt {
+  T* y;
+  ElementKey key;
+  std::uint64_t first;
+  compute_of<T> base, scale;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::uint64_t e = first + static_cast<std::uint64_t>(i);
+    compute_of<T> u;
+    if constexpr (std::is_same_v<compute_of<T>, float>) {
+      u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);
+    } else {
+      u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
+    }
+    y[i] = T(base + scale * u);
+  }
+};
+template <bool is_normal>
+struct Random {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      using C = compute_of<T>;
+      const auto& a = c.attributes<RandomAttributes>();
+      for_index(Issue(c), c.output().count(),
+                RandomAt<is_normal, T>{c.output().as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}), a.first,
+                                       static_cast<C>(a.a), static_cast<C>(is_normal ? a.b : a.b - a.a)});
+    }
+  };
+};
+
+}  // namespace
+
+void add_creation_kernels(const Rows& rows) {
+  for (int t = 0; t < kDTypeCount; ++t) rows.add("fill", {static_cast<DType>(t)}, fill);
+  rows.add<Random<false>::Make>("uniform", backends::Floating{}, {.dense_outputs = true});
+  rows.add<Random<true>::Make>("normal", backends::Floating{}, {.dense_outputs = true});
+}
+
+}  // namespace sluice::cuda

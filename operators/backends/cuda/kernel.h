@@ -1,0 +1,114 @@
+// A seam between CUDA and its double: what kernels are made of, and how they are launched. Kernels themselves are
+// written in CUDA's words (threadIdx, __shared__, __syncthreads, __shfl_down_sync), which the double has too.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "sluice/ndarray/push.h"
+#include "sluice/resources/cuda/backend/cuda_provider.h"
+
+#ifndef __CUDACC__
+#include <cuda_double/kernel.h>
+#endif
+
+namespace sluice::cuda {
+
+/// How many threads run a kernel.
+struct Grid {
+  unsigned blocks = 1, threads = 1;
+  std::size_t shared = 0;  ///< bytes of shared memory beside what the kernel declares
+  bool barriers = false;   ///< the threads of a block wait for each other, or exchange values
+};
+
+/// What a body of this backend issues to.
+class Issue {
+ public:
+  explicit Issue(Issuing& issuing)
+      : issuing_(issuing),
+        provider_(static_cast<CudaProvider&>(issuing.provider())),
+        stream_(static_cast<CudaStream&>(issuing.stream())) {}
+  explicit Issue(const ArrayContext& context) : Issue(context.issuing()) {}
+
+  cudaStream_t stream() const { return stream_.stream(); }
+  CudaProvider& provider() const { return provider_; }
+  Reporter reporter() const { return provider_.reporter(stream_.device()); }
+  Issuing& issuing() const { return issuing_; }
+  template <class T>
+  T* scratch(std::int64_t count) const {
+    return static_cast<T*>(issuing_.scratch(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+  /// For the calls of CUDA and its libraries.
+  void check(cudaError_t code, const char* call) const { provider_.core().check(code, call, stream_.card()); }
+
+  /// Launches a kernel. Arguments are numbers, pointers, and plain structs that name their pointers (each_pointer).
+  template <class... P, class... A>
+  void launch(void (*kernel)(P...), const Grid& grid, A&&... arguments) const {
+#ifdef __CUDACC__
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid.blocks);
+    config.blockDim = dim3(grid.threads);
+    config.dynamicSmemBytes = grid.shared;
+    config.stream = stream();
+    check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(std::forward<A>(arguments))...), "cudaLaunchKernelEx");
+#else
+    check(cuda_double::launch(kernel, dim3(grid.blocks), dim3(grid.threads), grid.shared, stream(), grid.barriers,
+                              static_cast<P>(std::forward<A>(arguments))...),
+          "cudaLaunchKernelEx");
+#endif
+  }
+
+ private:
+  Issuing& issuing_;
+  CudaProvider& provider_;
+  CudaStream& stream_;
+};
+
+/// Blocks of 256 threads for `count` things, as many as keep a card busy: each thread takes several if there are more.
+inline Grid grid_for(std::int64_t count) {
+  constexpr std::int64_t kThreads = 256, kMostBlocks = 1 << 14;
+  const std::int64_t blocks = (count + kThreads - 1) / kThreads;
+  return {.blocks = static_cast<unsigned>(blocks < 1             ? 1
+                                          : blocks < kMostBlocks ? blocks
+                                                                 : kMostBlocks),
+          .threads = static_cast<unsigned>(kThreads)};
+}
+
+/// The calling thread's number in its grid, and the number of threads.
+__device__ inline std::int64_t thread_number() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t thread_count() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+
+/// Calls f(i) for 0 <= i < count. F is a plain struct that names its pointers (each_pointer).
+template <class F>
+__global__ void indexed(std::int64_t count, F f) {
+  for (std::int64_t i = thread_number(); i < count; i += thread_count()) f(i);
+}
+template <class F>
+void for_index(const Issue& issue, std::int64_t count, const F& f) {
+  if (count > 0) issue.launch(indexed<F>, grid_for(count), count, f);
+}
+
+/// Puts an error into the device's ring: the op fails with it. The kernel goes on.
+__device__ inline void report(const Reporter& to, Finding finding, std::int64_t a, std::int64_t b,
+                              bool wrote_nothing = false) {
+  KernelErrors& ring = *to.errors;
+  const unsigned long long number = atomicAdd_system(&ring.taken, 1ULL);
+  KernelError& entry = ring.entries[number % KernelErrors::kEntries];
+  entry.op = to.op;
+  entry.part = to.part;
+  entry.finding = finding;
+  entry.a = a;
+  entry.b = b;
+  entry.wrote_nothing = wrote_nothing ? 1 : 0;
+  __threadfence_system();
+  *const_cast<volatile std::uint32_t*>(&entry.lap) = static_cast<std::uint32_t>(number / KernelErrors::kEntries + 1);
+  __threadfence_system();
+  atomicAdd_system(&ring.count, 1ULL);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,187 @@
+// Reductions, and softmax.
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/elementwise.h"
+#include "sluice/operators/backends/cuda/fold.h"
+#include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/functors.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr Kernel kDenseOutputs{.dense_outputs = true};
+constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
+
+template <class F, class T>
+struct FoldOf {
+  using Item = compute_of<T>;
+  __device__ Item load(T x, std::int64_t) const { return number(x); }
+  __device__ static Item join(Item a, Item b) { return F{}(a, b); }
+  __device__ static Item empty() { return F::template empty<Item>(); }
+};
+template <class T>
+struct StoreScaled {
+  T* y;
+  double scale;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t group, compute_of<T> total) const {
+    if constexpr (is_floating(dtype_of<T>)) total = total * static_cast<compute_of<T>>(scale);
+    y[group] = T(total);
+  }
+};
+template <class F>
+struct Reduce {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const auto& a = c.attributes<ReduceAttributes>();
+      fold(Issue(c), FoldOf<F, T>{}, c.input(0).template as<T>(), Groups::of(c.input(0), a.axes),
+           StoreScaled<T>{c.output().template as<T>(), a.scale});
+    }
+  };
+};
+
+/// The first largest element; NaN counts as largest.
+template <class T>
+struct Largest {
+  struct Item {
+    compute_of<T> value;
+    std::int64_t place;
+  };
+  __device__ Item load(T x, std::int64_t place) const { return {number(x), place}; }
+  __device__ static Item join(Item a, Item b) {
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan || b_nan) return a_nan && (!b_nan || a.place < b.place) ? a : b;
+    if (a.value != b.value) return a.value > b.value ? a : b;
+    return a.place < b.place ? a : b;
+  }
+  __device__ static Item empty() { return {compute_of<T>(0), 0}; }
+};
+template <class T>
+struct StorePlace {
+  std::int64_t* y;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t group, typename Largest<T>::Item item) const { y[group] = item.place; }
+};
+template <class T>
+struct ArgMax {
+  static void run(ArrayContext& c) {
+    fold(Issue(c), Largest<T>{}, c.input(0).template as<T>(),
+         Groups::of(c.input(0), c.attributes<ReduceAttributes>().axes),
+         StorePlace<T>{c.output().template as<std::int64_t>()});
+  }
+};
+
+template <class T>
+struct MarkFirst {
+  T* y;
+  const std::int64_t* places;
+  Groups groups;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(places);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t n = groups.elements.count, group = i / n, element = i % n;
+    y[groups.at(group, element)] = T(places[group] == element ? 1.0F : 0.0F);
+  }
+};
+template <class T>
+struct FirstMax {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    const std::uint32_t axes = c.attributes<ReduceAttributes>().axes;
+    const Groups from = Groups::of(c.input(0), axes);
+    if (c.input(0).count() == 0) return;
+    auto* const places = issue.scratch<std::int64_t>(from.groups.count);
+    fold(issue, Largest<T>{}, c.input(0).template as<T>(), from, StorePlace<T>{places});
+    for_index(issue, c.output().count(),
+              MarkFirst<T>{c.output().template as<T>(), places, Groups::of(c.output(), axes)});
+  }
+};
+
+/// A block for each row: the largest element, the sum of the exponentials, the results.
+template <bool logarithm, class T>
+struct SoftmaxRows {
+  T* y;
+  const T* x;
+  std::int64_t rows, n;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+  }
+};
+/// The fold of a value of each of 256 threads, in a fixed tree; every thread gets it.
+template <class V, class F>
+__device__ V fold_block(V* shared, V value, F f) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  shared[thread] = value;
+  __syncthreads();
+  for (int half = static_cast<int>(kFoldThreads) / 2; half > 0; half /= 2) {
+    if (thread < half) shared[thread] = f(shared[thread], shared[thread + half]);
+    __syncthreads();
+  }
+  return shared[0];
+}
+template <bool logarithm, class T>
+__global__ void softmax_rows(SoftmaxRows<logarithm, T> s) {
+  using C = compute_of<T>;
+  __shared__ C shared[kFoldThreads];
+  const auto larger = [](C a, C b) { return a != a || a > b ? a : b; };
+  for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+    const T* const x = s.x + row * s.n;
+    T* const y = s.y + row * s.n;
+    C largest = number(x[0]);
+    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) largest = larger(largest, number(x[i]));
+    largest = fold_block(shared, largest, larger);
+    C total = 0;
+    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) total += std::exp(number(x[i]) - largest);
+    total = fold_block(shared, total, [](C a, C b) { return a + b; });
+    const C log_total = std::log(total);
+    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) {
+      const C shifted = number(x[i]) - largest;
+      y[i] = T(logarithm ? shifted - log_total : std::exp(shifted) / total);
+    }
+  }
+}
+template <bool logarithm>
+struct Softmax {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const std::int64_t n = c.input(0).shape.back();
+      if (c.input(0).count() == 0) return;
+      const std::int64_t rows = c.input(0).count() / n;
+      Grid grid = grid_for(rows * kFoldThreads);
+      grid.barriers = true;
+      Issue(c).launch(softmax_rows<logarithm, T>, grid,
+                      SoftmaxRows<logarithm, T>{c.output().template as<T>(), c.input(0).template as<T>(), rows, n});
+    }
+  };
+};
+
+}  // namespace
+
+void add_reduction_kernels(const Rows& rows) {
+  functors::Reduction::each([&]<class F>() {
+    if constexpr (F::integers) {
+      rows.add<Reduce<F>::template Make>(F::name, backends::Arithmetic{}, kDenseOutputs);
+    } else {
+      rows.add<Reduce<F>::template Make>(F::name, backends::Floating{}, kDenseOutputs);
+    }
+  });
+  rows.add<ArgMax>("argmax", backends::Arithmetic{}, kDenseOutputs);
+  rows.add<FirstMax>("first_max", backends::Arithmetic{});
+  rows.add<Softmax<false>::Make>("softmax", backends::Floating{}, kDense);
+  rows.add<Softmax<true>::Make>("log_softmax", backends::Floating{}, kDense);
+}
+
+}  // namespace sluice::cuda

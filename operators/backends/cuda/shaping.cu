@@ -1,0 +1,244 @@
+// Copies, conversions and what else moves elements.
+#include <algorithm>
+#include <array>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/convert.h"
+#include "sluice/operators/backends/cuda/copy.h"
+#include "sluice/operators/backends/cuda/elements.h"
+#include "sluice/operators/backends/cuda/kernels.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
+
+template <class T>
+struct Same {
+  __device__ T operator()(T x) const { return x; }
+};
+
+void copy_same(const Issue& issue, const TensorView& from, const TensorView& to) {
+  switch (size_of(to.dtype)) {
+    case 1:
+      return for_elements<std::uint8_t, std::uint8_t>(issue, Same<std::uint8_t>{}, to, from);
+    case 2:
+      return for_elements<std::uint16_t, std::uint16_t>(issue, Same<std::uint16_t>{}, to, from);
+    case 4:
+      return for_elements<std::uint32_t, std::uint32_t>(issue, Same<std::uint32_t>{}, to, from);
+    default:
+      return for_elements<std::uint64_t, std::uint64_t>(issue, Same<std::uint64_t>{}, to, from);
+  }
+}
+
+template <class To, class From>
+struct Converted {
+  __device__ To operator()(From x) const { return converted<To>(x); }
+};
+
+void copy(ArrayContext& c) { copy_window(Issue(c), c.input(0), c.output()); }
+
+/// Adds to elements of y, in order.
+template <class T>
+struct AddInOrder {
+  T* y;
+  const T* x;
+  Walk<2> walk;  // x, and the window in y
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+  }
+  __device__ void operator()(std::int64_t) const {
+    for (std::int64_t i = 0; i < walk.count; ++i) {
+      std::int64_t at[2];
+      walk.find(i, at);
+      y[at[1]] = T(static_cast<compute_of<T>>(y[at[1]]) + static_cast<compute_of<T>>(x[at[0]]));
+    }
+  }
+};
+
+/// True if no two elements of a window are one. It may say false of windows where it is so.
+bool is_plain(const TensorView& view) {
+  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> axes;
+  int rank = 0;
+  for (int i = 0; i < view.shape.rank(); ++i) {
+    if (view.shape[i] > 1) axes[static_cast<std::size_t>(rank++)] = {std::abs(view.strides[i]), view.shape[i]};
+  }
+  std::sort(axes.begin(), axes.begin() + rank);
+  std::int64_t reach = 0;
+  for (int i = 0; i < rank; ++i) {
+    const auto [stride, size] = axes[static_cast<std::size_t>(i)];
+    if (stride <= reach) return false;
+    reach += stride * (size - 1);
+  }
+  return true;
+}
+
+/// y = 0, and the input added to a window of it.
+template <class T>
+struct Scatter {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    const auto& window = c.attributes<WindowAttributes>();
+    TensorView y = c.output(), target = y;
+    const std::size_t bytes = static_cast<std::size_t>(y.count()) * sizeof(T);
+    if (bytes == 0) return;
+    issue.check(cudaMemsetAsync(y.data, 0, bytes, issue.stream()), "cudaMemsetAsync");
+    if (c.input(0).count() == 0) return;
+    target.shape = c.input(0).shape;
+    target.strides = window.strides;
+    target.data += window.offset * static_cast<std::int64_t>(sizeof(T));
+    if (is_plain(target)) return copy_window(issue, c.input(0), target);
+    // Some elements get several terms: one thread adds them, in order.
+    const TensorView* const views[] = {&c.input(0), &target};
+    issue.launch(indexed<AddInOrder<T>>, {.blocks = 1, .threads = 1}, std::int64_t{1},
+                 AddInOrder<T>{target.as<T>(), c.input(0).template as<T>(), Walk<2>(views)});
+  }
+};
+
+void concat(ArrayContext& c) {
+  const Issue issue(c);
+  const int axis = c.attributes<AxisAttributes>().axis;
+  TensorView part = c.output();
+  for (int k = 0; k < c.inputs(); ++k) {
+    const TensorView& x = c.input(k);
+    part.shape[axis] = x.shape[axis];
+    copy_window(issue, x, part);
+    part.data += x.shape[axis] * part.strides[axis] * static_cast<std::int64_t>(size_of(part.dtype));
+  }
+}
+
+template <class T>
+struct OneHotAt {
+  T* y;
+  const void* labels;
+  DType dtype;
+  std::int64_t classes;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(labels);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    y[i] = converted<T>(label_at(dtype, labels, i / classes) == i % classes);
+  }
+};
+void one_hot(ArrayContext& c) {
+  with_type(c.output().dtype, [&]<class T>() {
+    for_index(Issue(c), c.output().count(),
+              OneHotAt<T>{c.output().as<T>(), c.input(0).data, c.input(0).dtype,
+                          std::max<std::int64_t>(1, c.attributes<AxisAttributes>().size)});
+  });
+}
+
+/// Moves row labels[i] of x to row i of y, in words of W.
+template <class W>
+struct TakeRow {
+  W* y;
+  const W* x;
+  const void* labels;
+  DType dtype;
+  std::int64_t rows, width;
+  Reporter reporter;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+    visit(labels);
+    reporter.each_pointer(visit);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t row = label_at(dtype, labels, i / width);
+    if (row >= 0 && row < rows) {
+      y[i] = x[row * width + i % width];
+    } else if (i % width == 0) {
+      report(reporter, Finding::label_outside, row, rows);
+    }
+  }
+};
+void take_rows(ArrayContext& c) {
+  const TensorView &x = c.input(0), &y = c.output();
+  const std::int64_t n = y.shape[0];
+  if (n == 0) return;
+  const Issue issue(c);
+  const auto take = [&]<class W>(W) {
+    for_index(issue, y.count(),
+              TakeRow<W>{y.as<W>(), x.as<W>(), c.input(1).data, c.input(1).dtype, x.shape[0], y.count() / n,
+                         issue.reporter()});
+  };
+  switch (size_of(y.dtype)) {
+    case 1:
+      return take(std::uint8_t{});
+    case 2:
+      return take(std::uint16_t{});
+    case 4:
+      return take(std::uint32_t{});
+    default:
+      return take(std::uint64_t{});
+  }
+}
+
+/// One column of the rows that are added, in order; sums are in the type in which kernels compute.
+template <class T>
+struct AddColumn {
+  compute_of<T>* sums;
+  const T* g;
+  const void* labels;
+  DType dtype;
+  std::int64_t n, width;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(sums);
+    visit(g);
+    visit(labels);
+  }
+  __device__ void operator()(std::int64_t column) const {
+    for (std::int64_t i = 0; i < n; ++i) {
+      sums[label_at(dtype, labels, i) * width + column] += static_cast<compute_of<T>>(g[i * width + column]);
+    }
+  }
+};
+template <class T>
+struct AddRows {
+  static void run(ArrayContext& c) {
+    using C = compute_of<T>;
+    const Issue issue(c);
+    const TensorView &g = c.input(0), &y = c.output();
+    const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
+    if (y.count() == 0) return;
+    TensorView sums = y;
+    sums.dtype = dtype_of<C>;
+    if (sums.dtype != y.dtype) sums.data = reinterpret_cast<std::byte*>(issue.scratch<C>(y.count()));
+    issue.check(cudaMemsetAsync(sums.data, 0, static_cast<std::size_t>(y.count()) * sizeof(C), issue.stream()),
+                "cudaMemsetAsync");
+    for_index(issue, width, AddColumn<T>{sums.as<C>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width});
+    if (sums.dtype != y.dtype) copy_window(issue, sums, y);
+  }
+};
+
+}  // namespace
+
+void copy_window(const Issue& issue, const TensorView& from, const TensorView& to) {
+  if (from.dtype == to.dtype) return copy_same(issue, from, to);
+  with_type(from.dtype, [&]<class From>() {
+    with_type(to.dtype, [&]<class To>() {
+      if constexpr (!std::is_same_v<From, To>) for_elements<To, From>(issue, Converted<To, From>{}, to, from);
+    });
+  });
+}
+
+void add_shaping_kernels(const Rows& rows) {
+  for (int t = 0; t < kDTypeCount; ++t) {
+    const auto dtype = static_cast<DType>(t);
+    rows.add("copy", {dtype}, copy);
+    rows.add("cast", {dtype}, copy);
+    rows.add("concat", {dtype}, concat);
+    rows.add("one_hot", {dtype}, one_hot, kDense);
+    rows.add("take_rows", {dtype}, take_rows, kDense);
+  }
+  rows.add<Scatter>("scatter", backends::Arithmetic{}, kDense);
+  rows.add<AddRows>("add_rows", backends::Arithmetic{}, kDense);
+}
+
+}  // namespace sluice::cuda
