@@ -10,6 +10,8 @@
 namespace sluice {
 namespace {
 
+thread_local std::span<const MemoryUse> uses_here;
+
 /// CPU devices: their ops are over when their bodies return, and memory is the process's.
 class CpuProvider final : public Provider {
  public:
@@ -37,6 +39,15 @@ class CpuProvider final : public Provider {
 }  // namespace
 
 std::shared_ptr<Provider> detail::make_cpu_provider(int devices) { return std::make_shared<CpuProvider>(devices); }
+
+std::span<const MemoryUse> current_memory_uses() noexcept { return uses_here; }
+
+MemoryUses::MemoryUses(std::span<const MemoryUse> uses) noexcept : before_(uses_here) {
+  static constexpr MemoryUse kNone;
+  uses_here = uses.data() ? uses : std::span<const MemoryUse>(&kNone, 0);  // "none" is not "nobody said"
+}
+
+MemoryUses::~MemoryUses() { uses_here = before_; }
 
 OpLabel current_op_label() noexcept {
   const detail::Operation* const op = detail::thread_state().operation;

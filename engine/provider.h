@@ -39,6 +39,22 @@ struct OpLabel {
 /// The label of the op whose body the calling thread is in; without a name outside of bodies.
 OpLabel current_op_label() noexcept;
 
+/// The memory of a device that the op whose body the calling thread is in may touch, as MemoryUses says; a null span
+/// where nobody said. For a record of accesses, behind interfaces that have no room for it (a CUDA launch).
+std::span<const MemoryUse> current_memory_uses() noexcept;
+
+/// Says it for the calling thread, as long as it lives. `uses` must outlive it. Guards nest: the innermost counts.
+class MemoryUses {
+ public:
+  explicit MemoryUses(std::span<const MemoryUse> uses) noexcept;
+  ~MemoryUses();
+  MemoryUses(const MemoryUses&) = delete;
+  MemoryUses& operator=(const MemoryUses&) = delete;
+
+ private:
+  const std::span<const MemoryUse> before_;
+};
+
 /// An error that a kernel reported after its op was issued.
 struct LateError {
   DeviceOp op;
