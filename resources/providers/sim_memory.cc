@@ -197,6 +197,15 @@ bool SimMemory::covers(const void* begin, std::size_t bytes) const {
   return offset <= at->second.bytes && bytes <= at->second.bytes - offset;
 }
 
+std::pair<const void*, std::size_t> SimMemory::block(const void* address) const {
+  std::lock_guard lock(mutex_);
+  const auto at = around(address);
+  if (at == blocks_.end() || at->second.use != Use::live) return {};
+  const std::byte* const begin = handles_.load() + at->first;
+  if (static_cast<const std::byte*>(address) > begin + at->second.bytes) return {};
+  return {begin, at->second.bytes};
+}
+
 bool SimMemory::same_block(const void* a, const void* b) const {
   std::lock_guard lock(mutex_);
   const auto at = around(a);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace sluice::detail {
 
@@ -38,6 +39,8 @@ class SimMemory {
   void* kernel_address(const void* handle) const noexcept;
   /// Whether the bytes are inside of one block that is handed out.
   bool covers(const void* begin, std::size_t bytes) const;
+  /// Where the block that is handed out and holds the address begins, and its bytes; null where there is none.
+  std::pair<const void*, std::size_t> block(const void* address) const;
   /// Whether both addresses are of one block, or of the gap behind it.
   bool same_block(const void* a, const void* b) const;
   /// Bytes handed out, or taken back and not ended, with their padding.

@@ -1,0 +1,63 @@
+// What the program tells the record of accesses.
+#include "cuda_double/order.h"
+
+#include <algorithm>
+
+#include "double.h"
+
+namespace cuda_double {
+namespace {
+
+struct Point {
+  std::shared_ptr<SimStream> sim;
+  std::uint64_t point = 0;
+};
+
+/// The streams' own points. A stream that is gone stands before everything anyhow.
+std::vector<Point> points_of(World& world, std::span<const Passed> passed) {
+  std::vector<Point> points;
+  for (const auto& [handle, value] : passed) {
+    const StreamHandle stream = world.find(handle);
+    if (!stream) continue;
+    std::lock_guard lock(stream->mutex);
+    if (!stream->sim) continue;
+    // The last write of at most the value.
+    const auto next = std::upper_bound(stream->written.begin(), stream->written.end(), value,
+                                       [](std::uint64_t v, const auto& write) { return v < write.first; });
+    if (next != stream->written.begin()) points.push_back({stream->sim, std::prev(next)->second});
+  }
+  return points;
+}
+
+}  // namespace
+
+bool keeps_order() { return World::current()->core->record != nullptr; }
+
+void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
+  const auto world = World::current();
+  if (!world->core->record) return;
+  world->explicit_order.store(true);
+  const StreamHandle stream = world->find(handle);
+  if (!stream) return;
+  const std::vector<Point> points = points_of(*world, passed);
+  std::vector<sluice::StreamEvent> events;
+  for (const Point& each : points) events.push_back({each.sim.get(), each.point});
+  std::lock_guard lock(stream->mutex);
+  if (stream->sim) stream->sim->ordered_after(events);
+}
+
+void host_after(std::span<const Passed> passed, bool afresh) {
+  const auto world = World::current();
+  if (!world->core->record) return;
+  world->explicit_order.store(true);
+  std::vector<std::pair<sluice::OrderRecord::Stream, std::uint64_t>> points;
+  for (const Point& each : points_of(*world, passed)) points.emplace_back(each.sim->recorded_as(), each.point);
+  world->core->record->host_after(points, afresh);
+}
+
+void host_touches(std::span<const sluice::MemoryUse> uses) {
+  const auto world = World::current();
+  if (world->core->record) world->core->record->host_touches(uses, world->core->caller());
+}
+
+}  // namespace cuda_double
