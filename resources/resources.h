@@ -1,6 +1,7 @@
 // What operations borrow: device memory, scratch space, random streams.
 #pragma once
 
+#include "sluice/resources/cuda/cuda.h"    // GPUs
 #include "sluice/resources/device_pool.h"  // DevicePool
 #include "sluice/resources/host_device.h"  // SLUICE_HD
 #include "sluice/resources/memory_pool.h"  // MemoryPool

@@ -55,9 +55,9 @@ class Issue {
     config.stream = stream();
     check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(std::forward<A>(arguments))...), "cudaLaunchKernelEx");
 #else
-    check(cuda_double::launch(kernel, dim3(grid.blocks), dim3(grid.threads), grid.shared, stream(), grid.barriers,
-                              static_cast<P>(std::forward<A>(arguments))...),
-          "cudaLaunchKernelEx");
+    cuda_double::launch(kernel, dim3(grid.blocks), dim3(grid.threads), grid.shared, stream(), grid.barriers,
+                        static_cast<P>(std::forward<A>(arguments))...);
+    check(cudaGetLastError(), "cudaLaunchKernelEx");
 #endif
   }
 

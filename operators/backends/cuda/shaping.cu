@@ -1,6 +1,6 @@
 // Copies, conversions and what else moves elements.
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cuda/convert.h"
@@ -60,19 +60,25 @@ struct AddInOrder {
 
 /// True if no two elements of a window are one. It may say false of windows where it is so.
 bool is_plain(const TensorView& view) {
-  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> axes;
-  int rank = 0;
-  for (int i = 0; i < view.shape.rank(); ++i) {
-    if (view.shape[i] > 1) axes[static_cast<std::size_t>(rank++)] = {std::abs(view.strides[i]), view.shape[i]};
-  }
-  std::sort(axes.begin(), axes.begin() + rank);
   std::int64_t reach = 0;
-  for (int i = 0; i < rank; ++i) {
-    const auto [stride, size] = axes[static_cast<std::size_t>(i)];
+  // Axis by axis, from the smallest stride to the largest.
+  for (std::int64_t last = 0;;) {
+    std::int64_t stride = 0, size = 1;
+    for (int i = 0; i < view.shape.rank(); ++i) {
+      const std::int64_t step = std::abs(view.strides[i]);
+      if (view.shape[i] < 2 || step < last || (step == last && last != 0)) continue;
+      if (size == 1 || step < stride) {
+        stride = step;
+        size = view.shape[i];
+      } else if (step == stride) {
+        return false;
+      }
+    }
+    if (size == 1) return true;
     if (stride <= reach) return false;
     reach += stride * (size - 1);
+    last = stride;
   }
-  return true;
 }
 
 /// y = 0, and the input added to a window of it.
