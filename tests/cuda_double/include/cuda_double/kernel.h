@@ -67,9 +67,3 @@ inline float __int_as_float(std::int32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
-
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline unsigned long long atomicAdd_system(unsigned long long* at, unsigned long long value) {
-  return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
-}
-inline void __syncthreads() {}
