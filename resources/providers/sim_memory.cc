@@ -182,6 +182,15 @@ void* SimMemory::kernel_address(const void* handle) const noexcept {
   return kernels_.load() + (static_cast<const std::byte*>(handle) - handles_.load());
 }
 
+const void* SimMemory::handle(const void* kernel_address) const noexcept {
+  const std::byte* const handles = handles_.load(std::memory_order_acquire);
+  if (!handles) return nullptr;
+  const std::byte* const kernels = kernels_.load();
+  const auto* const at = static_cast<const std::byte*>(kernel_address);
+  const bool inside = std::less_equal<>()(kernels, at) && std::less<>()(at, kernels + extent_.load());
+  return inside ? handles + (at - kernels) : nullptr;
+}
+
 /// The block with the address.
 SimMemory::Blocks::const_iterator SimMemory::around(const void* address) const {
   if (!holds(address)) return blocks_.end();

@@ -36,6 +36,7 @@ struct CUstream_st {
   std::uint64_t point = 0, issued = 0, issued_at_point = 0;
   std::array<std::uint64_t, kQueue / kStep> marks{};             ///< points, one each kStep commands
   std::deque<std::pair<std::uint64_t, std::uint64_t>> written;   ///< values by cuStreamWriteValue64, and their points
+  const std::uint64_t* word = nullptr;                           ///< where it wrote the last
   std::unordered_map<const CUstream_st*, std::uint64_t> behind;  ///< what the record was told
 };
 
@@ -139,8 +140,8 @@ class World {
   /// Whether the point is passed. Throws what the device answers where it never will be.
   bool is_passed(CUstream_st& stream, std::uint64_t point);
   void await(CUstream_st& stream, std::uint64_t point);
-  /// The calling thread knows from here on that the point is passed.
-  void host_knows(const StreamHandle& stream, std::uint64_t point);
+  /// The calling thread knows from here on that the point is passed; `all`: every thread, for it waited for the stream.
+  void host_knows(const StreamHandle& stream, std::uint64_t point, bool all = false);
 
   // ---- faults
   /// Counts a call of the kind, and throws where it is to fail.
@@ -167,11 +168,14 @@ class World {
   void end_command(int device);
 
  private:
+  using Known = std::vector<std::pair<StreamHandle, std::uint64_t>>;
+  Known known_here();
   void tell_order(CUstream_st& stream);
   /// With the stream's mutex: marks a point for those who wait for room in its queue.
   static void mark(CUstream_st& stream);
 
   mutable std::mutex mutex_;
+  Known synchronized_;  ///< streams, and points that some thread has waited for
   std::unordered_map<cudaStream_t, StreamHandle> streams_;
   std::unordered_map<cudaEvent_t, std::shared_ptr<CUevent_st>> events_;
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;

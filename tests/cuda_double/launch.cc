@@ -61,7 +61,8 @@ std::vector<sluice::MemoryUse> uses_of(World& world, const detail::Launch& launc
   for (const detail::Pointer& pointer : launch.pointers) {
     const Range block = block_of(world, launch, device, pointer.address);
     if (!block.begin) continue;
-    if (!declared.data()) {
+    // Pinned memory that kernels touch is the backend's own, and no op declares it.
+    if (!declared.data() || world.owner(pointer.address) < 0) {
       const auto* const from = static_cast<const std::byte*>(pointer.address);
       uses.push_back({from, static_cast<std::size_t>(block.begin + block.bytes - from), pointer.writes});
       continue;
@@ -96,7 +97,8 @@ void detail::issue(Launch launch) noexcept {
     }
     check_limits(world, launch);
     std::vector<sluice::MemoryUse> uses = uses_of(world, launch, stream->device);
-    auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, uses, world.core->caller());
+    auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, uses, world.core->caller(),
+                                       world.options.seed + world.commands.load());
     world.issue(
         *stream, [grid] { grid->run(); }, grid->uses);
   });

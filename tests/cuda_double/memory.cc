@@ -123,7 +123,14 @@ void* World::allocate_pinned(std::size_t bytes) {
 bool World::free_pinned(void* block) {
   {
     std::lock_guard lock(mutex_);
-    if (pinned_.erase(static_cast<const std::byte*>(block)) == 0) return false;
+    const auto at = pinned_.find(static_cast<const std::byte*>(block));
+    if (at == pinned_.end()) return false;
+    for (auto& [handle, stream] : streams_) {
+      std::lock_guard inner(stream->mutex);
+      const auto* const word = reinterpret_cast<const std::byte*>(stream->word);
+      if (word >= at->first && word < at->first + at->second) stream->word = nullptr;
+    }
+    pinned_.erase(at);
   }
   core->free_pinned(block);
   return true;

@@ -51,7 +51,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const StreamHandle stream = world.stream(handle, "cudaStreamSynchronize");
     const std::uint64_t point = last_point(world, *stream);
     world.await(*stream, point);
-    world.host_knows(stream, point);
+    world.host_knows(stream, point, true);
   });
 }
 
@@ -157,6 +157,7 @@ CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, cuuint64_t v
     const std::uint64_t point = world.record(*stream);
     {
       std::lock_guard lock(stream->mutex);
+      stream->word = word;
       stream->written.emplace_back(value, point);
       if (stream->written.size() > 4096) stream->written.pop_front();
     }

@@ -144,6 +144,7 @@ void World::destroy(cudaStream_t handle) {
     std::lock_guard lock(found->mutex);
     busy = found->issued > found->issued_at_point || found->sim->reached() < found->point;
     gone = std::move(found->sim);
+    found->word = nullptr;  // its memory may go now
   }
   if (busy && !control->broken()) report("a stream is destroyed while it has work in flight");
 }
@@ -262,16 +263,25 @@ void World::await(CUstream_st& stream, std::uint64_t point) {
   check_health(stream.device);
 }
 
-void World::host_knows(const StreamHandle& stream, std::uint64_t point) {
-  if (!core->record || explicit_order.load()) return;
-  ThreadState& state = thread_state(*this);
-  const auto at =
-      std::find_if(state.known.begin(), state.known.end(), [&](const auto& k) { return k.first == stream; });
-  if (at == state.known.end()) {
-    state.known.emplace_back(stream, point);
+namespace {
+void learn(std::vector<std::pair<StreamHandle, std::uint64_t>>& known, const StreamHandle& stream,
+           std::uint64_t point) {
+  const auto at = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == stream; });
+  if (at == known.end()) {
+    known.emplace_back(stream, point);
   } else {
     at->second = std::max(at->second, point);
   }
+}
+}  // namespace
+
+void World::host_knows(const StreamHandle& stream, std::uint64_t point, bool all) {
+  if (!core->record) return;
+  if (all) {
+    std::lock_guard lock(mutex_);
+    learn(synchronized_, stream, point);
+  }
+  if (!explicit_order.load()) learn(thread_state(*this).known, stream, point);
   std::shared_ptr<SimStream> sim;
   {
     std::lock_guard lock(stream->mutex);
@@ -282,10 +292,34 @@ void World::host_knows(const StreamHandle& stream, std::uint64_t point) {
   core->record->host_after(points, false);
 }
 
+/// The points that the calling thread may take as passed. Unless the program says what its host has read, each word
+/// that can be seen counts as read: so what comes by chance after something else is not reported, and no program that
+/// asks words is accused wrongly.
+World::Known World::known_here() {
+  Known known;
+  std::vector<StreamHandle> with_words;
+  {
+    std::lock_guard lock(mutex_);
+    known = synchronized_;
+    if (explicit_order.load()) return known;
+    for (const auto& [handle, stream] : streams_) with_words.push_back(stream);
+  }
+  for (const auto& [stream, point] : thread_state(*this).known) learn(known, stream, point);
+  for (const StreamHandle& stream : with_words) {
+    std::lock_guard lock(stream->mutex);
+    if (!stream->word) continue;
+    const std::uint64_t seen = __atomic_load_n(stream->word, __ATOMIC_ACQUIRE);
+    const auto next = std::upper_bound(stream->written.begin(), stream->written.end(), seen,
+                                       [](std::uint64_t v, const auto& write) { return v < write.first; });
+    if (next != stream->written.begin()) learn(known, stream, std::prev(next)->second);
+  }
+  return known;
+}
+
 /// What the thread issues to the stream comes after what it has waited for.
 void World::tell_order(CUstream_st& stream) {
-  if (!core->record || explicit_order.load()) return;
-  for (const auto& [other, point] : thread_state(*this).known) {
+  if (!core->record) return;
+  for (const auto& [other, point] : known_here()) {
     std::shared_ptr<SimStream> sim;
     {
       std::lock_guard lock(other->mutex);  // never both at once

@@ -37,6 +37,8 @@ class SimMemory {
   bool holds(const void* address) const noexcept;
   /// The other mapping of an address that it holds.
   void* kernel_address(const void* handle) const noexcept;
+  /// The handle's address of one of the other mapping; null where it is none.
+  const void* handle(const void* kernel_address) const noexcept;
   /// Whether the bytes are inside of one block that is handed out.
   bool covers(const void* begin, std::size_t bytes) const;
   /// Where the block that is handed out and holds the address begins, and its bytes; null where there is none.

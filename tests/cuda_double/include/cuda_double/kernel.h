@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <source_location>
+#include <type_traits>
 
 #include "cuda_double/launch.h"
 #include "cuda_double/types.h"
@@ -30,7 +32,103 @@ uint3 thread_index() noexcept;
 uint3 block_index() noexcept;
 dim3 block_size() noexcept;
 dim3 grid_size() noexcept;
+
+/// Where in its source a thread meets others.
+using Site = std::source_location;
+enum class Shuffle : std::uint8_t { sync, down, up, exclusive_or, index, ballot };
+void meet_block(const Site& site);
+/// What the lane gets of the values that the lanes of the mask bring.
+std::uint64_t meet_warp(Shuffle kind, unsigned mask, std::uint64_t value, unsigned parameter, int width,
+                        const Site& site);
+
+template <class T>
+T shuffle(Shuffle kind, unsigned mask, T value, unsigned parameter, int width, const Site& site) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>, "a shuffle moves at most 8 bytes");
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = meet_warp(kind, mask, bits, parameter, width, site);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+int atomic_add(int* at, int value);
+unsigned atomic_add(unsigned* at, unsigned value);
+unsigned long long atomic_add(unsigned long long* at, unsigned long long value);
+float atomic_add(float* at, float value);
+double atomic_add(double* at, double value);
+unsigned atomic_max(unsigned* at, unsigned value);
+unsigned long long atomic_exchange(unsigned long long* at, unsigned long long value);
+unsigned atomic_exchange(unsigned* at, unsigned value);
+unsigned atomic_compare_exchange(unsigned* at, unsigned expected, unsigned value);
+unsigned long long atomic_compare_exchange(unsigned long long* at, unsigned long long expected,
+                                           unsigned long long value);
 }  // namespace cuda_double
+
+inline void __syncthreads(cuda_double::Site site = cuda_double::Site::current()) { cuda_double::meet_block(site); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, cuda_double::Site site = cuda_double::Site::current()) {
+  cuda_double::meet_warp(cuda_double::Shuffle::sync, mask, 0, 0, 32, site);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32, cuda_double::Site site = cuda_double::Site::current()) {
+  return cuda_double::shuffle(cuda_double::Shuffle::index, mask, value, static_cast<unsigned>(lane), width, site);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   cuda_double::Site site = cuda_double::Site::current()) {
+  return cuda_double::shuffle(cuda_double::Shuffle::down, mask, value, delta, width, site);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 cuda_double::Site site = cuda_double::Site::current()) {
+  return cuda_double::shuffle(cuda_double::Shuffle::up, mask, value, delta, width, site);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32,
+                  cuda_double::Site site = cuda_double::Site::current()) {
+  return cuda_double::shuffle(cuda_double::Shuffle::exclusive_or, mask, value, static_cast<unsigned>(lanes), width,
+                              site);
+}
+inline unsigned __ballot_sync(unsigned mask, int holds, cuda_double::Site site = cuda_double::Site::current()) {
+  return static_cast<unsigned>(
+      cuda_double::meet_warp(cuda_double::Shuffle::ballot, mask, holds != 0 ? 1 : 0, 0, 32, site));
+}
+inline int __any_sync(unsigned mask, int holds, cuda_double::Site site = cuda_double::Site::current()) {
+  return __ballot_sync(mask, holds, site) != 0;
+}
+inline int __all_sync(unsigned mask, int holds, cuda_double::Site site = cuda_double::Site::current()) {
+  return (__ballot_sync(mask, holds, site) & mask) == mask;
+}
+
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// The double's threads make real atomic accesses, because kernels of other streams run at the same time.
+inline int atomicAdd(int* at, int value) { return cuda_double::atomic_add(at, value); }
+inline unsigned atomicAdd(unsigned* at, unsigned value) { return cuda_double::atomic_add(at, value); }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  return cuda_double::atomic_add(at, value);
+}
+inline float atomicAdd(float* at, float value) { return cuda_double::atomic_add(at, value); }
+inline double atomicAdd(double* at, double value) { return cuda_double::atomic_add(at, value); }
+inline unsigned atomicMax(unsigned* at, unsigned value) { return cuda_double::atomic_max(at, value); }
+inline unsigned atomicExch(unsigned* at, unsigned value) { return cuda_double::atomic_exchange(at, value); }
+inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
+  return cuda_double::atomic_exchange(at, value);
+}
+inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
+  return cuda_double::atomic_compare_exchange(at, expected, value);
+}
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected, unsigned long long value) {
+  return cuda_double::atomic_compare_exchange(at, expected, value);
+}
+inline unsigned atomicInc(unsigned* at, unsigned last) {
+  for (unsigned old = *static_cast<volatile unsigned*>(at);;) {
+    const unsigned seen = atomicCAS(at, old, old >= last ? 0 : old + 1);
+    if (seen == old) return old;
+    old = seen;
+  }
+}
 
 template <class T>
 T __ldg(const T* address) {

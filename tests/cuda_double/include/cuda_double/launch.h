@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -27,8 +27,10 @@ struct Launch {
   cudaStream_t stream = nullptr;
   bool barriers = false;
   std::vector<Pointer> pointers;
+  std::shared_ptr<const void> arguments;  ///< with the kernel
+  std::size_t stored_bytes = 0;
   /// Runs one thread of the kernel.
-  std::function<void()> thread;
+  void (*thread)(const void* arguments) = nullptr;
 };
 
 /// Checks the launch and enqueues it. Where a card would refuse it, the calling thread's last error says so.
@@ -57,7 +59,9 @@ template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, bool barriers,
             A... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "a kernel launched with another number of arguments than it takes");
-  std::tuple<std::remove_cv_t<P>...> values(static_cast<P>(arguments)...);
+  using Values = std::tuple<std::remove_cv_t<P>...>;
+  using Stored = std::pair<void (*)(P...), Values>;
+  Values values(static_cast<P>(arguments)...);
   detail::Launch made{.kernel = reinterpret_cast<const void*>(kernel),
                       .grid = grid,
                       .block = block,
@@ -66,7 +70,12 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
                       .stream = stream,
                       .barriers = barriers,
                       .pointers = {},
-                      .thread = {}};
+                      .arguments = {},
+                      .stored_bytes = sizeof(Stored),
+                      .thread = [](const void* stored) {
+                        const auto& [function, given] = *static_cast<const Stored*>(stored);
+                        std::apply(function, given);
+                      }};
   auto take = [&made](auto& pointer) {
     using T = std::remove_reference_t<decltype(*pointer)>;
     if (!pointer) return;
@@ -74,7 +83,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
     pointer = const_cast<T*>(static_cast<const T*>(detail::resolve(pointer)));
   };
   std::apply([&](auto&... value) { (detail::each_pointer(value, take), ...); }, values);
-  made.thread = [kernel, values] { std::apply(kernel, values); };
+  made.arguments = std::make_shared<const Stored>(kernel, values);
   detail::issue(std::move(made));
 }
 
