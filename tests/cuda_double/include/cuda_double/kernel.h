@@ -109,6 +109,9 @@ inline unsigned atomicAdd(unsigned* at, unsigned value) { return cuda_double::at
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
   return cuda_double::atomic_add(at, value);
 }
+inline unsigned long long atomicAdd_system(unsigned long long* at, unsigned long long value) {
+  return atomicAdd(at, value);
+}
 inline float atomicAdd(float* at, float value) { return cuda_double::atomic_add(at, value); }
 inline double atomicAdd(double* at, double value) { return cuda_double::atomic_add(at, value); }
 inline unsigned atomicMax(unsigned* at, unsigned value) { return cuda_double::atomic_max(at, value); }

@@ -77,7 +77,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
                         std::apply(function, given);
                       }};
   auto take = [&made](auto& pointer) {
-    using T = std::remove_reference_t<decltype(*pointer)>;
+    using T = std::remove_pointer_t<std::remove_reference_t<decltype(pointer)>>;
     if (!pointer) return;
     made.pointers.push_back({const_cast<const std::remove_cv_t<T>*>(pointer), !std::is_const_v<T>});
     pointer = const_cast<T*>(static_cast<const T*>(detail::resolve(pointer)));
