@@ -111,13 +111,14 @@ void Accesses::touch(const void* address, std::size_t bytes, Kind kind, bool ali
 }
 
 void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) {
-  if (at >= stack_begin_ && at + bytes <= stack_end_) return;
-  if (at >= arguments_begin_ && at + bytes <= arguments_end_) return;
+  // First, because what counts as the stack here may reach into the memory beside it.
   if (in_any(modules_.locals, at, bytes)) {
     const char* const race = races_.touch(at, bytes, running_.number, kind == Kind::read, kind == Kind::atomic);
     if (race) running_.report(race, in_words(bytes, kind) + " of shared memory " + race);
     return;
   }
+  if (at >= stack_begin_ && at + bytes <= stack_end_) return;
+  if (at >= arguments_begin_ && at + bytes <= arguments_end_) return;
   const auto* const address = reinterpret_cast<const void*>(at);
   const auto& devices = running_.grid.world.core->devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {

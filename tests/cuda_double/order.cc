@@ -21,10 +21,10 @@ std::vector<Point> points_of(World& world, std::span<const Passed> passed) {
     if (!stream) continue;
     std::lock_guard lock(stream->mutex);
     if (!stream->sim) continue;
-    // The last write of at most the value.
-    const auto next = std::upper_bound(stream->written.begin(), stream->written.end(), value,
-                                       [](std::uint64_t v, const auto& write) { return v < write.first; });
-    if (next != stream->written.begin()) points.push_back({stream->sim, std::prev(next)->second});
+    // The first write of at least the value.
+    const auto at = std::lower_bound(stream->written.begin(), stream->written.end(), value,
+                                     [](const auto& write, std::uint64_t v) { return write.first < v; });
+    if (at != stream->written.end()) points.push_back({stream->sim, at->second});
   }
   return points;
 }

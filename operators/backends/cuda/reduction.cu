@@ -46,8 +46,8 @@ struct Reduce {
 /// The first largest element; NaN counts as largest.
 template <class T>
 struct Largest {
-  struct Item {
-    compute_of<T> value;
+  struct Item {  // without gaps, so that copies of it copy nothing that was not written
+    std::conditional_t<is_floating(dtype_of<T>), double, std::int64_t> value;
     std::int64_t place;
   };
   __device__ Item load(T x, std::int64_t place) const { return {number(x), place}; }
@@ -57,7 +57,7 @@ struct Largest {
     if (a.value != b.value) return a.value > b.value ? a : b;
     return a.place < b.place ? a : b;
   }
-  __device__ static Item empty() { return {compute_of<T>(0), 0}; }
+  __device__ static Item empty() { return {0, 0}; }
 };
 template <class T>
 struct StorePlace {

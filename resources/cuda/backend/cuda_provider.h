@@ -18,6 +18,10 @@ class CudaProvider final : public Provider {
   std::uint64_t progress() const noexcept override;
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override;
 
+  bool wants_order() const noexcept override { return keeps_order(); }
+  void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override;
+  void host_touches(std::span<const MemoryUse> uses) noexcept override { cuda::host_touches(uses); }
+
   std::uint64_t errors(int device) const noexcept override { return core_->errors(device); }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override;
   std::exception_ptr lost(int device) const noexcept override;

@@ -7,6 +7,15 @@ namespace sluice::cuda {
 
 CudaStream* cuda_stream(Stream* stream) { return dynamic_cast<CudaStream*>(stream); }
 
+std::vector<Passed> passed_points(std::span<const StreamEvent> events) {
+  std::vector<Passed> points;
+  for (const StreamEvent& event : events) {
+    const CudaStream* const own = cuda_stream(event.stream);
+    if (own && own->stream_if_made()) points.emplace_back(own->stream_if_made(), event.point);
+  }
+  return points;
+}
+
 CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
@@ -87,7 +96,10 @@ bool CudaStream::wait(const StreamEvent& event) {
   CudaStream* const other = cuda_stream(event.stream);
   if (!other || &other->core() != core_.get()) return false;
   const cudaStream_t here = stream();
-  if (other->reached() >= event.point) return true;
+  if (other->reached() >= event.point) {
+    if (keeps_order()) ordered_after({&event, 1});
+    return true;
+  }
   cudaEvent_t until = nullptr;
   std::lock_guard lock(other->mutex_);
   const auto at = std::lower_bound(other->points_.begin(), other->points_.end(), event.point,
@@ -104,6 +116,12 @@ bool CudaStream::wait(const StreamEvent& event) {
   const OnCard on(card());
   core_->check(cudaStreamWaitEvent(here, until, 0), "cudaStreamWaitEvent", card());
   return true;
+}
+
+void CudaStream::ordered_after(std::span<const StreamEvent> passed) noexcept try {
+  cuda::ordered_after(stream(), passed_points(passed));
+} catch (...) {
+  // Without memory the record knows less.
 }
 
 void CudaStream::look() noexcept {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/resources/cuda/backend/cuda_core.h"
+#include "sluice/resources/cuda/backend/order.h"
 
 namespace sluice::cuda {
 
@@ -23,11 +24,14 @@ class CudaStream final : public Stream {
   bool record(std::uint64_t point) noexcept override;
   std::uint64_t reached() const noexcept override;
   bool wait(const StreamEvent& event) override;
+  void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
   /// The cudaStream_t. Throws CudaError if it cannot be made.
   void* native() const override { return stream(); }
 
   cudaStream_t stream() const;
+  /// The same, or null if it was never used.
+  cudaStream_t stream_if_made() const noexcept { return stream_.load(std::memory_order_acquire); }
   int device() const { return device_; }
   int card() const { return core_->at(device_).card; }
   CudaCore& core() const { return *core_; }
@@ -54,6 +58,8 @@ class CudaStream final : public Stream {
   std::vector<cudaEvent_t> spare_;  ///< events for the next points
 };
 
+/// The points of this provider's streams among these.
+std::vector<Passed> passed_points(std::span<const StreamEvent> events);
 /// The stream, if it is one of this provider's kind and process; else null.
 CudaStream* cuda_stream(Stream* stream);
 

@@ -12,7 +12,7 @@
 
 namespace cuda_double {
 
-/// A stream, and a value that it wrote by cuStreamWriteValue64: everything before that write is over.
+/// A stream, and a value: everything before its first write of at least that value (cuStreamWriteValue64) is over.
 using Passed = std::pair<cudaStream_t, std::uint64_t>;
 
 /// Whether a record is kept at all.
