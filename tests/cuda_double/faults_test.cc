@@ -96,7 +96,7 @@ TEST_F(Faults, AFullQueueBlocks) {
   for (int i = 0; i < 1100; ++i) test_kernels::configured(1, 1, 0, s);
   releaser.join();
   CHECK_CUDA(cudaStreamSynchronize(s));
-  EXPECT_EQ(cuda_double::full_queues(), 1u);
+  EXPECT_GE(cuda_double::full_queues(), 1u);
 }
 
 TEST_F(Faults, WithoutADriverEachCallSaysSo) {
