@@ -9,10 +9,7 @@
 
 #include "toolkit_libraries.inc"
 
-#define VALUE(name) std::printf("%s %lld\n", #name, static_cast<long long>(name))
-#define SIZE(type) std::printf("sizeof %s %zu %zu\n", #type, sizeof(type), alignof(type))
 #define OFFSET(member) std::printf("%s %zu\n", #member, offsetof(cudaDeviceProp, member))
-#define FUNCTION(function) std::printf("%s %s\n", #function, typeid(decltype(&function)).name())
 
 int main() {
 #define CUDA_DOUBLE_ERROR(name, value, sentence) VALUE(name);
@@ -179,5 +176,5 @@ int main() {
   FUNCTION(cuStreamWriteValue64);
   FUNCTION(cuGetErrorString);
   FUNCTION(cuGetErrorName);
-  print_libraries();
+  print_cublaslt();
 }
