@@ -21,7 +21,8 @@ struct Modules {
 
 namespace {
 
-constexpr std::uintptr_t kStack = std::uintptr_t{1} << 20;  // no stack of a fiber is larger
+constexpr std::uintptr_t kStack = std::uintptr_t{256}
+                                  << 10;  // a fiber's (engine/fiber.cc); what lies next to it is not
 
 const Modules& modules() {
   thread_local Modules found;
@@ -84,7 +85,7 @@ Accesses::Accesses(Running& running) : running_(running), modules_(modules()), r
 void Accesses::set_stack(const void* frame) {
   const auto at = reinterpret_cast<std::uintptr_t>(frame);
   stack_begin_ = at - kStack;
-  stack_end_ = at + 4096;
+  stack_end_ = at;
 }
 
 std::string Accesses::in_words(std::size_t bytes, Kind kind) const {

@@ -75,8 +75,8 @@ void World::end_command(int device) {
       return true;
     });
     planned.fetch_sub(static_cast<int>(now.size()));
+    for (const Late& each : now) happen(device, each);  // with the mutex: release() comes before or after
   }
-  for (const Late& each : now) happen(device, each);
 }
 
 void World::check_health(int device) {
@@ -125,6 +125,14 @@ void fail_sticky(int device, cudaError_t error, std::uint64_t commands) {
 void silence(int device, std::uint64_t commands) {
   plan_late(device, {.left = commands, .error = cudaSuccess, .sticky = false, .silent = true});
 }
-void release() { World::current()->control->release(); }
+
+void release() {
+  const auto world = World::current();
+  std::lock_guard lock(world->faults_mutex);
+  for (auto& planned : world->late) {
+    world->planned.fetch_sub(static_cast<int>(std::erase_if(planned, [](const World::Late& l) { return l.silent; })));
+  }
+  world->control->release();
+}
 
 }  // namespace cuda_double

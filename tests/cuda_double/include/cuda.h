@@ -15,7 +15,7 @@ using CUevent = CUevent_st*;
 #define CUDA_VERSION 13000
 #define CUDAAPI
 
-enum CUresult {
+enum cudaError_enum {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
   CUDA_ERROR_OUT_OF_MEMORY = 2,
@@ -32,6 +32,7 @@ enum CUresult {
   CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_UNKNOWN = 999,
 };
+using CUresult = cudaError_enum;
 
 enum CUstreamWriteValue_flags {
   CU_STREAM_WRITE_VALUE_DEFAULT = 0,

@@ -66,6 +66,7 @@ void fail_late(int device, cudaError_t error, std::uint64_t commands = 0);
 void fail_sticky(int device, cudaError_t error = cudaErrorIllegalAddress, std::uint64_t commands = 0);
 /// After `commands` more commands the device stops, until release().
 void silence(int device, std::uint64_t commands = 0);
+/// Silent devices go on, and silences that have not come yet will not come.
 void release();
 
 // ---- what a test can ask
