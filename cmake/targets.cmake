@@ -58,7 +58,7 @@ if(SLUICE_WITH_CUDA)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -fmad=false -ftz=false -prec-div=true
       -prec-sqrt=true -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror -ffp-contract=off>)
-  target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static)
+  target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${SLUICE_CUDNN})
   # It takes nothing from the program that loads it.
   target_link_options(sluice_cuda PRIVATE -Wl,-z,defs)
 endif()

@@ -37,6 +37,7 @@ class Issue {
   CudaProvider& provider() const { return provider_; }
   Reporter reporter() const { return provider_.reporter(stream_.device()); }
   Issuing& issuing() const { return issuing_; }
+  Libraries& libraries() const { return stream_.libraries(); }
   template <class T>
   T* scratch(std::int64_t count) const {
     return static_cast<T*>(issuing_.scratch(static_cast<std::size_t>(count) * sizeof(T)));

@@ -13,12 +13,17 @@
 
 namespace sluice::cuda {
 
+/// What the lane keeps for the libraries that its kernels call: handles, and a workspace. Made with the stream, because making
+/// them in the middle of the work would stop the card. Defined above, with the kernels that use it.
+struct Libraries;
+std::shared_ptr<Libraries> make_libraries(int card, cudaStream_t stream);
+
 /// Its progress is a word of pinned memory that the stream writes. Each recorded point is an event too, for streams
 /// that wait for it. CUDA's stream is made at the first use.
 class CudaStream final : public Stream {
  public:
   CudaStream(std::shared_ptr<CudaCore> core, int device, LaneKind lane)
-      : core_(std::move(core)), device_(device), word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
+      : core_(std::move(core)), device_(device), lane_(lane), word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
   ~CudaStream() override;
 
   bool record(std::uint64_t point) noexcept override;
@@ -33,6 +38,11 @@ class CudaStream final : public Stream {
   /// The same, or null if it was never used.
   cudaStream_t stream_if_made() const noexcept { return stream_.load(std::memory_order_acquire); }
   int device() const { return device_; }
+  /// Of a compute lane. Used by the thread that issues there.
+  Libraries& libraries() const {
+    stream();
+    return *libraries_;
+  }
   int card() const { return core_->at(device_).card; }
   CudaCore& core() const { return *core_; }
   /// Asks the card whether it still works; a sticky error marks it as lost.
@@ -49,8 +59,11 @@ class CudaStream final : public Stream {
   void recycle();
 
   const std::shared_ptr<CudaCore> core_;
-  const int device_, word_;
+  const int device_;
+  const LaneKind lane_;
+  const int word_;
   mutable std::once_flag once_;
+  mutable std::shared_ptr<Libraries> libraries_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
   std::mutex mutex_;

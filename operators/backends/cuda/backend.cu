@@ -12,8 +12,10 @@ void add_kernels(void* registry, const void* add) {
   add_unary_kernels(rows);
   add_binary_kernels(rows);
   add_comparison_kernels(rows);
+  add_convolution_kernels(rows);
   add_creation_kernels(rows);
   add_loss_kernels(rows);
+  add_matrix_kernels(rows);
   add_optimizer_kernels(rows);
   add_reduction_kernels(rows);
   add_shaping_kernels(rows);

@@ -1,0 +1,246 @@
+// Products of matrices: cuBLASLt, with bias and relu in its epilogue. What it does not take, and integers, a plain
+// kernel multiplies.
+#include <algorithm>
+#include <memory>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/copy.h"
+#include "sluice/operators/backends/cuda/elementwise.h"
+#include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/backends/cuda/libraries.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr Kernel kDenseOutputs{.dense_outputs = true};
+
+/// A matrix with one axis dense: rows of `leading` elements or, transposed, columns.
+struct Matrix {
+  const std::byte* data;
+  std::int64_t leading;
+  bool transposed;
+
+  /// A window that is neither is copied.
+  Matrix(const Issue& issue, const TensorView& view) {
+    const std::int64_t rows = view.shape[0], columns = view.shape[1];
+    data = view.data;
+    if ((view.strides[1] == 1 || columns == 1) && (view.strides[0] >= columns || rows == 1)) {
+      leading = std::max<std::int64_t>({1, columns, rows == 1 ? 1 : view.strides[0]});
+      transposed = false;
+    } else if ((view.strides[0] == 1 || rows == 1) && (view.strides[1] >= rows || columns == 1)) {
+      leading = std::max<std::int64_t>({1, rows, columns == 1 ? 1 : view.strides[1]});
+      transposed = true;
+    } else {
+      TensorView packed = view;
+      packed.strides = row_major(view.shape);
+      packed.data = issue.scratch<std::byte>(view.count() * static_cast<std::int64_t>(size_of(view.dtype)));
+      copy_window(issue, view, packed);
+      data = packed.data;
+      leading = std::max<std::int64_t>(1, columns);
+      transposed = false;
+    }
+  }
+};
+
+/// y = op(a) op(b) (+ bias for each column) (relu): y is m x n, op(a) m x k.
+struct Product {
+  std::int64_t m, n, k;
+  Matrix a, b;
+  bool ta, tb;       ///< op transposes what is stored
+  const void* bias;  ///< n elements, or null
+  bool relu;
+  void* y;
+};
+
+template <class T>
+struct PlainProduct {
+  const T *a, *b, *bias;
+  T* y;
+  std::int64_t n, k, a_row, a_column, b_row, b_column;
+  bool relu;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(a);
+    visit(b);
+    visit(bias);
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t row = i / n, column = i % n;
+    compute_of<T> sum = 0;
+    for (std::int64_t j = 0; j < k; ++j) {
+      sum = functors::plus(
+          sum, functors::times(number(a[row * a_row + j * a_column]), number(b[j * b_row + column * b_column])));
+    }
+    if (bias) sum = functors::plus(sum, number(bias[column]));
+    if (relu && sum < compute_of<T>(0)) sum = 0;
+    y[i] = T(sum);
+  }
+};
+template <class T>
+void multiply_plainly(const Issue& issue, const Product& p) {
+  PlainProduct<T> f{reinterpret_cast<const T*>(p.a.data),
+                    reinterpret_cast<const T*>(p.b.data),
+                    static_cast<const T*>(p.bias),
+                    static_cast<T*>(p.y),
+                    p.n,
+                    p.k,
+                    p.ta ? 1 : p.a.leading,
+                    p.ta ? p.a.leading : 1,
+                    p.tb ? 1 : p.b.leading,
+                    p.tb ? p.b.leading : 1,
+                    p.relu};
+  for_index(issue, p.m * p.n, f);
+}
+
+// ---- cuBLASLt
+
+struct DestroyDescription {
+  void operator()(cublasLtMatmulDesc_t d) const { cublasLtMatmulDescDestroy(d); }
+};
+struct DestroyLayout {
+  void operator()(cublasLtMatrixLayout_t l) const { cublasLtMatrixLayoutDestroy(l); }
+};
+struct DestroyPreference {
+  void operator()(cublasLtMatmulPreference_t p) const { cublasLtMatmulPreferenceDestroy(p); }
+};
+using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, DestroyDescription>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, DestroyLayout>;
+using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, DestroyPreference>;
+
+Layout layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                                   leading),
+        "cublasLtMatrixLayoutCreate");
+  return Layout(made);
+}
+template <class V>
+void set(const Description& d, cublasLtMatmulDescAttributes_t attribute, const V& value) {
+  check(cublasLtMatmulDescSetAttribute(d.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+template <class V>
+void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t attribute, const V& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(p.get(), attribute, &value, sizeof value),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// The library's matrices are column-major: what is stored by rows is the transposed matrix to it. So it computes
+/// transpose(y) = transpose(op(b)) transpose(op(a)), whose rows are y's columns: the bias runs along them.
+template <class T>
+bool multiply_by_library(const Issue& issue, const Product& p) {
+  Libraries& with = issue.libraries();
+  constexpr cudaDataType_t type = data_type<T>;
+  constexpr bool wide = std::is_same_v<T, double>;
+  const cublasComputeType_t compute = wide                                        ? CUBLAS_COMPUTE_64F
+                                      : std::is_same_v<T, float> && allows_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                                  : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t made = nullptr;
+  check(cublasLtMatmulDescCreate(&made, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescCreate");
+  const Description description(made);
+  set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.tb ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(description, CUBLASLT_MATMUL_DESC_TRANSB, p.ta ? CUBLAS_OP_T : CUBLAS_OP_N);
+  const cublasLtEpilogue_t epilogue = p.bias   ? (p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                      : p.relu ? CUBLASLT_EPILOGUE_RELU
+                                               : CUBLASLT_EPILOGUE_DEFAULT;
+  set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (p.bias) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const Layout b = p.tb ? layout(type, p.k, p.n, p.b.leading) : layout(type, p.n, p.k, p.b.leading);
+  const Layout a = p.ta ? layout(type, p.m, p.k, p.a.leading) : layout(type, p.k, p.m, p.a.leading);
+  const Layout y = layout(type, p.n, p.m, p.n);
+
+  const ShapeKey key{p.m,
+                     p.n,
+                     p.k,
+                     p.a.leading,
+                     p.b.leading,
+                     p.ta,
+                     p.tb,
+                     static_cast<int>(type),
+                     epilogue,
+                     alignment_of(p.a.data),
+                     alignment_of(p.b.data),
+                     alignment_of(p.y),
+                     alignment_of(p.bias)};
+  const auto found = with.products.find(key);
+  std::optional<cublasLtMatmulAlgo_t> algorithm;
+  if (found != with.products.end()) {
+    algorithm = found->second;
+  } else {
+    cublasLtMatmulPreference_t preferred = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&preferred), "cublasLtMatmulPreferenceCreate");
+    const Preference preference(preferred);
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b.data));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a.data));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.y));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.y));
+    cublasLtMatmulHeuristicResult_t best{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(with.blas, description.get(), b.get(), a.get(),
+                                                                 y.get(), y.get(), preference.get(), 1, &best, &count);
+    if (status == CUBLAS_STATUS_SUCCESS && count > 0 && best.state == CUBLAS_STATUS_SUCCESS) algorithm = best.algo;
+    with.products.emplace(key, algorithm);
+  }
+  if (!algorithm) return false;
+  const double one = 1, zero = 0;
+  const float one_f32 = 1, zero_f32 = 0;
+  const cublasStatus_t status =
+      cublasLtMatmul(with.blas, description.get(), wide ? static_cast<const void*>(&one) : &one_f32, p.b.data, b.get(),
+                     p.a.data, a.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, p.y, y.get(), p.y, y.get(),
+                     &*algorithm, with.workspace, kWorkspace, with.stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
+  check(status, "cublasLtMatmul");
+  return true;
+}
+
+template <class T>
+void multiply(const Issue& issue, const Product& p) {
+  if (p.m == 0 || p.n == 0) return;
+  if constexpr (is_floating(dtype_of<T>)) {
+    if (p.k > 0 && multiply_by_library<T>(issue, p)) return;
+  }
+  multiply_plainly<T>(issue, p);
+}
+
+template <class T>
+struct Matmul {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    const auto& [ta, tb] = c.attributes<MatmulAttributes>();
+    const Matrix a(issue, c.input(0)), b(issue, c.input(1));
+    const TensorView& y = c.output();
+    multiply<T>(issue, {y.shape[0], y.shape[1], c.input(0).shape[ta ? 0 : 1], a, b, ta != a.transposed,
+                        tb != b.transposed, nullptr, false, y.data});
+  }
+};
+template <class T>
+struct Linear {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    const Matrix x(issue, c.input(0)), w(issue, c.input(1));
+    const TensorView& y = c.output();
+    const void* bias = nullptr;
+    if (c.inputs() == 3) {
+      TensorView b = c.input(2);
+      if (b.shape[0] > 1 && b.strides[0] != 1) {
+        b.data = issue.scratch<std::byte>(b.count() * static_cast<std::int64_t>(sizeof(T)));
+        b.strides = {1};
+        copy_window(issue, c.input(2), b);
+      }
+      bias = b.data;
+    }
+    multiply<T>(issue, {y.shape[0], y.shape[1], c.input(0).shape[1], x, w, x.transposed, !w.transposed, bias,
+                        c.attributes<LinearAttributes>().relu, y.data});
+  }
+};
+
+}  // namespace
+
+void add_matrix_kernels(const Rows& rows) {
+  rows.add<Matmul>("matmul", backends::Arithmetic{}, kDenseOutputs);
+  rows.add<Linear>("linear", backends::Floating{}, kDenseOutputs);
+  rows.add<Linear>("linear_relu", backends::Floating{}, kDenseOutputs);
+}
+
+}  // namespace sluice::cuda
