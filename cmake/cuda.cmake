@@ -33,7 +33,10 @@ set(SLUICE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "Archite
 if(SLUICE_WITH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc takes it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
   find_package(CUDAToolkit REQUIRED)
   find_library(SLUICE_CUDNN cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 endif()

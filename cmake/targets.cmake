@@ -49,7 +49,6 @@ file(GLOB SLUICE_CUDA_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/operators/backends/cuda/*.cu)
 if(SLUICE_WITH_CUDA)
   add_library(sluice_cuda MODULE ${SLUICE_CUDA_SOURCES})
-  target_compile_features(sluice_cuda PRIVATE cxx_std_20 cuda_std_20)
   target_include_directories(sluice_cuda PRIVATE ${PROJECT_BINARY_DIR}/include)
   set_target_properties(sluice_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
