@@ -177,4 +177,5 @@ int main() {
   FUNCTION(cuGetErrorString);
   FUNCTION(cuGetErrorName);
   print_cublaslt();
+  print_cudnn();
 }
