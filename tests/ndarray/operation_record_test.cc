@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <stdexcept>
+#include <thread>
 
 #include "ndarray_test_support.h"
+#include "sluice/engine/loops.h"
 #include "sluice/ndarray/operation_record.h"
 
 namespace sluice::testing {
@@ -102,6 +105,27 @@ TEST(OperationRecord, AnOpOfTheProgramIsOpaque) {
     }
     EXPECT_EQ(current_scope().records, nullptr);
   }
+}
+
+TEST(OperationRecord, ThreadsThatHelpWithALoopNoteNothing) {
+  TestEngine engine(2);
+  const NDArray x = zeros({4}), y = zeros({4});
+  std::atomic<std::size_t> noted{0}, own{0};
+  for (int round = 0; round < 20; ++round) {
+    push_op(
+        [&](ArrayContext&) {
+          const RecordScope scope;
+          const auto caller = std::this_thread::get_id();
+          parallel_for(64, 1, [&](std::int64_t, std::int64_t) {
+            x.copy();
+            if (std::this_thread::get_id() == caller) ++own;
+          });
+          noted += scope.records().size();
+        },
+        {}, {y}, {.name = "mine"});
+    y.wait();
+  }
+  EXPECT_EQ(noted.load(), own.load());
 }
 
 TEST(OperationRecord, TheInnermostScopeOfTheThreadNotes) {

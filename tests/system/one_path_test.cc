@@ -29,7 +29,7 @@ std::set<std::string> files_with(const std::string& pattern) {
   for (const char* floor : {"ndarray", "operators", "autograd", "nn", "parallel", "examples"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / floor)) {
       const std::string end = entry.path().extension().string();
-      if (end != ".h" && end != ".cc" && end != ".inc") continue;
+      if (end != ".h" && end != ".cc" && end != ".inc" && end != ".cu") continue;
       if (std::regex_search(code_of(entry.path()), wanted)) found.insert(fs::relative(entry.path(), root).string());
     }
   }
@@ -54,7 +54,9 @@ TEST(OnePath, AKernelIsChosenByThePathAlone) {
   EXPECT_EQ(files_with(R"((->|\.)kernels?\()"),
             (Files{"nn/optimizer.cc",  // whether there is one for a parameter
                    "operators/apply.cc"}));
-  EXPECT_EQ(files_with(R"(\bKernelFunction\b)"), (Files{"operators/backends/register.h", "operators/registry.h"}));
+  EXPECT_EQ(files_with(R"(\bKernelFunction\b)"),
+            (Files{"operators/backends/cuda/kernels.h",  // hands functions to the registry
+                   "operators/backends/register.h", "operators/registry.h"}));
 }
 
 TEST(OnePath, ArraysArePushedByRowsAndOpaqueOpsAlone) {
