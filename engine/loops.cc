@@ -26,6 +26,7 @@ class Helper {
     if (!helps_) return;
     state_ = std::exchange(detail::thread_state(), state);
     scope_ = std::exchange(current_scope(), scope);
+    current_scope().records = nullptr;  // it belongs to the caller's thread
   }
   ~Helper() {
     if (!helps_) return;

@@ -43,8 +43,7 @@ struct PushOptions {
   OnPoison on_poison = OnPoison::skip;
   bool scopeless = false;     ///< the body does not look at current_scope(), which may then be another; this is cheaper
   bool never_blocks = false;  ///< goes on to the hard cap of ops, as a push from an op does
-  const OperatorInfo* op = nullptr;          ///< the operator's row
-  std::shared_ptr<const void> attributes{};  ///< its attributes, kept until the op completes
+  const OperatorInfo* op = nullptr;  ///< the operator's row
 };
 
 namespace detail {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <source_location>
+#include <vector>
 
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
@@ -14,6 +15,7 @@
 
 namespace sluice {
 
+struct OperationRecord;
 namespace detail {
 struct ProgramBase;
 struct CancelState {
@@ -34,6 +36,8 @@ struct ScopeState {
   /// If it is set (its line is not 0), operators on arrays name this as their place in the source, and not the line of
   /// the call: so the operators that a gradient is made of name the line of the program that the gradient is for.
   std::source_location where{};
+  /// Where the thread's pushes on arrays are noted (ndarray/operation_record.h). Bodies do not inherit it.
+  std::vector<OperationRecord>* records = nullptr;
 };
 
 /// The calling thread's scope. Inside a body this is the scope of the op's push, and what the body sets ends with the

@@ -5,9 +5,14 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+
+#include "sluice/ndarray/attribute_fields.h"
 
 namespace sluice {
 
@@ -43,6 +48,18 @@ class Attributes {
     return *static_cast<const A*>(data());
   }
   explicit operator bool() const { return table_ != nullptr; }
+  /// The fields that the struct names (attribute_fields.h); none for a struct that names none.
+  std::span<const AttributeField> fields() const { return table_ ? table_->fields : std::span<const AttributeField>(); }
+  /// The value of a field; empty if the struct names no such field.
+  std::optional<FieldValue> field(std::string_view name) const {
+    for (const AttributeField& f : fields()) {
+      if (name == f.name) return f.get(data());
+    }
+    return {};
+  }
+  /// The same struct with another value in one field. Throws UsageError for a field that the struct does not name, and
+  /// for a value of another type than the field's.
+  Attributes with(std::string_view name, const FieldValue& value) const;
   /// Where the value is; null if there is none.
   const void* data() const {
     if (!table_) return nullptr;
@@ -65,7 +82,38 @@ class Attributes {
     const std::type_info* type;
     bool (*equal)(const void*, const void*);
     bool small;
+    std::span<const AttributeField> fields;
+    /// A copy with one field set; null where there are no fields.
+    Attributes (*with)(const void*, const AttributeField&, const FieldValue&);
   };
+  template <class A>
+  static constexpr bool names_fields = requires {
+    A::fields();
+  };
+  template <class A>
+  static constexpr auto fields_of() {
+    if constexpr (names_fields<A>) {
+      return A::fields();
+    } else {
+      return std::array<AttributeField, 0>();
+    }
+  }
+  template <class A>
+  static constexpr auto field_list = fields_of<A>();
+  template <class A>
+  static Attributes changed(const void* from, const AttributeField& field, const FieldValue& value) {
+    A copy = *static_cast<const A*>(from);
+    field.set(&copy, value);
+    return copy;
+  }
+  template <class A>
+  static constexpr auto changer() -> Attributes (*)(const void*, const AttributeField&, const FieldValue&) {
+    if constexpr (names_fields<A>) {
+      return &changed<A>;
+    } else {
+      return nullptr;
+    }
+  }
   template <class A>
   static inline const Table table_of{&typeid(A),
                                      [](const void* a, const void* b) {
@@ -75,7 +123,7 @@ class Attributes {
                                          return a == b;
                                        }
                                      },
-                                     small<A>};
+                                     small<A>, field_list<A>, changer<A>()};
 
   const Shared& shared() const { return *std::launder(reinterpret_cast<const Shared*>(storage_)); }
   void take(const Attributes& other) noexcept {

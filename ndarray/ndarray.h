@@ -1,10 +1,11 @@
 // The array library: handles, views, host access, files. Operators on arrays: sluice/operators/operators.h.
 #pragma once
 
-#include "sluice/ndarray/dims.h"         // shapes
-#include "sluice/ndarray/dtype.h"        // element types
-#include "sluice/ndarray/files.h"        // .npy, .safetensors
-#include "sluice/ndarray/nd_array.h"     // NDArray, Operand, from, empty, partitioned
-#include "sluice/ndarray/push.h"         // ops of one's own on arrays
-#include "sluice/ndarray/slice.h"        // slice, all
-#include "sluice/ndarray/tensor_view.h"  // what kernels see
+#include "sluice/ndarray/dims.h"              // shapes
+#include "sluice/ndarray/dtype.h"             // element types
+#include "sluice/ndarray/files.h"             // .npy, .safetensors
+#include "sluice/ndarray/nd_array.h"          // NDArray, Operand, from, empty, partitioned
+#include "sluice/ndarray/operation_record.h"  // what a thread's pushes are, as values
+#include "sluice/ndarray/push.h"              // ops of one's own on arrays
+#include "sluice/ndarray/slice.h"             // slice, all
+#include "sluice/ndarray/tensor_view.h"       // what kernels see

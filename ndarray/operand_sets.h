@@ -43,29 +43,28 @@ inline Needs every_input() { return Needs({Needs::Kind::every_input}); }
 inline Needs every_output() { return Needs({Needs::Kind::every_output}); }
 }  // namespace needs
 
-/// The outputs of a push that its body also reads. The default is none of them.
+/// The outputs of a push that its body also reads. The default is none of them. Plain data, of two words.
 class Updates {
  public:
   constexpr Updates() = default;
-  static constexpr Updates all() { return {0, std::numeric_limits<std::size_t>::max()}; }
-  static constexpr Updates only(std::size_t output) { return {output, output + 1}; }
+  static constexpr Updates all() { return {nullptr, 0, std::numeric_limits<std::uint32_t>::max()}; }
+  static constexpr Updates only(std::uint32_t output) { return {nullptr, output, output + 1}; }
   /// Those in a list, which is not copied: it lives until the push is over.
-  static constexpr Updates listed(std::span<const std::size_t> outputs) {
-    Updates made;
-    made.listed_ = outputs;
-    return made;
+  static constexpr Updates listed(std::span<const std::uint32_t> outputs) {
+    return {outputs.data(), 0, static_cast<std::uint32_t>(outputs.size())};
   }
   constexpr bool contains(std::size_t output) const {
-    if (output >= begin_ && output < end_) return true;
-    return !listed_.empty() && std::find(listed_.begin(), listed_.end(), output) != listed_.end();
+    if (listed_) return std::find(listed_, listed_ + end_, output) != listed_ + end_;
+    return output >= begin_ && output < end_;
   }
-  constexpr bool any() const { return begin_ != end_ || !listed_.empty(); }
+  constexpr bool any() const { return begin_ != end_; }
 
  private:
-  constexpr Updates(std::size_t begin, std::size_t end) : begin_(begin), end_(end) {}
+  constexpr Updates(const std::uint32_t* listed, std::uint32_t begin, std::uint32_t end)
+      : listed_(listed), begin_(begin), end_(end) {}
 
-  std::size_t begin_ = 0, end_ = 0;
-  std::span<const std::size_t> listed_;
+  const std::uint32_t* listed_ = nullptr;  ///< `end_` numbers of outputs; null: those from begin_ to end_
+  std::uint32_t begin_ = 0, end_ = 0;
 };
 
 }  // namespace sluice

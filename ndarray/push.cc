@@ -7,6 +7,7 @@
 
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/array_locks.h"
+#include "sluice/ndarray/operation_record.h"
 #include "sluice/ndarray/overlaps.h"
 #include "sluice/ndarray/resolution.h"
 
@@ -52,7 +53,9 @@ void check(const ArrayPush& push, const char* name, Device device, const Engine&
   }
 }
 
-void copy_held(const ArrayPush& push, const PushOptions& options);
+using Records = std::vector<OperationRecord>;
+
+void copy_held(const ArrayPush& push, const PushOptions& options, Records* records);
 
 /// A place in the engine for an op whose accesses are not known yet. It is given back unless it is committed.
 class Reserved {
@@ -77,9 +80,9 @@ class Reserved {
 };
 
 /// Resolves and pushes. `options` has its place. With `moves`, held values of outputs are not copied by operations of
-/// their own before, but by this one.
+/// their own before, but by this one. Where pushes are noted, `records` is not null.
 Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& options, detail::CoreBase& core,
-                    bool moves) {
+                    bool moves, Records* records) {
   for (;; moves = true) {
     {
       // The place comes first, because a push may have to wait for it at the caps, without the locks.
@@ -91,18 +94,20 @@ Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& 
       if (moves || !resolution.outputs_held()) [[likely]] {
         resolution.resolve();
         core.name_accesses(reserved.operation(), resolution.accesses(), options, push.where);
+        if (records) [[unlikely]]
+          records->push_back(record_of(push, name, options, *resolution.call));
         resolution.apply();  // before the commit, because serial mode runs the body there
         return reserved.commit(std::move(resolution.call));
       }
     }
-    copy_held(push, options);
+    copy_held(push, options, records);
   }
 }
 
 /// Where an output's value is held elsewhere it is copied, by an operation of its own: then both values are whole when
 /// the write itself is skipped (docs/semantics.md, 14). An overwrite of the whole is no exception, because it may be
 /// skipped too.
-void copy_held(const ArrayPush& push, const PushOptions& options) {
+void copy_held(const ArrayPush& push, const PushOptions& options, Records* records) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
     Array& array = *y.array();
@@ -120,7 +125,7 @@ void copy_held(const ArrayPush& push, const PushOptions& options) {
     copy_options.priority = options.priority;
     copy_options.name = "copy on write";
     copy_options.bytes = whole.bytes();
-    push_checked(copy, copy_options.name, copy_options, array.core(), true);
+    push_checked(copy, copy_options.name, copy_options, array.core(), true, records);
   }
 }
 
@@ -134,7 +139,7 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
     push.where = where;
     PushOptions options;
     options.on = y.checked("copy on write", where).device();
-    copy_held(push, options);
+    copy_held(push, options, current_scope().records);
   }
 }
 
@@ -149,8 +154,9 @@ Ticket push_arrays(const ArrayPush& push) {
   check(push, name, options.on.device, first.engine());
   // A replay would need its versions pinned (docs/semantics.md, 21). Arrays cannot do that yet, so a capture is
   // refused.
-  if (current_scope().recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
-  return push_checked(push, name, options, first.core(), false);
+  const ScopeState& scope = current_scope();
+  if (scope.recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
+  return push_checked(push, name, options, first.core(), false, scope.records);
 }
 
 }  // namespace sluice

@@ -69,11 +69,6 @@ class ArrayContext {
     if (!issuing_) throw UsageError("a body that issues nothing has no stream, and no provider");
     return *issuing_;
   }
-  /// The context for a kernel that the body calls on some of its windows.
-  ArrayContext part(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-                    const void* attributes) const {
-    return {inputs, outputs, attributes, engine_context_, issuing_};
-  }
 
  public:  // for push_arrays
   ArrayContext(std::span<const TensorView> inputs, std::span<const TensorView> outputs, const void* attributes,

@@ -1,12 +1,11 @@
-// Attributes of the library's operators.
+// Attributes of the library's operators. Each struct names its fields, for readers of records
+// (ndarray/attribute_fields.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
-#include "sluice/engine/device.h"
-#include "sluice/ndarray/dims.h"
-#include "sluice/ndarray/dtype.h"
-#include "sluice/ndarray/scalar.h"
+#include "sluice/ndarray/attribute_fields.h"
 #include "sluice/resources/philox.h"
 
 namespace sluice {
@@ -15,6 +14,9 @@ namespace sluice {
 struct ScalarAttributes {
   Scalar value;
   bool left = false;
+  static constexpr auto fields() {
+    return std::array{field<&ScalarAttributes::value>("value"), field<&ScalarAttributes::left>("left")};
+  }
   friend bool operator==(const ScalarAttributes&, const ScalarAttributes&) = default;
 };
 
@@ -24,6 +26,10 @@ struct FillAttributes {
   Scalar step;
   Dims shape;
   DType dtype = DType::f32;
+  static constexpr auto fields() {
+    return std::array{field<&FillAttributes::value>("value"), field<&FillAttributes::step>("step"),
+                      field<&FillAttributes::shape>("shape"), field<&FillAttributes::dtype>("dtype")};
+  }
   friend bool operator==(const FillAttributes&, const FillAttributes&) = default;
 };
 
@@ -32,16 +38,26 @@ struct RandomAttributes {
   double a = 0, b = 1;  ///< low and high, or mean and deviation
   Dims shape;
   DType dtype = DType::f32;
+  static constexpr auto fields() {
+    return std::array{field<&RandomAttributes::seed>("seed"),   field<&RandomAttributes::stream>("stream"),
+                      slot<&RandomAttributes::draw>("draw"),    field<&RandomAttributes::first>("first"),
+                      field<&RandomAttributes::a>("a"),         field<&RandomAttributes::b>("b"),
+                      field<&RandomAttributes::shape>("shape"), field<&RandomAttributes::dtype>("dtype")};
+  }
   friend bool operator==(const RandomAttributes&, const RandomAttributes&) = default;
 };
 
 struct TransferAttributes {
   Device from, to;
+  static constexpr auto fields() {
+    return std::array{field<&TransferAttributes::from>("from"), field<&TransferAttributes::to>("to")};
+  }
   friend bool operator==(const TransferAttributes&, const TransferAttributes&) = default;
 };
 
 struct DTypeAttributes {
   DType dtype = DType::f32;
+  static constexpr auto fields() { return std::array{field<&DTypeAttributes::dtype>("dtype")}; }
   friend bool operator==(const DTypeAttributes&, const DTypeAttributes&) = default;
 };
 
@@ -50,6 +66,10 @@ struct WindowAttributes {
   Dims shape;
   Dims strides;
   std::int64_t offset = 0;
+  static constexpr auto fields() {
+    return std::array{field<&WindowAttributes::shape>("shape"), field<&WindowAttributes::strides>("strides"),
+                      field<&WindowAttributes::offset>("offset")};
+  }
   friend bool operator==(const WindowAttributes&, const WindowAttributes&) = default;
 };
 
@@ -57,6 +77,10 @@ struct AxisAttributes {
   int axis = 0;
   std::int64_t size = 0;
   DType dtype = DType::f32;
+  static constexpr auto fields() {
+    return std::array{field<&AxisAttributes::axis>("axis"), field<&AxisAttributes::size>("size"),
+                      field<&AxisAttributes::dtype>("dtype")};
+  }
   friend bool operator==(const AxisAttributes&, const AxisAttributes&) = default;
 };
 
@@ -65,11 +89,18 @@ struct ReduceAttributes {
   std::uint32_t axes = 0;
   bool keep = false;
   double scale = 1;  ///< the sum is multiplied by it; for a mean it is 1 / n
+  static constexpr auto fields() {
+    return std::array{field<&ReduceAttributes::axes>("axes"), field<&ReduceAttributes::keep>("keep"),
+                      field<&ReduceAttributes::scale>("scale")};
+  }
   friend bool operator==(const ReduceAttributes&, const ReduceAttributes&) = default;
 };
 
 struct MatmulAttributes {
   bool trans_a = false, trans_b = false;
+  static constexpr auto fields() {
+    return std::array{field<&MatmulAttributes::trans_a>("trans_a"), field<&MatmulAttributes::trans_b>("trans_b")};
+  }
   friend bool operator==(const MatmulAttributes&, const MatmulAttributes&) = default;
 };
 
@@ -77,33 +108,48 @@ struct ConvAttributes {
   std::int64_t stride = 1, padding = 0;
   bool relu = false;
   Dims wanted;  ///< for gradients: the shape of x or of the weight
+  static constexpr auto fields() {
+    return std::array{field<&ConvAttributes::stride>("stride"), field<&ConvAttributes::padding>("padding"),
+                      field<&ConvAttributes::relu>("relu"), field<&ConvAttributes::wanted>("wanted")};
+  }
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
 
 struct PoolAttributes {
   std::int64_t kernel = 2, stride = 2, padding = 0;
   Dims wanted;  ///< for the gradient: the shape of x
+  static constexpr auto fields() {
+    return std::array{field<&PoolAttributes::kernel>("kernel"), field<&PoolAttributes::stride>("stride"),
+                      field<&PoolAttributes::padding>("padding"), field<&PoolAttributes::wanted>("wanted")};
+  }
   friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
 };
 
 struct LossAttributes {
   double scale = 1;
+  static constexpr auto fields() { return std::array{slot<&LossAttributes::scale>("scale")}; }
   friend bool operator==(const LossAttributes&, const LossAttributes&) = default;
 };
 
 struct SgdAttributes {
   double lr = 0, momentum = 0, weight_decay = 0;
+  static constexpr auto fields() {
+    return std::array{slot<&SgdAttributes::lr>("lr"), field<&SgdAttributes::momentum>("momentum"),
+                      field<&SgdAttributes::weight_decay>("weight_decay")};
+  }
   friend bool operator==(const SgdAttributes&, const SgdAttributes&) = default;
 };
 
 /// For gate. `alone`: on devices that find errors late, those of the gate's own device shut it, no others'.
 struct GateAttributes {
   bool alone = false;
+  static constexpr auto fields() { return std::array{field<&GateAttributes::alone>("alone")}; }
   friend bool operator==(const GateAttributes&, const GateAttributes&) = default;
 };
 
 struct LinearAttributes {
   bool relu = false;
+  static constexpr auto fields() { return std::array{field<&LinearAttributes::relu>("relu")}; }
   friend bool operator==(const LinearAttributes&, const LinearAttributes&) = default;
 };
 

@@ -33,6 +33,15 @@ struct AdamStep {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;  ///< weight decay as in AdamW
   std::int64_t step = 1;   ///< counts from 1; 0: an array of the row counts
+  static constexpr auto fields() {
+    return std::array{slot<&AdamStep::lr>("lr"),
+                      field<&AdamStep::beta1>("beta1"),
+                      field<&AdamStep::beta2>("beta2"),
+                      field<&AdamStep::eps>("eps"),
+                      field<&AdamStep::weight_decay>("weight_decay"),
+                      field<&AdamStep::decoupled>("decoupled"),
+                      slot<&AdamStep::step>("step")};
+  }
   friend bool operator==(const AdamStep&, const AdamStep&) = default;
 };
 /// Updates w, m (first moment) and v (second). `step.step` is at least 1.

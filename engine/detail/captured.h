@@ -47,7 +47,6 @@ struct CapturedInfo : Operation {
   std::vector<CapturedAccess<P>> accesses;  ///< sorted by variable, each once; in the order of the push for errors
   std::vector<std::uint16_t> positions;     ///< where the push names each access
   std::shared_ptr<CancelState> cancel;      ///< from the scope of its push
-  std::shared_ptr<const void> attributes;
   std::unique_ptr<RareParts<P>> rare;  ///< for stream and async ops
   bool is_cancelled() const;
 };

@@ -47,7 +47,6 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
     info.flags = scope.flags;
     info.scope_device = lane.kind == LaneKind::io ? scope.device : lane.device;
     info.cancel = scope.cancel;
-    info.attributes = options.attributes;
     info.lane = lane.index;
     info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift);
     if (scope.tag || scope.flags || scope.cancel || info.scope_device != lane.device) info.path |= kOwnScope;

@@ -227,10 +227,9 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     op->path |= kOwnScope;
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
   if (lane->queue) op->path |= kOnStream;
-  if (counted || options.attributes || scope.cancel) {
+  if (counted || scope.cancel) {
     op->path |= kHasRare;
     rare(op).bytes = counted;
-    rare(op).attributes = options.attributes;
     rare(op).cancel = scope.cancel;
   }
   // Counts one more push, and says that it is being linked (begin_link). Either a stop() sees this push in flight, or

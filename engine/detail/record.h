@@ -203,7 +203,6 @@ struct ProgramState;
 template <class P>
 struct RareParts {
   // Written by the pusher. The times and the thread are set later, if `traced` is not 0.
-  std::shared_ptr<const void> attributes;
   std::shared_ptr<CancelState> cancel;
   std::unique_ptr<Token<P>[]> tokens;  ///< used if the record has too few
   int token_count = 0;
@@ -246,7 +245,6 @@ struct RareParts {
   bool failed() const { return thrown || answered || device_error; }
   std::exception_ptr cause() const { return thrown ? thrown : exception ? exception : device_error; }
   void clear() {
-    attributes.reset();
     cancel.reset();
     bytes = 0;
     waiter.reset();

@@ -171,7 +171,7 @@ inline void fan(Trial& t) {
 inline void several_variables(Trial& t) {
   for (std::size_t i = 0; i < 20; ++i)
     t.push({update(t.variables[i * 7 % 12]), read(t.variables[i * 5 % 12]), order(t.variables[i % 12])},
-           {.priority = static_cast<int>(i % 8), .attributes = nullptr});
+           {.priority = static_cast<int>(i % 8)});
   t.wait_all();
 }
 

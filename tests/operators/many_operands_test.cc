@@ -149,7 +149,7 @@ TEST(ManyOperands, SetsOfUpdatedOutputs) {
   EXPECT_FALSE(Updates().contains(0));
   EXPECT_TRUE(Updates::all().contains(1000000));
   EXPECT_FALSE(Updates::only(35).contains(3));
-  const std::size_t list[] = {1, 70};
+  const std::uint32_t list[] = {1, 70};
   EXPECT_TRUE(Updates::listed(list).any());
   EXPECT_TRUE(Updates::listed(list).contains(70));
   EXPECT_FALSE(Updates::listed(list).contains(69));
