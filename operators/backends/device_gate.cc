@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 #include "sluice/operators/builtin.h"
 
 namespace sluice {

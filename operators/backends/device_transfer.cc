@@ -1,5 +1,5 @@
 // Copies between the host and devices with streams, and between such devices: issued to the provider, which knows how.
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 #include "sluice/operators/builtin.h"
 
 namespace sluice {
