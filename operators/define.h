@@ -1,4 +1,6 @@
-// Unary operators and reductions of a program's own, outside of the library: one macro each.
+// Operators of a program's own. This header has what their rows and kernels need: the registry, add() for several
+// dtypes (register.h), parallel_for (engine/loops.h), the attributes of the library's rows; and one macro each for
+// unary operators and reductions. docs/adding-an-operator.md shows all of it.
 //
 //   namespace mine {
 //   SLUICE_DEFINE_UNARY(Softsign, softsign, floating, x / (1 + abs(x)), g / square(1 + abs(x)))
@@ -27,6 +29,7 @@
 #include <type_traits>
 
 #include "sluice/engine/loops.h"
+#include "sluice/operators/attributes.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/register.h"

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sluice/engine/loops.h"
+#include "sluice/operators/define.h"
 #include "sluice/operators/operators.h"
-#include "sluice/operators/register.h"
 
 namespace mine {
 namespace {

@@ -1,9 +1,7 @@
 // A backend: a set of kernels for CPU devices. This one has one kernel, of matmul in f32.
 #include <algorithm>
 
-#include "sluice/engine/loops.h"
-#include "sluice/operators/attributes.h"
-#include "sluice/operators/registry.h"
+#include "sluice/operators/define.h"
 
 namespace mine {
 namespace {

@@ -27,6 +27,7 @@ foreach(project engine_only whole plugins)
   endif()
   if(project STREQUAL whole)
     file(WRITE ${WORK}/whole/readme.cc "${readme_program}")
+    file(COPY ${PROJECTS}/../../../examples/own_operator.cc DESTINATION ${WORK}/whole)
   endif()
   run("${project}: configuring" ${CMAKE_COMMAND} -S ${WORK}/${project} -B ${WORK}/${project}/build -G ${GENERATOR}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG}
@@ -38,6 +39,9 @@ endforeach()
 run("plugins: running the program that is linked with the library" ${WORK}/plugins/build/linked)
 run("the README's program: running" ${WORK}/whole/build/readme)
 message("the README's program printed: ${output}")
+
+run("own_operator: running" ${WORK}/whole/build/own_operator)
+message("own_operator printed: ${output}")
 
 run("ldd" ldd ${WORK}/engine_only/build/program)
 if(output MATCHES "(openblas|dnnl|libz\\.|libsluice\\.)")
