@@ -139,9 +139,11 @@ class Run {
   }
 
   void run() {
+    const detail::Layer* const outer = current_scope().layer;  // Mode restores it after an exception
     while (!queue_.empty()) {
       const Ref<Node> node = queue_.top().node;
       queue_.pop();
+      current_scope().layer = node->layer;
       const auto at = pending_.find(node.get());
       std::vector<std::vector<NDArray>> lists = std::move(at->second);
       pending_.erase(at);
@@ -154,6 +156,7 @@ class Run {
       capture(*node, gradients);
       visit(*node, gradients);
     }
+    current_scope().layer = outer;
   }
 
   NDArray what(const NDArray& x) const {

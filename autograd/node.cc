@@ -121,6 +121,7 @@ class TapeRecorder final : public detail::Recorder {
               std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) override {
     Node& node = *node_of(tape.history);
     node.where = where;
+    node.layer = current_scope().layer;
     node.device = outputs[0].array()->device();
     if (!tape.in_place) {
       fill(node, op, attributes, inputs, outputs, tape);
@@ -144,6 +145,7 @@ class TapeRecorder final : public detail::Recorder {
     if (differentiable) {
       Ref<Node> written(new Node(node.sequence - 1));
       written->where = where;
+      written->layer = node.layer;
       written->device = node.device;
       fill(*written, op, attributes, inputs, outputs, tape);
       node.edges[1].node = std::move(written);

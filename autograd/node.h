@@ -53,6 +53,7 @@ class Node final : public History, public Pooled<Node> {
   const Operator* op = nullptr;
   Attributes attributes;
   std::source_location where;
+  const detail::Layer* layer = nullptr;  ///< of the forward call
   Device device;
   ShortList<Edge, 2> edges;
   ShortList<Spec, 2> inputs;

@@ -26,6 +26,7 @@
 
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
+#include "sluice/engine/layer.h"
 #include "sluice/engine/operation.h"
 #include "sluice/engine/program.h"
 #include "sluice/engine/provider.h"
@@ -439,7 +440,7 @@ Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOption
                     std::source_location where) {
   using Closure = std::decay_t<F>;
   if (detail::is_null(body))
-    throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + to_string(where) +
+    throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + call_site(where) +
                      ": null closure");
   const auto [operation, closure] = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
   try {

@@ -36,6 +36,7 @@ std::string ErrorRoot::to_string() const {
     text += base_name(file.c_str());
     text += ':';
     text += std::to_string(line);
+    if (!layer.empty()) text.append(" in ").append(layer);
     text += ": ";
   }
   return text += message;
@@ -51,6 +52,7 @@ ErrorRef joined(const std::vector<ErrorRef>& roots) {
   const std::string text = all_lines(roots);
   all->operation = "wait_all";
   all->file.clear();
+  all->layer.clear();
   all->message = std::to_string(roots.size());
   all->message += " errors:\n";
   all->message += text;

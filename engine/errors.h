@@ -26,10 +26,11 @@ struct ErrorRoot {
   std::string operation;       ///< the op's name
   std::string file;            ///< push site
   std::uint32_t line = 0;
+  std::string layer;         ///< that the op was pushed in (LayerScope); empty: in none
   std::string message;       ///< what() of the exception, or another description
   std::exception_ptr cause;  ///< the exception itself, where there was one
 
-  /// "[resize] main.cc:41: no such file": one line.
+  /// "[resize] main.cc:41: no such file": one line. With a layer: "[resize] main.cc:41 in encoder.2: no such file".
   std::string to_string() const;
 };
 using ErrorRef = std::shared_ptr<const ErrorRoot>;

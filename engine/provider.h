@@ -1,5 +1,5 @@
-// Providers: what the engine, and the memory pools above it, need from a kind of device. docs/devices.md says how to
-// write one.
+// Providers: what the engine, and the memory pools above it, need from a kind of device. docs/adding-a-backend.md says
+// how to write one.
 #pragma once
 
 #include <chrono>

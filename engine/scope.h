@@ -17,6 +17,7 @@ namespace sluice {
 
 struct OperationRecord;
 namespace detail {
+struct Layer;
 struct ProgramBase;
 struct CancelState {
   std::atomic<bool> cancelled{false};
@@ -38,6 +39,7 @@ struct ScopeState {
   std::source_location where{};
   /// Where the thread's pushes on arrays are noted (ndarray/operation_record.h). Bodies do not inherit it.
   std::vector<OperationRecord>* records = nullptr;
+  const detail::Layer* layer = nullptr;  ///< the layer that traces and errors name (engine/layer.h); null: none
 };
 
 /// The calling thread's scope. Inside a body this is the scope of the op's push, and what the body sets ends with the

@@ -200,7 +200,9 @@ void write_slice(Out& out, const TraceEvent& e, int row, std::int64_t zero) {
   out.micros(e.end - e.start) << ", \"args\": {\"op\": " << e.id << ", \"pushed at\": \"";
   out.escaped(e.file) << ":" << e.line << "\", \"waited us\": ";
   out.micros(e.ready - e.pushed) << ", \"queued us\": ";
-  out.micros(e.start - e.ready) << (e.failed ? ", \"failed\": true}}" : "}}");
+  out.micros(e.start - e.ready);
+  if (e.layer && *e.layer) (out << ", \"layer\": \"").escaped(e.layer) << "\"";
+  out << (e.failed ? ", \"failed\": true}}" : "}}");
 }
 
 void write_arrow(Out& out, std::span<const TraceEvent> events, const TraceDependency& d, const Rows& rows,

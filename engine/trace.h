@@ -32,6 +32,7 @@ struct TraceEvent {
   std::int64_t done;  ///< when it was complete; with a Completion that is later than `end`
   bool failed;        ///< failed, skipped or cancelled
   std::vector<TraceAccess> accesses{};
+  const char* layer = "";  ///< of the push (LayerScope); empty: none
 };
 
 /// A pair of ops of which one had to wait for the other because of a variable.

@@ -23,7 +23,7 @@ int checked_axis(int axis, int rank, const char* who, const Dims& shape, const s
 }  // namespace
 
 ArrayError::ArrayError(std::string_view operation, const std::source_location& where, std::string_view message)
-    : UsageError("[" + std::string(operation) + "] " + sluice::to_string(where) + ": " + std::string(message)) {}
+    : UsageError("[" + std::string(operation) + "] " + call_site(where) + ": " + std::string(message)) {}
 
 void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
   if (can_be_array(shape, size_of(dtype))) return;

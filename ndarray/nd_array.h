@@ -28,7 +28,8 @@ template <class T>
 class HostBorrow;
 
 /// Thrown at the call for a wrong use of an array: shapes, dtypes or devices that do not fit. what() is one line:
-/// "[matmul] main.cc:41: (64, 10) x (12, 3): inner sizes differ".
+/// "[matmul] main.cc:41: (64, 10) x (12, 3): inner sizes differ", or "[matmul] main.cc:41 in encoder.2: ..." in a layer
+/// (engine/layer.h).
 class ArrayError : public UsageError {
  public:
   ArrayError(std::string_view operation, const std::source_location& where, std::string_view message);

@@ -90,12 +90,14 @@ Sequential::Sequential(const std::vector<ModulePtr>& layers) {
 
 NDArray Sequential::forward(const NDArray& x) {
   NDArray value = x;
-  for (const Layer& layer : layers_) value = layer.module->forward(value);
+  for (const Layer& layer : layers_) value = layer.module->call(layer.name, value);
   return value;
 }
 
-void Sequential::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
-  for (const Layer& layer : layers_) layer.module->collect(prefix + layer.name + ".", out);
+std::vector<NamedModule> Sequential::children() {
+  std::vector<NamedModule> list;
+  for (const Layer& layer : layers_) list.push_back({layer.name, layer.module.get()});
+  return list;
 }
 
 void Sequential::to(Device device) {

@@ -90,7 +90,8 @@ class Flatten : public Module {
   std::source_location where_;
 };
 
-/// Layers that are applied one after the other. A parameter's name begins with the number of its layer: "0.weight".
+/// Layers that are applied one after the other. A parameter's name begins with the number of its layer: "0.weight";
+/// what that layer pushes is in the layer "0".
 ///   Sequential net{Flatten(), Linear(784, 128, stream, true, true), Linear(128, 10, stream)};
 class Sequential : public Module {
  public:
@@ -105,7 +106,7 @@ class Sequential : public Module {
   }
 
   NDArray forward(const NDArray& x) override;
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
+  std::vector<NamedModule> children() override;
   /// Calls to() of each layer. A layer that lies on several devices may throw.
   void to(Device device) override;
 

@@ -1,10 +1,22 @@
 #include "sluice/nn/module.h"
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/engine/layer.h"
 
 namespace sluice {
 
-void Module::collect(const std::string&, std::vector<NamedParameter>&) {}
+NDArray Module::call(std::string_view name, const NDArray& x) {
+  if (!named_children_) {
+    for (const NamedModule& child : children()) child.module->name_ = child.name;
+    named_children_ = true;
+  }
+  const LayerScope scope(name);
+  return forward(x);
+}
+
+void Module::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
+  for (const NamedModule& child : children()) child.module->collect(prefix + child.name + ".", out);
+}
 
 std::vector<NamedParameter> Module::parameters() {
   std::vector<NamedParameter> list;

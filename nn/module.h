@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/ndarray/nd_array.h"
@@ -21,21 +22,57 @@ struct NamedParameter {
   NDArray* value;
 };
 
+class Module;
+
+/// A module that is a part of another, and its name there. `module` points to the part, which the other one owns.
+struct NamedModule {
+  std::string name;
+  Module* module;
+};
+
 /// The base class of layers and of models made of them. Used by one thread at a time. forward() pushes and returns.
+///
+/// A model of one's own lists its parts once, and calls them like functions:
+///   struct Encoder : Module {
+///     explicit Encoder(RandomStream& s) : attention(8, 8, s), output(8, 4, s) {}
+///     NDArray forward(const NDArray& x) override { return output(relu(attention(x))); }
+///     std::vector<NamedModule> children() override { return {{"attention", &attention}, {"output", &output}}; }
+///     Linear attention, output;
+///   };
+/// Then its parameters are "attention.weight", ..., and what `attention` pushes is in the layer "attention", below the
+/// layer of the encoder itself ("encoder.2.attention"): errors and traces name it, forward and backward
+/// (engine/layer.h).
 class Module {
  public:
+  Module() = default;
+  Module(const Module&) = default;
+  /// The layer's name stays: it is that of the place. So `net.output = Linear(...)` is "output" still.
+  Module& operator=(const Module&) {
+    named_children_ = false;
+    return *this;
+  }
   virtual ~Module() = default;
   /// The output for a batch of inputs (axis 0 counts samples). Throws ArrayError for shapes and dtypes that do not fit.
   virtual NDArray forward(const NDArray& x) = 0;
-  NDArray operator()(const NDArray& x) { return forward(x); }
+  /// forward(x) in the layer of this module: as the module above named it when that was called, else in none.
+  NDArray operator()(const NDArray& x) { return call(name_, x); }
+  /// The same in the layer `name`, below the present one. For parts that children() does not list.
+  NDArray call(std::string_view name, const NDArray& x);
 
-  /// Appends the parameters. Their names begin with `prefix` ("", or "0." with its dot). By default there are none.
+  /// The parts, with their names. By default there are none.
+  virtual std::vector<NamedModule> children() { return {}; }
+  /// Appends the parameters. Their names begin with `prefix` ("", or "0." with its dot). By default they are those of
+  /// the children. A module with parameters of its own overrides this, and calls Module::collect for its children.
   virtual void collect(const std::string& prefix, std::vector<NamedParameter>& out);
   /// All parameters, in the order of the layers.
   std::vector<NamedParameter> parameters();
   /// Moves the parameters and their gradients to a device. On another device they are new arrays, which are leaves
   /// again: so make the optimiser afterwards. Pushes; does not wait.
   virtual void to(Device device);
+
+ private:
+  std::string name_;  ///< its name in the module above; empty: not known
+  bool named_children_ = false;
 };
 
 using ModulePtr = std::shared_ptr<Module>;

@@ -8,6 +8,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/reduction.h"
+#include "sluice/operators/rows.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
@@ -38,26 +39,6 @@ const Operator& scalar_row_of() {
 template <class F>
 NDArray with_scalar(const Operand& x, const Scalar& value, bool left = false) {
   return apply(scalar_row_of<F>(), {&x.array}, ScalarAttributes{value, left}, {.where = x.where});
-}
-
-template <class F>
-void unary_gradient(GradientContext& c) {
-  const NDArray& kept = F::keeps_output ? c.output() : F::keeps_input ? c.input(0) : c.gradient();
-  if constexpr (F::keeps_input || F::keeps_output) {
-    if (!c.create_graph()) {
-      static const Operator& row = Registry::instance().get(F::grad_name);
-      c.set(0, apply(row, {&c.gradient(), &kept}, {}, {.where = c.where()}));
-      return;
-    }
-  }
-  c.set(0, F::gradient_of(c.gradient(), kept));
-}
-
-template <class F>
-void elementwise_infer(Signature& s) {
-  s.same_dtypes();
-  F::integers ? s.arithmetic() : s.floating();
-  s.output(s.broadcast(), s.dtype());
 }
 
 template <class F>
@@ -161,26 +142,12 @@ NDArray builtin::relu_gradient(GradientContext& c) {
 }
 
 void builtin::add_elementwise_rows(Registry& registry) {
-  functors::Unary::each([&]<class F>() {
-    add_operator(registry, F::name, [](Operator& op) {
-      op.elementwise = true;
-      op.infer = elementwise_infer<F>;
-      op.gradient = unary_gradient<F>;
-      if (F::keeps_output) op.needs = {needs::output()};
-      if (F::keeps_input) op.needs = {needs::input(0)};
-    });
-    if (!F::keeps_input && !F::keeps_output) return;
-    add_operator(registry, F::grad_name, [](Operator& op) {
-      op.min_inputs = op.max_inputs = 2;
-      op.elementwise = true;
-      op.infer = elementwise_infer<functors::Derivative<F>>;
-    });
-  });
+  functors::Unary::each([&]<class F>() { rows::add_unary<F>(registry); });
   functors::Binary::each([&]<class F>() {
     add_operator(registry, F::name, [](Operator& op) {
       op.min_inputs = op.max_inputs = 2;
       op.elementwise = true;
-      op.infer = elementwise_infer<F>;
+      op.infer = rows::infer_elementwise<F>;
       op.gradient = binary_gradient<F>;
       op.needs = {needs_of<F>(0), needs_of<F>(1)};
     });

@@ -93,27 +93,33 @@ constexpr bool mentions(std::string_view text, char name) {
 template <class V>
 using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
 
-// gradient_of(g, kept): g times the derivative, for numbers and for arrays. `kept` is x, or with keeps_output y.
-#define SLUICE_UNARY(Name, function, dtypes, value, gradient)                                     \
+// The struct of a unary operator: what an entry of the table gives, or SLUICE_DEFINE_UNARY (define.h). Expressions see
+// the functions on numbers above wherever the struct stands. gradient_of(g, kept): g times the derivative, for numbers
+// and for arrays. `kept` is x, or with keeps_output y.
+#define SLUICE_UNARY_FUNCTOR(Name, function, dtypes, value, gradient)                             \
   struct Name {                                                                                   \
+    using DTypes = ::sluice::functors::DTypes;                                                    \
     static constexpr const char* name = #function;                                                \
     static constexpr const char* grad_name = #function "_grad";                                   \
     static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;                        \
-    static constexpr bool keeps_input = mentions(#gradient, 'x');                                 \
-    static constexpr bool keeps_output = mentions(#gradient, 'y');                                \
+    static constexpr bool keeps_input = ::sluice::functors::mentions(#gradient, 'x');             \
+    static constexpr bool keeps_output = ::sluice::functors::mentions(#gradient, 'y');            \
     static_assert(!(keeps_input && keeps_output), "the gradient of " #function " names x and y"); \
     template <class T>                                                                            \
     SLUICE_HD T operator()(T x) const {                                                           \
+      using namespace ::sluice::functors;                                                         \
       return static_cast<T>(value);                                                               \
     }                                                                                             \
     template <class V>                                                                            \
     SLUICE_HD static V gradient_of(const V& g, const V& kept) {                                   \
+      using namespace ::sluice::functors;                                                         \
       using T [[maybe_unused]] = NumberBeside<V>;                                                 \
       [[maybe_unused]] const V& x = kept;                                                         \
       [[maybe_unused]] const V& y = kept;                                                         \
       return static_cast<V>(gradient);                                                            \
     }                                                                                             \
   };
+#define SLUICE_UNARY(...) SLUICE_UNARY_FUNCTOR(__VA_ARGS__)
 #define SLUICE_BINARY(Name, function, dtypes, value, ...)                  \
   struct Name {                                                            \
     static constexpr const char* name = #function;                         \
@@ -161,21 +167,27 @@ struct None {
   }
 };
 
-#define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)        \
+// The struct of a reduction; its gradient is in ReductionRule (reduction.cc), or in SLUICE_DEFINE_REDUCTION (define.h).
+#define SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)          \
   struct Name {                                                                      \
+    using DTypes = ::sluice::functors::DTypes;                                       \
     static constexpr const char* name = #function;                                   \
     static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;           \
     static constexpr bool needs_elements = std::string_view(#empty_value) == "none"; \
     template <class T>                                                               \
     SLUICE_HD static T empty() {                                                     \
-      [[maybe_unused]] constexpr None none;                                          \
+      using namespace ::sluice::functors;                                            \
+      [[maybe_unused]] constexpr ::sluice::functors::None none;                      \
       return static_cast<T>(empty_value);                                            \
     }                                                                                \
     template <class T>                                                               \
     SLUICE_HD T operator()(T a, T b) const {                                         \
+      using namespace ::sluice::functors;                                            \
       return static_cast<T>(fold);                                                   \
     }                                                                                \
   };
+#define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient) \
+  SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)
 #include "sluice/operators/reduction_table.inc"
 
 /// The kernel of a unary operator's gradient, from g and the value that was kept.

@@ -5,13 +5,13 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/functors.h"
+#include "sluice/operators/rows.h"
 
 namespace sluice {
-namespace {
 
-const Operator& named(const char* name) { return Registry::instance().get(name); }
+// ---- what all reductions share
 
-std::uint32_t axis_bits(const char* who, const Operand& x, const Dims& axes) {
+std::uint32_t rows::axis_bits(const char* who, const Operand& x, const Dims& axes) {
   x.array.checked(who, x.where);
   const int rank = x.array.rank();
   if (axes.empty()) return (1U << rank) - 1;
@@ -26,7 +26,7 @@ std::uint32_t axis_bits(const char* who, const Operand& x, const Dims& axes) {
   return bits;
 }
 
-Dims reduced_shape(const Dims& shape, std::uint32_t axes, bool keep) {
+Dims rows::reduced_shape(const Dims& shape, std::uint32_t axes, bool keep) {
   Dims out;
   for (int i = 0; i < shape.rank(); ++i) {
     if ((axes >> i & 1U) == 0) {
@@ -38,30 +38,23 @@ Dims reduced_shape(const Dims& shape, std::uint32_t axes, bool keep) {
   return out;
 }
 
-void need_elements(Signature& s, std::uint32_t axes) {
+void rows::need_elements(Signature& s, std::uint32_t axes) {
   for (int i = 0; i < s.shape(0).rank(); ++i) {
     if ((axes >> i & 1U) != 0 && s.shape(0)[i] == 0) s.fail("nothing to choose from");
   }
 }
 
-// A result's gradient, seen in the shape of what was reduced.
-NDArray widened(GradientContext& c, const NDArray& g) {
+NDArray rows::widened(GradientContext& c, const NDArray& g) {
   const auto& a = c.attributes().get<ReduceAttributes>();
   const Dims& shape = c.input_spec(0).shape;
   return g.reshape(reduced_shape(shape, a.axes, true), c.where()).broadcast_to(shape, c.where());
 }
 
-template <class F>
-void infer_reduce(Signature& s) {
-  const auto& a = s.attributes<ReduceAttributes>();
-  if (F::needs_elements) need_elements(s, a.axes);
-  if (F::integers && a.scale == 1) {
-    s.arithmetic();
-  } else {
-    s.floating();
-  }
-  s.output(reduced_shape(s.shape(0), a.axes, a.keep), s.dtype());
-}
+namespace {
+
+using rows::axis_bits, rows::need_elements, rows::reduced_shape;
+
+const Operator& named(const char* name) { return Registry::instance().get(name); }
 
 // ---- what the table's gradients are made of, beside operators
 
@@ -79,32 +72,17 @@ NDArray first_largest(GradientContext& c, const Operand& x) {
 // Operands carry the place of the forward call to the operators that they meet.
 template <class F>
 struct ReductionRule;
-#define SLUICE_REDUCTION(Name, name, dtypes, empty, fold, gradient)                           \
-  template <>                                                                                 \
-  struct ReductionRule<functors::Name> {                                                      \
-    static constexpr bool keeps_input = functors::mentions(#gradient, 'x');                   \
-    static constexpr bool keeps_output = functors::mentions(#gradient, 'y');                  \
-    static NDArray of([[maybe_unused]] GradientContext& c, [[maybe_unused]] const Operand& g, \
-                      [[maybe_unused]] const Operand& x, [[maybe_unused]] const Operand& y) { \
-      return gradient;                                                                        \
-    }                                                                                         \
+#define SLUICE_REDUCTION(Name, name, dtypes, empty, fold, gradient) \
+  template <>                                                       \
+  struct ReductionRule<functors::Name> {                            \
+    SLUICE_REDUCTION_RULE(gradient)                                 \
   };
 #include "sluice/operators/reduction_table.inc"
 
 template <class F>
-void reduction_gradient(GradientContext& c) {
-  using Rule = ReductionRule<F>;
-  const NDArray g = widened(c, c.gradient());
-  const NDArray& x = Rule::keeps_input ? c.input(0) : g;
-  NDArray y;  // empty where the gradient does not name it
-  if constexpr (Rule::keeps_output) y = widened(c, c.output());
-  c.set(0, Rule::of(c, {g, c.where()}, {x, c.where()}, {y, c.where()}));
-}
-
-template <class F>
 NDArray reduce(const Operand& x, const Dims& axes, bool keep) {
   static const Operator& row = named(F::name);
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits(F::name, x, axes), keep, 1}, {.where = x.where});
+  return rows::reduce(row, x, axes, keep);
 }
 
 NDArray last_axis(const char* name, const Operand& x, int axis) {
@@ -124,14 +102,7 @@ NDArray last_axis(const char* name, const Operand& x, int axis) {
 }  // namespace
 
 void builtin::add_reduction_rows(Registry& registry) {
-  functors::Reduction::each([&]<class F>() {
-    add_operator(registry, F::name, [](Operator& op) {
-      using Rule = ReductionRule<F>;
-      op.infer = infer_reduce<F>;
-      op.gradient = reduction_gradient<F>;
-      op.needs = {(Rule::keeps_input ? needs::input(0) : Needs()) | (Rule::keeps_output ? needs::output() : Needs())};
-    });
-  });
+  functors::Reduction::each([&]<class F>() { rows::add_reduction<F, ReductionRule<F>>(registry); });
   // 1 where the first largest element of each reduced group lies, else 0.
   add_operator(registry, "first_max", [](Operator& op) {
     op.infer = [](Signature& s) {

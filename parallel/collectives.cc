@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "sluice/engine/loops.h"
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::parallel {

@@ -126,7 +126,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
       if (action.stage == last)
         labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
       inside(action, [&] {
-        here.output = stages_[static_cast<std::size_t>(action.stage)].module->forward(here.input);
+        here.output = (*stages_[static_cast<std::size_t>(action.stage)].module)(here.input);
         if (action.stage == last) {
           here.output = loss_(here.output, labels, static_cast<double>(rows));
           losses[k] = here.output.detach();
@@ -154,7 +154,7 @@ NDArray Pipeline::forward(const NDArray& x) const {
   NDArray value = x;
   for (const Stage& stage : stages_) {
     DeviceScope device(stage.device);
-    value = stage.module->forward(value.to(stage.device));
+    value = (*stage.module)(value.to(stage.device));
   }
   return value;
 }

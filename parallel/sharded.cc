@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t share(std::int64_t size, const Communicator& group, const char* what, const std::source_location& where) {
   if (size % group.size() == 0) return size / group.size();
-  throw UsageError(std::string("[") + what + "] " + to_string(where) + ": " + std::to_string(size) + " units for " +
+  throw UsageError(std::string("[") + what + "] " + call_site(where) + ": " + std::to_string(size) + " units for " +
                    std::to_string(group.size()) + " devices: they do not divide");
 }
 
@@ -83,6 +83,16 @@ ShardedMlp::ShardedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, c
     : first(in, hidden, group, stream, true, where),
       second(hidden, out, group, stream, where),
       home_(group.device(0)) {}
+
+NDArray ShardedMlp::forward(const NDArray& x) {
+  std::vector<NDArray> columns;
+  {
+    const LayerScope layer("0");
+    columns = first.forward(x);
+  }
+  const LayerScope layer("1");
+  return second.forward(columns);
+}
 
 void ShardedMlp::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
   first.collect(prefix + "0.", out);

@@ -59,7 +59,7 @@ class ShardedMlp : public Module {
  public:
   ShardedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, const Communicator& group, RandomStream& stream,
              std::source_location where = std::source_location::current());
-  NDArray forward(const NDArray& x) override { return second.forward(first.forward(x)); }
+  NDArray forward(const NDArray& x) override;
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
   /// Does nothing for the first rank's device, because the shards stay where they are. Throws UsageError for another.
   void to(Device device) override;

@@ -46,7 +46,8 @@ struct CapturedInfo : Operation {
   std::uint16_t path = 0, lane = 0;
   std::vector<CapturedAccess<P>> accesses;  ///< sorted by variable, each once; in the order of the push for errors
   std::vector<std::uint16_t> positions;     ///< where the push names each access
-  std::shared_ptr<CancelState> cancel;      ///< from the scope of its push
+  std::shared_ptr<CancelState> cancel;      ///< this and the next: from the scope of its push
+  const Layer* layer = nullptr;
   std::unique_ptr<RareParts<P>> rare;  ///< for stream and async ops
   bool is_cancelled() const;
 };

@@ -187,6 +187,11 @@ class Core final : public CoreBase {
   RareParts<P>& rare(const Op* op) const {
     return slabs_[op->index / kSlabOps].load(std::memory_order_relaxed)->rare[op->index % kSlabOps];
   }
+  const Layer* layer_of(const Operation* operation) const {
+    if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->layer;
+    const Op* op = static_cast<const Op*>(operation);
+    return op->is(kHasLayer) ? rare(op).layer : nullptr;
+  }
   std::span<Token<P>> tokens(Op* op) const {
     if (!op->is(kManyTokens)) return {op->inline_tokens, op->inline_count()};
     return {rare(op).tokens.get(), static_cast<std::size_t>(rare(op).token_count)};

@@ -100,7 +100,7 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     }
     const auto refuse = [&] {
       const char* name = options.name ? options.name : options.op ? options.op->name : "push";
-      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(4 * options_.max_ops) +
+      throw CapError("[" + std::string(name) + "] " + call_site(where) + ": " + std::to_string(4 * options_.max_ops) +
                      " ops in flight, the hard cap (max_ops " + std::to_string(options_.max_ops) + ")");
     };
     if (!blocks) refuse();
@@ -132,7 +132,7 @@ std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const
     }
     if (!fits && have / 4 >= options_.max_bytes) {
       const char* name = options.name ? options.name : options.op ? options.op->name : "push";
-      throw CapError("[" + std::string(name) + "] " + to_string(where) + ": " + std::to_string(have) +
+      throw CapError("[" + std::string(name) + "] " + call_site(where) + ": " + std::to_string(have) +
                      " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
     }
     begin_link(slot);  // as for a credit

@@ -47,9 +47,11 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
     info.flags = scope.flags;
     info.scope_device = lane.kind == LaneKind::io ? scope.device : lane.device;
     info.cancel = scope.cancel;
+    info.layer = scope.layer;
     info.lane = lane.index;
     info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift);
-    if (scope.tag || scope.flags || scope.cancel || info.scope_device != lane.device) info.path |= kOwnScope;
+    if (scope.tag || scope.flags || scope.cancel || scope.layer || info.scope_device != lane.device)
+      info.path |= kOwnScope;
     if (options.on_poison == OnPoison::run) info.path |= kSeesPoison;
     if (lane.stream) info.path |= kOnStream;
     void* closure = info.storage;

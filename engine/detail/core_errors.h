@@ -36,6 +36,7 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->operation = op ? op->name : "engine";
   root->file = op ? op->where.file_name() : "";
   root->line = op ? op->where.line() : 0;
+  if (op) root->layer = path_of(layer_of(op));
   root->message = message;
   root->cause = std::move(cause);
   look_over_roots();

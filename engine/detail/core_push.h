@@ -14,7 +14,7 @@ namespace sluice::detail {
 template <class P>
 void Core<P>::bad_use(const PushOptions& options, const std::source_location& where, const std::string& what) const {
   const char* name = options.name ? options.name : options.op ? options.op->name : "push";
-  throw UsageError("[" + std::string(name) + "] " + to_string(where) + ": " + what);
+  throw UsageError("[" + std::string(name) + "] " + call_site(where) + ": " + what);
 }
 
 template <class P>
@@ -27,7 +27,7 @@ template <class P>
 void Core<P>::refuse_stopped(const PushOptions& options, const std::source_location& where) const {
   const char* name = options.name ? options.name : options.op ? options.op->name : "push";
   refuse_forked(name);
-  throw StoppedError("[" + std::string(name) + "] " + to_string(where) + ": the engine was stopped");
+  throw StoppedError("[" + std::string(name) + "] " + call_site(where) + ": the engine was stopped");
 }
 
 /// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
@@ -223,8 +223,12 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   op->scope_device = scope_device;
   op->lane = lane->index;
   op->wrote_nothing = op->skipped = false;
-  if ((scope.tag || scope.flags || scope.cancel || scope_device != lane->device) && !options.scopeless)
+  if ((scope.tag || scope.flags || scope.cancel || scope.layer || scope_device != lane->device) && !options.scopeless)
     op->path |= kOwnScope;
+  if (scope.layer) {
+    op->path |= kHasLayer;
+    rare(op).layer = scope.layer;
+  }
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
   if (lane->queue) op->path |= kOnStream;
   if (counted || scope.cancel) {

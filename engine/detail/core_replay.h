@@ -143,7 +143,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
     } else {
       if (on_stream) wait_on_devices(op, *lane.queue, info.accesses);  // all over: for a record of accesses
       thrown = call(*op->table, op->closure(), info,
-                    {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr}, lane, async);
+                    {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr, {}, info.layer}, lane, async);
     }
     if (on_stream || async) {
       later = true;
@@ -161,7 +161,8 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
         accesses.push_back({a.variable->number, a.mode, a.variable->name ? a.variable->name : ""});
       keep_event(slot, program.traced,
                  {info.name, lane.device, lane.kind, slot.number, id_seen(&info), info.tag, info.where.file_name(),
-                  info.where.line(), program.pushed_at, start, start, end, end, error != nullptr, std::move(accesses)});
+                  info.where.line(), program.pushed_at, start, start, end, end, error != nullptr, std::move(accesses),
+                  path_of(info.layer)});
     } catch (const std::bad_alloc&) {
       // The op goes on; the trace lacks it.
     }

@@ -169,10 +169,16 @@ template <class P>
 /// The same in the scope of its push, for any op. Returns what the body threw.
 template <class P>
 std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
-  std::exception_ptr thrown =
-      call(*op->table, op->closure(), *op,
-           {op->scope_device, op->flags, op->tag, op->is(kHasRare) ? rare(op).cancel : nullptr, {}, nullptr}, lane,
-           op->is(kAsync));
+  std::exception_ptr thrown = call(*op->table, op->closure(), *op,
+                                   {op->scope_device,
+                                    op->flags,
+                                    op->tag,
+                                    op->is(kHasRare) ? rare(op).cancel : nullptr,
+                                    {},
+                                    nullptr,
+                                    {},
+                                    layer_of(op)},
+                                   lane, op->is(kAsync));
   return thrown;
 }
 
@@ -385,7 +391,8 @@ void Core<P>::record_trace(Op* op, bool failed) {
                  parts.ended_at ? parts.ended_at : now,
                  now,
                  failed,
-                 std::move(accesses)};
+                 std::move(accesses),
+                 path_of(layer_of(op))};
     keep_event(slot, parts.traced, std::move(e));
   } catch (const std::bad_alloc&) {
     // The op goes on; the trace lacks it.

@@ -203,6 +203,7 @@ struct ProgramState;
 template <class P>
 struct RareParts {
   // Written by the pusher. The times and the thread are set later, if `traced` is not 0.
+  const Layer* layer = nullptr;  ///< of the push; valid with kHasLayer
   std::shared_ptr<CancelState> cancel;
   std::unique_ptr<Token<P>[]> tokens;  ///< used if the record has too few
   int token_count = 0;
@@ -273,6 +274,7 @@ enum OpPath : std::uint16_t {
   kNoBody = 64,       ///< OpKind is neither `body` nor `captured`
   kManyTokens = 128,  ///< the tokens are in the rare parts
   kCaptured = 256,    ///< a CapturedOp (captured.h), not an OpRecord
+  kHasLayer = 512,    ///< RareParts::layer is set. Only traces and errors look there: such an op takes the common path
 };
 inline constexpr int kCountShift = 10, kPriorityShift = 13;  ///< above the bits: number of inline tokens, priority
 

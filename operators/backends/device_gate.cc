@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "sluice/operators/attributes.h"
-#include "sluice/operators/backends/register.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/register.h"
 
 namespace sluice {
 namespace {

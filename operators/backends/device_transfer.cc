@@ -1,6 +1,6 @@
 // Copies between the host and devices with streams, and between such devices: issued to the provider, which knows how.
-#include "sluice/operators/backends/register.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/register.h"
 
 namespace sluice {
 

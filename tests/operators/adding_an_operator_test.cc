@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -79,6 +80,40 @@ TEST(AddingAnOperator, TheDiffsFitTheFiles) {
       }
     }
   }
+}
+
+/// Blocks that begin with "```cpp path": what stands between lines "// ..." is there, line by line.
+TEST(AddingAnOperator, TheQuotesAreTheFiles) {
+  std::set<std::string> quoted;
+  for (const char* page : {"adding-an-operator.md", "adding-a-backend.md"}) {
+    std::string file;
+    std::vector<std::vector<std::string>> parts;
+    for (const std::string& line : lines_of(std::string(SLUICE_SOURCE_DIR "/docs/") + page)) {
+      const std::size_t space = line.find(' ');
+      if (file.empty() && line.starts_with("```") && space != std::string::npos) {
+        file = line.substr(space + 1);
+        parts = {{}};
+      } else if (line == "```" && !file.empty()) {
+        const std::vector<std::string> lines = lines_of(SLUICE_SOURCE_DIR "/" + file);
+        auto at = lines.begin();
+        for (const std::vector<std::string>& part : parts) {
+          EXPECT_FALSE(part.empty()) << page << ": " << file;
+          at = std::search(at, lines.end(), part.begin(), part.end());
+          EXPECT_TRUE(at != lines.end()) << page << ": " << file << " does not have, or not there,\n" << part.front();
+        }
+        quoted.insert(std::exchange(file, ""));
+      } else if (!file.empty() && (line == "// ..." || line == "# ...")) {
+        parts.emplace_back();
+      } else if (!file.empty()) {
+        parts.back().push_back(line);
+      }
+    }
+    EXPECT_EQ(file, "") << page << ": a quote without an end";
+  }
+  const std::string folder = "examples/plugins/";
+  EXPECT_EQ(quoted,
+            (std::set<std::string>{folder + "CMakeLists.txt", folder + "rms_norm.cc", folder + "soft_maximum.cc",
+                                   folder + "softsign.cc", folder + "tiled_backend.cc"}));
 }
 
 TEST(AddingAnOperator, TheDiffsCostWhatIsSaid) {

@@ -20,10 +20,14 @@ if(NOT readme MATCHES "```cpp\n([^`]+)```")
 endif()
 set(readme_program "${CMAKE_MATCH_1}")
 
-foreach(project engine_only whole)
+foreach(project engine_only whole plugins)
   file(COPY ${PROJECTS}/${project} DESTINATION ${WORK})
+  if(project STREQUAL plugins)
+    file(COPY ${PROJECTS}/../../../examples/plugins/ DESTINATION ${WORK}/plugins/my_operators)
+  endif()
   if(project STREQUAL whole)
     file(WRITE ${WORK}/whole/readme.cc "${readme_program}")
+    file(COPY ${PROJECTS}/../../../examples/own_operator.cc DESTINATION ${WORK}/whole)
   endif()
   run("${project}: configuring" ${CMAKE_COMMAND} -S ${WORK}/${project} -B ${WORK}/${project}/build -G ${GENERATOR}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG}
@@ -32,8 +36,12 @@ foreach(project engine_only whole)
   run("${project}: running" ${WORK}/${project}/build/program)
   message("${project} printed: ${output}")
 endforeach()
+run("plugins: running the program that is linked with the library" ${WORK}/plugins/build/linked)
 run("the README's program: running" ${WORK}/whole/build/readme)
 message("the README's program printed: ${output}")
+
+run("own_operator: running" ${WORK}/whole/build/own_operator)
+message("own_operator printed: ${output}")
 
 run("ldd" ldd ${WORK}/engine_only/build/program)
 if(output MATCHES "(openblas|dnnl|libz\\.|libsluice\\.)")

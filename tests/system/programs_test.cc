@@ -199,6 +199,15 @@ TEST(OtherPrograms, LinearRegressionFits) {
   EXPECT_THAT(run.out, ContainsRegex("fitted  y = (2\\.9|3\\.0)[0-9]+ x \\+ 0\\.(4|5)[0-9]+\n"));
 }
 
+TEST(OtherPrograms, OwnOperatorTrains) {
+  const Outcome run = test::run_program(example("own_operator"), {});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, ContainsRegex("step   0  loss 0\\.[67][0-9]+  right  [45][0-9]\\.[0-9] %\n"));
+  EXPECT_THAT(run.out, ContainsRegex("step 300  loss 0\\.0[0-9]+  right ( 99|100)\\.[0-9] %\n"));
+  EXPECT_THAT(run.out,
+              HasSubstr(" in 0: (1, 3) x (40, 2): points and centres differ in their number of coordinates\n"));
+}
+
 TEST(OtherPrograms, EngineTourShowsWhatItSays) {
   const Outcome run = test::run_program(example("engine_tour"), {});
   EXPECT_EQ(run.status, 0) << run.err;

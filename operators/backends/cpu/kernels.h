@@ -1,7 +1,7 @@
 // The kernels of the CPU backend, by file.
 #pragma once
 
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 
 namespace sluice::cpu_backend {
 

@@ -1,7 +1,7 @@
 // The groups of kernels of the CUDA backend.
 #pragma once
 
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 
 namespace sluice::cuda {
 

@@ -2,7 +2,7 @@
 // for other backends: they include nothing of another backend.
 #pragma once
 
-#include "sluice/operators/backends/register.h"
+#include "sluice/operators/register.h"
 
 namespace sluice::reference {
 

@@ -1,4 +1,4 @@
-// Helpers to register kernels for several dtypes at once. For backends.
+// Helpers to add kernels for several dtypes at once: for the library's backends, and for those of programs.
 #pragma once
 
 #include "sluice/operators/registry.h"
