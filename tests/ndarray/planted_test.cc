@@ -151,7 +151,21 @@ struct ForwardingProvider final : Provider {
     inner->await_progress(seen, limit);
   }
   bool wants_order() const noexcept override { return true; }
+  void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override {
+    if (passed.empty()) inner->host_after({}, afresh);
+    for (const StreamEvent& event : passed) {
+      const StreamEvent real{ForwardingStream::real(event.stream), event.point};
+      inner->host_after({&real, 1}, std::exchange(afresh, false));
+    }
+  }
+  void host_returns() noexcept override { inner->host_returns(); }
   void host_touches(std::span<const MemoryUse> uses) noexcept override { inner->host_touches(uses); }
+  void host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept override {
+    for (const StreamEvent& event : passed) {
+      const StreamEvent real{ForwardingStream::real(event.stream), event.point};
+      inner->host_reuses(block, {&real, 1});
+    }
+  }
   std::uint64_t errors(int device) const noexcept override { return inner->errors(device); }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override {
     return inner->late_errors(device, from);
