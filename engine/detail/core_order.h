@@ -28,6 +28,7 @@ struct Core<P>::HostOrder {
 
 template <class P>
 void Core<P>::prepare_order() {
+  if (!P::kOwnThreads) return;
   std::vector<Provider*> providers;
   for (const auto& provider : options_.providers)
     if (provider->wants_order()) providers.push_back(provider.get());
@@ -50,12 +51,13 @@ void Core<P>::tell_places(bool afresh, At&& at) noexcept {
       if (!lane->queue || &lane->queue->provider != provider) continue;
       const std::uint64_t place = at(*lane);
       if (place == 0) continue;
+      if (count == events.size()) {
+        provider->host_after(events, std::exchange(begins, false));
+        count = 0;
+      }
       events[count++] = {lane->stream, place};
-      if (count < events.size()) continue;
-      provider->host_after(events, std::exchange(begins, false));
-      count = 0;
     }
-    if (begins || count > 0) provider->host_after(std::span(events).first(count), begins);
+    provider->host_after(std::span(events).first(count), begins);  // also if it knows of nothing
   }
 }
 
