@@ -345,6 +345,20 @@ TEST_F(HostOrder, ATicketOfAnOpOfTheHostGivesWhatTheOpHad) {
   expect_none();
 }
 
+TEST_F(HostOrder, ATicketOfAnotherOpDoesNotCount) {
+  const Program program = engine().capture([&] { engine().push([] {}, {update(other_)}); });
+  copy_unawaited();
+  const auto work = [&](Place on) { return engine().push([](Context&) {}, {update(other_)}, {.on = on}); };
+  const std::vector<Ticket> tickets = {work(cpu(0)), work(sim(1)), work(cpu(0)), engine().replay(program)};
+  become_idle();
+  for (const Ticket& ticket : tickets) {
+    ticket.wait();
+    EXPECT_TRUE(ticket.done());
+  }
+  touch();
+  expect_report();
+}
+
 /// A new variable may have an old one's place.
 TEST_F(HostOrder, DiesWithItsVariables) {
   copy_in();
