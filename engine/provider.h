@@ -101,13 +101,19 @@ class Provider {
   virtual void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept = 0;
 
   // ---- the order of accesses, for a record of them (resources/providers/order_record.h)
-  /// Whether the provider keeps a record. The engine asks once; where there is no record the next two are not called.
+  /// Whether the provider keeps a record. The engine asks once; where there is no record the next four are not called.
   virtual bool wants_order() const noexcept { return false; }
   /// Everything that the calling thread does from here on comes after these points, which it knows to be passed. With
-  /// `afresh` a body begins, and the points of earlier calls do not count any more.
+  /// `afresh` a body begins, and the points of earlier calls do not count until host_returns().
   virtual void host_after(std::span<const StreamEvent> /*passed*/, bool /*afresh*/) noexcept {}
+  /// The body that the last call with `afresh` began, on the calling thread, has returned. What the thread had been
+  /// told before counts again, and what it was told since does not.
+  virtual void host_returns() noexcept {}
   /// The calling thread reads or writes memory that streams use as well (pinned buffers), now.
   virtual void host_touches(std::span<const MemoryUse> /*uses*/) noexcept {}
+  /// A block of memory, which a pool had kept, goes to a new user. What streams did with it before these points is
+  /// over, and the new user need not know of it.
+  virtual void host_reuses(const void* /*block*/, std::span<const StreamEvent> /*passed*/) noexcept {}
 
   // ---- errors that a device finds late (docs/semantics.md, 16)
   /// How many errors the device's kernels have reported. Only grows. An error is counted before its op's point is seen

@@ -37,6 +37,14 @@ void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Users& 
   return take(kind, size_class, stream, before);
 }
 
+/// Calls it for each of these streams.
+template <class F>
+void DevicePool::for_each(Users users, F f) noexcept {
+  for (std::size_t i = 0; users != 0 && i < streams_.size(); ++i, users >>= 1) {
+    if (users & 1) f(streams_[i]);
+  }
+}
+
 /// A block of the cache, or a new one. With the mutex held, so that one thread's trim helps it and no other.
 void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before) noexcept {
   const std::size_t size = MemoryPool::size_of_class(size_class);
@@ -55,6 +63,13 @@ void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before)
     block = list.back().memory;
     before = list.back().users;
     list.pop_back();
+    // A stream is told by order(); the host, of which anyone may come to use the block, in this way.
+    if (kind == pinned_memory) {
+      for_each(before, [&](Stream* other) {
+        const StreamEvent passed{other, other->reached()};
+        provider_->host_reuses(block, {&passed, 1});
+      });
+    }
   }
   if (block) {
     cache.stats.cached -= size;
@@ -117,12 +132,11 @@ void DevicePool::keep(Kind kind, int size_class, Block block) noexcept {
 void DevicePool::order(Users users, Stream* stream) noexcept {
   if (users == 0) return;
   std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; users != 0 && i < streams_.size(); ++i, users >>= 1) {
-    Stream* const other = streams_[i];
-    if ((users & 1) == 0 || other == stream) continue;
+  for_each(users, [&](Stream* other) {
+    if (other == stream) return;
     const StreamEvent passed{other, other->reached()};
     stream->ordered_after({&passed, 1});
-  }
+  });
 }
 
 DevicePool::Users DevicePool::bit_of(Stream* stream) noexcept {

@@ -48,7 +48,8 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   /// A block of at least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared. Work that is
   /// issued to the stream from here on may use it; without a stream, anyone. When the device has no memory left, gives
   /// it the cached blocks and tries once more. Returns null if there is still none. `before`: the streams that used the
-  /// block before and are over with it; call order() before the block is used.
+  /// block before and are over with it; call order() before a stream uses the block. The host may use pinned memory at
+  /// once.
   void* allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before) noexcept;
   /// Tells a record of accesses that work issued to the stream comes after the last uses of a block, which are over.
   /// The record does not count an order that only happens.
@@ -95,6 +96,8 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   void* make(Kind kind, std::size_t size, Stream* stream) noexcept;
   void unmake(Kind kind, void* block, std::size_t size, Stream* stream) noexcept;
   void keep(Kind kind, int size_class, Block block) noexcept;
+  template <class F>
+  void for_each(Users users, F f) noexcept;
   std::size_t trim_locked() noexcept;
   Users bit_of_locked(Stream* stream) noexcept;
 

@@ -1,7 +1,8 @@
 // Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
 // core_push.h, core_lanes.h (queues, who starts drainers), core_drain.h (drainers, serial mode), core_run.h (bodies,
 // finishing), core_async.h (Completions), core_stream.h and core_watch.h (ops on devices with streams: their issue, and
-// how their end is learned), core_wait.h (waits, tickets), core_circles.h (waits that can never end), core_stop.h
+// how their end is learned), core_order.h (what
+// the host comes after there), core_wait.h (waits, tickets), core_circles.h (waits that can never end), core_stop.h
 // (wait_all, stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in
 // flight, for those who ask).
 #pragma once
@@ -339,6 +340,26 @@ class Core final : public CoreBase {
   void release_held(DeviceQueue<P>& queue);
   bool devices_move() const;
 
+  // core_order.h
+  struct HostOrder;
+  class HostBody;
+  void prepare_order();
+  template <class At>
+  void tell_places(bool afresh, At&& at) noexcept;
+  void tell_host(bool afresh, const HostClock& clock) noexcept;
+  void tell_passed(bool afresh) noexcept;
+  void tell_ticket(std::uint64_t id) noexcept;
+  static void raise_clock(HostClock& clock, const HostClock& other);
+  template <class Accesses>
+  HostClock known_to_host(const Accesses& accesses) noexcept;
+  template <class Accesses>
+  void leave_order(const Accesses& accesses) noexcept;
+  void pass_order(Op* op) noexcept;
+  void keep_order(std::uint64_t id, HostClock&& clock) noexcept;
+  void keep_places(DeviceQueue<P>& queue, std::uint64_t first, std::uint64_t last) noexcept;
+  template <class Accesses>
+  void order_after_host(DeviceQueue<P>& queue, const Accesses& accesses) noexcept;
+
   // core_setup.h
   static int share_of_threads(const CoreOptions& options, int device);
 
@@ -385,6 +406,7 @@ class Core final : public CoreBase {
   bool anything_moves();
   bool all_stand();
   std::uint64_t progress() const;
+  bool is_over(std::uint32_t index, std::uint64_t generation);
   bool wait_live(std::chrono::nanoseconds limit, Lane<P>* helped = nullptr);
   void wait_a_little(std::int64_t end);
   bool await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
@@ -456,6 +478,8 @@ class Core final : public CoreBase {
   };
   std::array<Devices, kDeviceKinds> devices_;
   std::vector<std::shared_ptr<Watch<P>>> watches_;  ///< of providers with streams
+  std::unique_ptr<HostOrder> order_;                ///< null where no provider keeps a record of accesses
+  bool quick_waits_ = true;  ///< a wait for an idle variable needs no op: there is no log, nor such a record
 
   std::atomic<std::uint32_t> next_variable_{0};
   std::atomic<bool> orphaned_{false};  ///< nothing but variables is left of the engine
@@ -537,6 +561,7 @@ class Core final : public CoreBase {
 #include "sluice/engine/detail/core_errors.h"
 #include "sluice/engine/detail/core_explain.h"
 #include "sluice/engine/detail/core_lanes.h"
+#include "sluice/engine/detail/core_order.h"
 #include "sluice/engine/detail/core_push.h"
 #include "sluice/engine/detail/core_records.h"
 #include "sluice/engine/detail/core_replay.h"

@@ -49,11 +49,10 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
     info.cancel = scope.cancel;
     info.layer = scope.layer;
     info.lane = lane.index;
-    info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift);
+    info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift | lane.path);
     if (scope.tag || scope.flags || scope.cancel || scope.layer || info.scope_device != lane.device)
       info.path |= kOwnScope;
     if (options.on_poison == OnPoison::run) info.path |= kSeesPoison;
-    if (lane.stream) info.path |= kOnStream;
     void* closure = info.storage;
     if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
       closure = ::operator new (closure_size, std::align_val_t{64});

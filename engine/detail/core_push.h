@@ -194,7 +194,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   try {
     if (options.bytes > small_bytes_) counted = take_bytes(slot, options, where);
     op = new_record(slot);
-    op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift);
+    op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift | lane->path);
     closure = op->storage;
     if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
       closure = ::operator new (closure_size, std::align_val_t{64});
@@ -230,7 +230,6 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     rare(op).layer = scope.layer;
   }
   if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
-  if (lane->queue) op->path |= kOnStream;
   if (counted || scope.cancel) {
     op->path |= kHasRare;
     rare(op).bytes = counted;

@@ -125,6 +125,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
   for (CapturedAccess<P>& a : info.accesses) a.heal = false;
   ErrorRef error = reason_to_skip(op);
   bool later = false;
+  if (order_ && (error || !op->is(kOnStream))) leave_order(info.accesses);
   if (error) {
     info.skipped = true;
   } else {

@@ -55,6 +55,7 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
   state.operation = &operation;
   std::exception_ptr thrown;
   {
+    const HostBody body(*this, operation, lane);
     Completion completion;
     if (async) {
       open_.fetch_add(1, std::memory_order_relaxed);
@@ -190,6 +191,7 @@ void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P
       thread_state().lane == &lane && !(word & kCancelled) && !cancel_all_.load(std::memory_order_relaxed) &&
       issue_plain(op, lane, ready))
     return;
+  if (order_ && !op->is(kOnStream)) pass_order(op);
   // Before the op's inputs are looked at.
   const std::uint64_t doubts = op->is(kOnStream) ? lane.queue->doubts.load(std::memory_order_acquire) : 0;
   const bool timed = op->is(kHasRare) && rare(op).traced;
@@ -266,6 +268,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     if (parts.traced && body) record_trace(op, error != nullptr);
     bytes = parts.bytes;
     program = std::move(parts.program);
+    if (program && order_) pass_order(op);
     parts.clear();
   }
   std::uint64_t retired = 1;  // the op's own reference
@@ -321,11 +324,16 @@ void Core<P>::tell_ticket_waiters(std::uint64_t id) {
 
 template <class P>
 void Core<P>::finish_internal(Op* op, ReadyList<P>& ready) {
+  if (order_ && op->kind == OpKind::recover) pass_order(op);
   if (op->kind == OpKind::recover) return finish(op, ready);
   if (op->kind == OpKind::replay) return start_replay(op, ready);
   const std::shared_ptr<Wait> waiter = rare(op).waiter;
   const bool borrow = op->kind == OpKind::borrow;
   waiter->error = start_error(op);
+  if (order_) {
+    waiter->passed = known_to_host(tokens(op));
+    if (borrow) leave_order(tokens(op));
+  }
   tell<P>(Step::start, op);
   if (borrow) {
     // From here on the borrower holds it, even if the borrower has yet to return from an op that it runs (serial mode).

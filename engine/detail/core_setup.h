@@ -49,12 +49,15 @@ Core<P>::Core(const CoreOptions& options)
         Lane<P>& lane = *lanes_.back();
         lane.queue = std::make_unique<DeviceQueue<P>>(*provider, i, std::move(stream), count);
         lane.stream = lane.queue->stream.get();
+        lane.path = kOnStream;
         lane.queue->watch = watch.get();
         watch->queues.push_back(lane.queue.get());
       }
     if (watch) watch->devices = std::vector<typename Watch<P>::Device>(devices.count);
   }
   if (options.serial) collected_.resize(lanes_.size());
+  quick_waits_ = !options.log_order;
+  prepare_order();
 }
 
 /// The threads are shared out over the devices. Each device has at least one thread, so that it makes progress.

@@ -82,7 +82,7 @@ bool Core<P>::wait_live(std::chrono::nanoseconds limit, Lane<P>* helped) {
   // Goes backwards, because records are given out in order: when the last op is over most of the others are.
   std::reverse(live.begin(), live.end());
   for (const Live& op : live) {
-    if (ticket_done(op.index, op.generation)) continue;
+    if (is_over(op.index, op.generation)) continue;
     if (!await(op)) return false;
     if (all_over()) return true;
   }
@@ -95,6 +95,7 @@ void Core<P>::wait_all(bool help) {
   refuse_forked("wait_all");
   if (in_op()) deadlock("wait_all inside an op can never end: the op itself is part of it");
   wait_live(std::chrono::nanoseconds::max(), lane_to_help(help));
+  if (order_) tell_passed(false);
   std::vector<ErrorRef> roots;
   {
     std::lock_guard lock(error_mutex_);
@@ -154,6 +155,7 @@ bool Core<P>::stop(StopMode mode, std::chrono::nanoseconds deadline) {
   const std::int64_t end = deadline_of(deadline);
   bool drained = false;
   while (!(drained = all_over()) && P::now() < end) wait_a_little(end);
+  if (drained && order_) tell_passed(false);
   report_unobserved();
   return drained;
 }

@@ -108,6 +108,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
 template <class P>
 template <class Accesses>
 bool Core<P>::wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses) {
+  if (order_) order_after_host(queue, accesses);
   for (const auto& a : accesses) {
     const StreamUses<P>& uses = a.variable->rare.load(std::memory_order_relaxed)->uses;
     if (!wait_on_device(op, queue, uses.last_write.load(std::memory_order_relaxed))) return false;
@@ -153,6 +154,7 @@ void Core<P>::await_issued(DeviceKind kind) {
       }
     }
   }
+  if (order_) tell_passed(false);
 }
 
 /// Takes the lane's lock and returns its next place. There is room, except where many substitutes issue beside threads
@@ -230,6 +232,7 @@ void Core<P>::issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready) {
     }
     return place(op, queue, doubts, ready);
   }
+  if (order_) pass_order(op);
   destroy_closure(op);                                // before any op behind it goes on, which must see its error
   const std::int16_t parts = op->is(kAsync) ? 2 : 1;  // there will be no device work, nor a Completion
   if (op->finish_pending.fetch_sub(parts, std::memory_order_acq_rel) == parts) finish(op, ready);

@@ -317,14 +317,14 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
     return is_idle<P>(node.tail.load(std::memory_order_acquire)) &&
            !poisoned(node.mark.load(std::memory_order_relaxed));  // which came with the tail
   };
-  if (!options_.log_order && idle()) return true;
+  if (quick_waits_ && idle()) return true;
   if (in_op()) {
     if (has_alone(thread_state().operation, &node))
       deadlock("wait can never end: the op itself has the variable '" + std::string(node.name ? node.name : "") +
                "' alone");
   }
   // Most waits are over soon, and then no other thread has to be told anything.
-  if (!options_.log_order && !options_.serial) {
+  if (quick_waits_ && !options_.serial) {
     flush(my_slot());
     if (Lane<P>* const lane = lane_to_help(help)) this->help(*lane, false, false, idle);
     if (soon(idle)) return true;
@@ -335,6 +335,7 @@ bool Core<P>::wait_variable(VariableBase* variable, std::chrono::nanoseconds lim
   const std::uint64_t target = id_of(op);
   push_internal(op);
   if (block(*wait, target, limit, "wait", false, &node) == Blocked::timed_out) return false;
+  if (order_) tell_host(false, wait->passed);
   if (wait->error) raise(wait->error);
   return true;
 }
@@ -352,6 +353,13 @@ void Core<P>::push_internal(Op* op) {
 
 template <class P>
 bool Core<P>::ticket_done(std::uint32_t index, std::uint64_t generation) {
+  const bool done = is_over(index, generation);
+  if (done && order_) tell_ticket(generation << 32 | index);
+  return done;
+}
+
+template <class P>
+bool Core<P>::is_over(std::uint32_t index, std::uint64_t generation) {
   const std::uint64_t word = record_at(index)->word.load(std::memory_order_acquire);
   return (generation_of(word) & 0xffffffffu) != generation || !(word & kLive);
 }
@@ -361,6 +369,7 @@ bool Core<P>::ticket_wait(std::uint32_t index, std::uint64_t generation, std::ch
   refuse_capture("wait for a ticket");
   refuse_forked("wait for a ticket");
   if (!await_ticket(index, generation, limit)) return false;
+  if (order_) tell_ticket(generation << 32 | index);
   if (const ErrorRef root = failure_of(index, generation)) raise(root);
   return true;
 }
@@ -370,10 +379,10 @@ template <class P>
 bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit,
                            Lane<P>* helped) {
   Op* op = record_at(index);
-  bool done = ticket_done(index, generation);
+  bool done = is_over(index, generation);
   if (!options_.serial && !done) flush(my_slot());
-  if (helped && !done) help(*helped, false, true, [&] { return ticket_done(index, generation); });
-  if (!options_.serial && !done) done = soon([&] { return ticket_done(index, generation); });
+  if (helped && !done) help(*helped, false, true, [&] { return is_over(index, generation); });
+  if (!options_.serial && !done) done = soon([&] { return is_over(index, generation); });
   if (!done) {
     if (in_op() && thread_state().operation == op) deadlock("a wait of an op for itself can never end");
     auto wait = std::make_shared<Wait>();
@@ -464,6 +473,7 @@ Borrow Core<P>::borrow(Access access, const std::source_location& where) {
   const std::uint64_t target = id_of(op);
   push_internal(op);
   block(*wait, target, std::chrono::nanoseconds::max(), "borrow", true);
+  if (order_) tell_host(false, wait->passed);
   Borrow held(Completion(shared_from_this(), op));
   if (wait->error) raise(wait->error);
   return held;

@@ -297,7 +297,10 @@ void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
   const Doing<P> doing(slot, Activity::running);
   while (at < end) {
     ReadyList<P> ready;
-    for (const std::uint64_t until = std::min(end, at + DeviceQueue<P>::kBatch); at < until;) {
+    const std::uint64_t until = std::min(end, at + DeviceQueue<P>::kBatch);
+    if (order_) [[unlikely]]
+      keep_places(queue, at + 1, until);
+    while (at < until) {
       Run* const run = queue.ring[++at % DeviceQueue<P>::kRing];
       if (at + kLookAhead <= end) {
         const Run* const later = queue.ring[(at + kLookAhead) % DeviceQueue<P>::kRing];

@@ -255,7 +255,7 @@ struct ExplorePolicy {
 
   static constexpr std::uint32_t kSlabOps = 32, kMaxSlabs = 64;
   static constexpr std::uint64_t kDeviceRing = 8, kPointBatch = 2;
-  static constexpr bool kWatchStays = false;
+  static constexpr bool kWatchStays = false, kOwnThreads = false;
   static constexpr int kWaitSpins = 1, kCapSpins = 1;
   static constexpr int kWaitYields = 0;
   static constexpr int kDrainSpins = 1;

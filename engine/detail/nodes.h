@@ -101,6 +101,7 @@ class Nodes {
     if (rare) {
       rare->uses.clear();
       rare->error.reset();
+      rare->host.reset();
     }
     node->~Node();
     if (forked) return;

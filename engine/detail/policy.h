@@ -157,6 +157,7 @@ struct SystemPolicy {
   static constexpr std::uint64_t kDeviceRing = 1024,
                                  kPointBatch = 64;  ///< for stream lanes: ops in flight; ops to a point
   static constexpr bool kWatchStays = true;         ///< a watcher parks before it leaves
+  static constexpr bool kOwnThreads = true;         ///< its threads are the system's: a provider can tell them apart
   static constexpr int kWaitSpins = 400;            ///< polls of a waiter before it parks
   static constexpr int kWaitYields = 150;           ///< polls after those, which yield the core
   static constexpr int kCapSpins = 20;              ///< the same at a cap

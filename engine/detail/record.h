@@ -136,11 +136,20 @@ enum class Mark : std::uint8_t {
 };
 inline bool poisoned(Mark m) { return m >= Mark::intact; }
 
+/// What code of the host knows to be passed: by lane, the place up to which. Only for records of accesses
+/// (core_order.h).
+using HostClock = std::vector<std::uint64_t>;
+/// What the host's ops of a variable knew: those that wrote it, and those that have read it since.
+struct HostUses {
+  HostClock writes, reads;
+};
+
 /// The fields that few variables need. They stay with the node's place in memory, for the next variable there (Nodes).
 template <class P>
 struct VariableRare {
   StreamUses<P> uses;
-  ErrorRef error;  ///< guarded by the core's error mutex
+  ErrorRef error;                  ///< guarded by the core's error mutex
+  std::unique_ptr<HostUses> host;  ///< guarded by HostOrder::mutex
 };
 
 /// A variable. It takes one cache line, and an idle variable has nothing else.
@@ -181,6 +190,7 @@ struct WaitState {
   typename P::template Atomic<std::uint32_t> state{waiting};
   typename P::Parker parker;
   typename P::template Plain<ErrorRef> error;  ///< written before `done`
+  HostClock passed;                            ///< for a record of accesses: what the wait gives; as `error`
 
   // For a wait that may never end, guarded by the engine's blocked_mutex_ (core_circles.h).
   WaitState *next_blocked = nullptr, *before_blocked = nullptr;  ///< neighbours in the list of such waits
@@ -267,7 +277,7 @@ struct RareParts {
 enum OpPath : std::uint16_t {
   kOnStream = 1,      ///< started by `issued` rights
   kAsync = 2,         ///< the body takes a Completion
-  kOwnScope = 4,      ///< its scope differs from that of a new thread of its lane
+  kOwnScope = 4,      ///< its scope differs from that of a new thread of its lane, or there is a Core::order_
   kHeapClosure = 8,   ///< `storage` holds a pointer to the closure
   kHasRare = 16,      ///< the pusher filled some of the rare parts
   kSeesPoison = 32,   ///< OnPoison::run

@@ -139,6 +139,7 @@ struct Lane {
   const LaneKind kind;
   const int width;
   const std::uint16_t index;              ///< the lane's number in its engine
+  std::uint16_t path = 0;                 ///< the bits of Runnable::path that all its ops have
   Stream* stream = nullptr;               ///< the stream of `queue`
   std::unique_ptr<DeviceQueue<P>> queue;  ///< for a stream lane; else null
   typename P::Workers workers;

@@ -32,20 +32,16 @@ void join(std::vector<std::uint64_t>& clock, const std::vector<std::uint64_t>& o
   for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-/// What the calling thread was told as passed, by which record.
-struct HostClock {
-  std::uint64_t record = 0;
-  std::vector<std::uint64_t> clock;
-};
-thread_local HostClock host_clock;
+/// A number that no other thread has, nor had.
+std::uint64_t this_thread() {
+  static std::atomic<std::uint64_t> threads{0};
+  thread_local const std::uint64_t number = threads.fetch_add(1);
+  return number;
+}
 
 }  // namespace
 
-OrderRecord::OrderRecord(std::function<void(std::string)> report)
-    : report_(std::move(report)), number_([] {
-        static std::atomic<std::uint64_t> made{0};
-        return made.fetch_add(1) + 1;
-      }()) {}
+OrderRecord::OrderRecord(std::function<void(std::string)> report) : report_(std::move(report)) {}
 
 template <class F>
 void OrderRecord::guarded(F f) noexcept {
@@ -243,22 +239,44 @@ void OrderRecord::freed(const void* block, const Caller& caller) noexcept {
   });
 }
 
-void OrderRecord::host_after(std::span<const std::pair<Stream, std::uint64_t>> passed, bool afresh) noexcept {
+void OrderRecord::raise_all(Clock& clock, Points passed) const {
+  for (const auto& [stream, point] : passed) {
+    join(clock, clock_at(stream, point));
+    raise(clock, stream, point);
+  }
+}
+
+void OrderRecord::host_after(Points passed, bool afresh) noexcept {
   guarded([&] {
-    if (afresh || host_clock.record != number_) {
-      host_clock.record = number_;
-      host_clock.clock.clear();
-    }
-    for (const auto& [stream, point] : passed) {
-      join(host_clock.clock, clock_at(stream, point));
-      raise(host_clock.clock, stream, point);
-    }
+    std::vector<Clock>& told = told_[this_thread()];
+    if (afresh || told.empty()) told.emplace_back();
+    raise_all(told.back(), passed);
+  });
+}
+
+void OrderRecord::host_returns() noexcept {
+  guarded([&] {
+    const auto told = told_.find(this_thread());
+    if (told == told_.end()) return;
+    told->second.pop_back();
+    if (told->second.empty()) told_.erase(told);
+  });
+}
+
+void OrderRecord::host_reuses(const void* block, Points passed) noexcept {
+  guarded([&] {
+    const auto at = find(block);
+    if (at == allocations_.end() || !at->second.live) return;
+    Clock clock;
+    raise_all(clock, passed);
+    at->second.accesses.forget([&](const Access& access) { return is_before(access, kHost, clock); });
   });
 }
 
 void OrderRecord::host_touches(std::span<const MemoryUse> uses, const Caller& caller) noexcept {
   guarded([&] {
-    const bool told = host_clock.record == number_;
+    const auto thread = told_.find(this_thread());
+    const Clock* const told = thread == told_.end() ? nullptr : &thread->second.back();
     for (const MemoryUse& use : uses) {
       const auto at = find(use.begin);
       if (use.bytes == 0 || at == allocations_.end()) continue;
@@ -266,7 +284,7 @@ void OrderRecord::host_touches(std::span<const MemoryUse> uses, const Caller& ca
       if (!place({use, caller}, kHostName, at, access)) continue;
       const Allocation& allocation = at->second;
       allocation.accesses.conflicts(access.begin, access.end, access.writes, [&](const Access& earlier) {
-        if (told ? !is_before(earlier, kHost, host_clock.clock) : !is_passed(earlier)) {
+        if (told ? !is_before(earlier, kHost, *told) : !is_passed(earlier)) {
           report(earlier, access, kHostName, allocation);
         }
       });

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -61,10 +62,14 @@ class OrderRecord {
   /// A free at once: reports what is not passed yet.
   void freed(const void* block, const Caller& caller) noexcept;
 
-  /// Provider::host_after and host_touches, for the calling thread. A thread that was told nothing is judged by what is
-  /// passed.
-  void host_after(std::span<const std::pair<Stream, std::uint64_t>> passed, bool afresh) noexcept;
+  using Points = std::span<const std::pair<Stream, std::uint64_t>>;
+  /// Provider::host_after, host_returns and host_touches, for the calling thread. A thread that was told nothing, and
+  /// is in no body, is judged by what is passed.
+  void host_after(Points passed, bool afresh) noexcept;
+  void host_returns() noexcept;
   void host_touches(std::span<const MemoryUse> uses, const Caller& caller) noexcept;
+  /// Provider::host_reuses: forgets what was done with the block before these points.
+  void host_reuses(const void* block, Points passed) noexcept;
 
   /// A kernel touches memory that its launch did not name: reports it.
   void undeclared(const Caller& caller) noexcept;
@@ -133,6 +138,7 @@ class OrderRecord {
   void execute(Stream stream, const Allocated& allocated);
   void execute(Stream stream, const Freed& freed);
   Clock clock_at(Stream stream, std::uint64_t point) const;
+  void raise_all(Clock& clock, Points passed) const;
   Allocation* begin_allocation(const void* block, std::size_t bytes);
   Allocations::iterator find(const void* address);
   /// Enters what is inside of a block; reports what is not.
@@ -145,10 +151,11 @@ class OrderRecord {
   bool is_new(const Caller& a, const Caller& b, const char* kind);
 
   const std::function<void(std::string)> report_;
-  const std::uint64_t number_;  ///< no other record has it
   mutable std::mutex mutex_;
   std::vector<StreamState> streams_;
   Allocations allocations_;
+  /// By thread: what it was told outside of bodies, if it was, and then in each body that it is in.
+  std::unordered_map<std::uint64_t, std::vector<Clock>> told_;
   /// Places that were reported, in pairs, and for what.
   std::set<std::tuple<const void*, std::uint64_t, const void*, std::uint64_t, const char*>> reported_;
   bool holds_ = false;    ///< some stream has commands held back

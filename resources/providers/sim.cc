@@ -167,16 +167,13 @@ class SimProvider final : public Provider {
 
   bool wants_order() const noexcept override { return core_->record != nullptr; }
   void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override {
-    if (!core_->record) return;
-    try {
-      std::vector<std::pair<OrderRecord::Stream, std::uint64_t>> points;
-      for (const StreamEvent& event : passed) {
-        if (const SimStream* const stream = mine(event.stream)) points.emplace_back(stream->recorded_as(), event.point);
-      }
-      core_->record->host_after(points, afresh);
-    } catch (const std::bad_alloc&) {
-      core_->record->forget();
-    }
+    with_points(passed, [&](OrderRecord::Points points) { core_->record->host_after(points, afresh); });
+  }
+  void host_returns() noexcept override {
+    if (core_->record) core_->record->host_returns();
+  }
+  void host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept override {
+    with_points(passed, [&](OrderRecord::Points points) { core_->record->host_reuses(block, points); });
   }
   void host_touches(std::span<const MemoryUse> uses) noexcept override {
     if (core_->record) core_->record->host_touches(uses, core_->caller());
@@ -242,6 +239,20 @@ class SimProvider final : public Provider {
     if (!stream || typeid(*stream) != typeid(SimStream)) return nullptr;
     const auto* const own = static_cast<const SimStream*>(stream);
     return own->core() == core_.get() ? own : nullptr;
+  }
+  /// Calls `tell` with the points of this provider's streams, if there is a record.
+  template <class F>
+  void with_points(std::span<const StreamEvent> events, F tell) noexcept {
+    if (!core_->record) return;
+    try {
+      std::vector<std::pair<OrderRecord::Stream, std::uint64_t>> points;
+      for (const StreamEvent& event : events) {
+        if (const SimStream* const stream = mine(event.stream)) points.emplace_back(stream->recorded_as(), event.point);
+      }
+      tell(OrderRecord::Points(points));
+    } catch (const std::bad_alloc&) {
+      core_->record->forget();
+    }
   }
   static SimStream& ours(Stream* stream) { return static_cast<SimStream&>(*stream); }
   void not_a_block(int device) { core_->control->report("a free of what is no block of " + name_of(device)); }

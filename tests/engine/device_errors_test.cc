@@ -139,6 +139,39 @@ TEST(DeviceErrors, ASilentDeviceIsGivenUpBesideABusyOne) {
   EXPECT_EQ(unobserved.load(), 0);
 }
 
+/// When nothing else is in flight no look comes after the one that gives the device up: that one settles the loss.
+TEST(DeviceErrors, TheLossOfASilentDeviceIsSettledAndAnotherDeviceGoesOn) {
+  const auto control = std::make_shared<SimControl>();
+  QuietEngine engine({.providers = {sim_devices(2, {.control = control})}, .device_limit = 100ms});
+  const Variable a = engine.variable(), b = engine.variable();
+  int runs = 0;
+  const auto work = [&](Device device, const Variable& v) {
+    return engine.push([&](Context& c) { launch(c, [&] { ++runs; }); }, {update(v)}, {.on = device, .name = "kernel"});
+  };
+  work(sim(1), b).wait();
+  control->silence(0);
+  EXPECT_EQ(failure([&] { work(sim(0), a).wait(); }).find("kernel: sim(0) was lost: it has not answered for 100 ms"),
+            0u);
+  EXPECT_NE(failure([&] { engine.wait(a); }).find("sim(0) was lost"), std::string::npos);
+  Provider& provider = *engine.provider(sim(0));
+  EXPECT_EQ(provider.errors(0), 1u);
+  bool settled = false;
+  engine.push(
+      [&](Context& c) {
+        const auto end = std::chrono::steady_clock::now() + 30s;
+        while (!(settled = c.settled_errors(sim(0)) == 1) && std::chrono::steady_clock::now() < end)
+          std::this_thread::yield();
+      },
+      {});
+  while (engine.in_flight() > 0) std::this_thread::yield();  // looks at nothing
+  EXPECT_TRUE(settled);
+  for (int i = 0; i < 3; ++i) work(sim(1), b);
+  EXPECT_EQ(failure([&] { engine.wait(b); }), "");
+  EXPECT_EQ(runs, 4);
+  EXPECT_NE(failure([&] { work(sim(0), a).wait(); }).find("sim(0) was lost"), std::string::npos) << "later ones too";
+  control->release();
+}
+
 /// What is settled is known to be so for the inputs of who asks, although it began before the error was known.
 TEST(DeviceErrors, WhatIsSettledIsKnownOfTheInputsOfWhoAsks) {
   QuietEngine engine({.providers = {sim_devices(2)}});

@@ -8,8 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "sluice/resources/providers/sim.h"
-#include "support.h"
+#include "recorded.h"
 
 namespace sluice {
 namespace {
@@ -21,29 +20,10 @@ using testing::failure;
 using testing::Gate;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::QuietEngine;
+using testing::kBytes;
+using testing::kWords;
+using testing::Recorded;
 using testing::Signal;
-
-constexpr std::size_t kWords = 16, kBytes = kWords * sizeof(std::uint32_t);
-
-/// An engine with two simulated devices and a record.
-struct Recorded {
-  explicit Recorded(SimOptions options = {}) {
-    control->print_reports(false);
-    options.order_record = true;
-    options.control = control;
-    engine = std::make_unique<QuietEngine>(
-        EngineOptions{.providers = {[this, options] { return provider = sim_devices(2, options)(); }}});
-  }
-  std::uint32_t* block(int device = 0) {
-    return static_cast<std::uint32_t*>(provider->allocate(device, kBytes, nullptr));
-  }
-  std::vector<std::string> reports() { return control->take_reports(); }
-
-  std::shared_ptr<SimControl> control = std::make_shared<SimControl>();
-  std::shared_ptr<Provider> provider;
-  std::unique_ptr<QuietEngine> engine;
-};
 
 /// A kernel that adds one to each word.
 void launch_increment(Context& c, std::uint32_t* block) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "sluice/resources/providers/sim.h"
 #include "support.h"
@@ -80,6 +81,32 @@ TEST(Streams, WritersWaitForReadersOfOtherStreams) {
   readers.open();
   engine.wait(v);
   EXPECT_EQ(seen[0] * 10 + seen[1], 77);
+  EXPECT_EQ(value, 8);
+}
+
+/// A variable remembers the lanes of six readers. A write waits, on the device, for the one that found no place too.
+TEST(Streams, WritersWaitForMoreReadersThanAVariableRemembers) {
+  QuietEngine engine({.providers = {sim_devices(3)}});
+  const Variable v = engine.variable();
+  std::vector<Place> lanes;
+  for (int i = 0; i < 3; ++i)
+    for (const LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
+      lanes.push_back({sim(i), lane});
+  const Place last_lane = lanes[6], writer = lanes[8];
+  for (std::size_t i = 0; i < 6; ++i)
+    engine.push([&](Context& c) { launch(c, [] {}); }, {read(v)}, {.on = lanes[i]}).wait();
+  Gate last;
+  Signal read_issued, write_issued;
+  int value = 7, seen = 0;
+  engine.push([&](Context& c) { launch(c, [&] { last.pass(), seen = value; }), read_issued.raise(); }, {read(v)},
+              {.on = last_lane});
+  read_issued.wait();
+  engine.push([&](Context& c) { launch(c, [&] { value = 8; }), write_issued.raise(); }, {write(v)}, {.on = writer});
+  write_issued.wait();
+  EXPECT_EQ(engine.lane_stats(writer).waits, 1u) << "the others are over";
+  last.open();
+  engine.wait(v);
+  EXPECT_EQ(seen, 7);
   EXPECT_EQ(value, 8);
 }
 

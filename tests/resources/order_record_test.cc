@@ -324,6 +324,53 @@ TEST_F(OrderOfTheHost, IsToldThroughAThird) {
   EXPECT_THAT(reports(), IsEmpty());
 }
 
+TEST_F(OrderOfTheHost, KnowsAgainWhatItKnewWhenABodyReturns) {
+  copy_in();
+  told({{&stream(0), points_}}, false);
+  told({}, true);
+  sim_.provider->host_returns();
+  host_writes();
+  EXPECT_THAT(reports(), IsEmpty());
+  copy_in();
+  told({{&stream(0), points_}}, true);
+  host_writes();
+  EXPECT_THAT(reports(), IsEmpty());
+  sim_.provider->host_returns();
+  host_writes();
+  EXPECT_EQ(reports().size(), 1u) << "only the body was told";
+}
+
+TEST_F(OrderOfTheHost, IsToldOnEachThreadForItself) {
+  copy_in();
+  told({{&stream(0), points_}}, true);
+  std::thread([&] {
+    told({}, true);
+    host_writes();
+    EXPECT_EQ(reports().size(), 1u);
+  }).join();
+  host_writes();
+  EXPECT_THAT(reports(), IsEmpty());
+}
+
+TEST_F(OrderOfTheHost, ABlockThatIsReusedIsNewUpToThesePoints) {
+  told({}, true);
+  copy_in();
+  const StreamEvent passed{&stream(0), points_};
+  sim_.provider->host_reuses(pinned_, {&passed, 1});
+  host_writes();
+  EXPECT_THAT(reports(), IsEmpty());
+  {
+    const Named named("other");
+    const MemoryUse uses[] = {{pinned_, 256, false}};
+    stream(1).launch([] {}, uses);
+    point(1);
+  }
+  const StreamEvent again{&stream(0), points_};
+  sim_.provider->host_reuses(pinned_, {&again, 1});
+  host_writes();
+  EXPECT_THAT(reports(), ElementsAre(AllOf(HasSubstr("[other]"), HasSubstr("[loader]"))));
+}
+
 TEST_F(OrderOfTheHost, AThreadThatIsToldNothingIsJudgedByWhatIsOver) {
   std::thread([&] {
     copy_in();

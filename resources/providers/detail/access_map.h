@@ -38,6 +38,10 @@ class AccessMap {
   /// Enters an access. May throw std::bad_alloc.
   void enter(const RecordedAccess& access);
 
+  /// Forgets the accesses for which it is true.
+  template <class F>
+  void forget(F over);
+
   std::size_t segments() const { return segments_.size(); }
 
  private:
@@ -62,6 +66,14 @@ void AccessMap::conflicts(std::size_t begin, std::size_t end, bool writes, F con
     if (segment.written) conflict(segment.write);
     if (!writes) continue;
     for (const RecordedAccess& read : segment.reads) conflict(read);
+  }
+}
+
+template <class F>
+void AccessMap::forget(F over) {
+  for (auto& [begin, segment] : segments_) {
+    if (segment.written && over(segment.write)) segment.written = false;
+    std::erase_if(segment.reads, over);
   }
 }
 
