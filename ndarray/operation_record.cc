@@ -115,6 +115,7 @@ OperationRecord record_of(const ArrayPush& push, const char* name, const PushOpt
   record.priority = options.priority;
   record.tag = scope.tag;
   record.flags = scope.flags;
+  record.layer = detail::path_of(scope.layer);
   record.where = push.where;
   return record;
 }
@@ -157,7 +158,8 @@ std::string to_string(const OperationRecord& record) {
       comma = ", ";
     }
   }
-  return text + "; " + to_string(record.where);
+  text += "; " + to_string(record.where);
+  return *record.layer ? text + " in " + record.layer : text;
 }
 
 }  // namespace sluice

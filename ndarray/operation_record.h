@@ -72,6 +72,7 @@ struct OperationRecord {
   // Of the pushing thread's scope:
   std::uint64_t tag = 0;
   std::uint32_t flags = 0;
+  const char* layer = "";      ///< its path (engine/layer.h), which lives as long as the program; empty: none
   std::source_location where;  ///< the push: a line of the program
 
   /// "row", "opaque" or "copy on write".
@@ -83,7 +84,8 @@ struct OperationRecord {
 };
 
 /// One line: "sgd_step(lr=0.1 momentum=0 weight_decay=0) reads v12 f32 (5, 6); updates v3 f32 (5, 6); on cpu(0);
-/// train.cc:41". Strides and offsets are left out where the window is the whole of a contiguous buffer's beginning.
+/// train.cc:41", and " in encoder.2" in a layer. Strides and offsets are left out where the window is the whole of a
+/// contiguous buffer's beginning.
 std::string to_string(const OperationRecord& record);
 
 /// While it lives, each push of the calling thread on arrays is noted, in the order of the pushes: rows and their

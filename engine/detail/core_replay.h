@@ -144,7 +144,13 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
     } else {
       if (on_stream) wait_on_devices(op, *lane.queue, info.accesses);  // all over: for a record of accesses
       thrown = call(*op->table, op->closure(), info,
-                    {info.scope_device, info.flags, info.tag, info.cancel, {}, nullptr, {}, info.layer}, lane, async);
+                    {.device = info.scope_device,
+                     .flags = info.flags,
+                     .tag = info.tag,
+                     .cancel = info.cancel,
+                     .sequence = {},
+                     .layer = info.layer},
+                    lane, async);
     }
     if (on_stream || async) {
       later = true;

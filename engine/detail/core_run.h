@@ -171,14 +171,12 @@ template <class P>
 template <class P>
 std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
   std::exception_ptr thrown = call(*op->table, op->closure(), *op,
-                                   {op->scope_device,
-                                    op->flags,
-                                    op->tag,
-                                    op->is(kHasRare) ? rare(op).cancel : nullptr,
-                                    {},
-                                    nullptr,
-                                    {},
-                                    layer_of(op)},
+                                   {.device = op->scope_device,
+                                    .flags = op->flags,
+                                    .tag = op->tag,
+                                    .cancel = op->is(kHasRare) ? rare(op).cancel : nullptr,
+                                    .sequence = {},
+                                    .layer = layer_of(op)},
                                    lane, op->is(kAsync));
   return thrown;
 }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "nn_support.h"
+#include "sluice/ndarray/operation_record.h"
 
 namespace sluice {
 namespace {
@@ -151,6 +152,18 @@ TEST(ModuleLayers, GradientsOfGradientsToo) {
   const std::vector<std::string> muls = traced(engine->stop_trace(), "mul");
   EXPECT_GE(muls.size(), 2U);
   for (const std::string& mul : muls) EXPECT_EQ(mul, "mul in cubes");
+}
+
+TEST(ModuleLayers, RecordsHaveThem) {
+  TestEngine engine;
+  RandomStream stream(1);
+  Sequential net{Relu(), Linear(4, 2, stream)};
+  const NDArray x = ones({3, 4});
+  const RecordScope scope;
+  net(x);
+  ASSERT_EQ(scope.records().size(), 2U);
+  EXPECT_STREQ(scope.records()[0].layer, "0");
+  EXPECT_TRUE(to_string(scope.records()[1]).ends_with(" in 1"));
 }
 
 TEST(ModuleLayers, AFailureInBackwardNamesTheLayer) {

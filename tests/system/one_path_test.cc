@@ -56,7 +56,7 @@ TEST(OnePath, AKernelIsChosenByThePathAlone) {
                    "operators/apply.cc"}));
   EXPECT_EQ(files_with(R"(\bKernelFunction\b)"),
             (Files{"operators/backends/cuda/kernels.h",  // hands functions to the registry
-                   "operators/backends/register.h", "operators/registry.h"}));
+                   "operators/register.h", "operators/registry.h"}));
 }
 
 TEST(OnePath, ArraysArePushedByRowsAndOpaqueOpsAlone) {
