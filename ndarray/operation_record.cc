@@ -1,5 +1,6 @@
 #include "sluice/ndarray/operation_record.h"
 
+#include "sluice/engine/layer.h"
 #include "sluice/ndarray/array_call.h"
 
 namespace sluice {
@@ -115,6 +116,7 @@ OperationRecord record_of(const ArrayPush& push, const char* name, const PushOpt
   record.priority = options.priority;
   record.tag = scope.tag;
   record.flags = scope.flags;
+  record.layer = current_layer();
   record.where = push.where;
   return record;
 }
@@ -157,7 +159,8 @@ std::string to_string(const OperationRecord& record) {
       comma = ", ";
     }
   }
-  return text + "; " + to_string(record.where);
+  text += "; " + to_string(record.where);
+  return *record.layer ? text + " in " + record.layer : text;
 }
 
 }  // namespace sluice

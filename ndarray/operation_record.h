@@ -72,6 +72,7 @@ struct OperationRecord {
   // Of the pushing thread's scope:
   std::uint64_t tag = 0;
   std::uint32_t flags = 0;
+  const char* layer = "";      ///< a path such as "encoder.2", which lives as long as the program; empty: none
   std::source_location where;  ///< the push: a line of the program
 
   /// "row", "opaque" or "copy on write".
