@@ -37,9 +37,9 @@ struct ScopeState {
   /// If it is set (its line is not 0), operators on arrays name this as their place in the source, and not the line of
   /// the call: so the operators that a gradient is made of name the line of the program that the gradient is for.
   std::source_location where{};
+  const detail::Layer* layer = nullptr;  ///< the layer that traces and errors name (engine/layer.h); null: none
   /// Where the thread's pushes on arrays are noted (ndarray/operation_record.h). Bodies do not inherit it.
   std::vector<OperationRecord>* records = nullptr;
-  const detail::Layer* layer = nullptr;  ///< the layer that traces and errors name (engine/layer.h); null: none
 };
 
 /// The calling thread's scope. Inside a body this is the scope of the op's push, and what the body sets ends with the
