@@ -1,5 +1,6 @@
 #include "sluice/ndarray/operation_record.h"
 
+#include "sluice/engine/layer.h"
 #include "sluice/ndarray/array_call.h"
 
 namespace sluice {

@@ -70,9 +70,9 @@ TEST_P(CudaRows, ResultAndGradientsEqualTheReference) {
                              : dtype == DType::f16 ? 4e-3
                                                    : 3e-2;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      expect_close(got[i], want[i], tolerance,
-                   c.name + (i == 0 ? ", result" : ", gradient " + std::to_string(i - 1)) + ", " +
-                       std::string(name_of(dtype)));
+      expect_close(
+          got[i], want[i], tolerance,
+          c.name + (i == 0 ? ", result" : ", gradient " + std::to_string(i - 1)) + ", " + std::string(name_of(dtype)));
     }
   }
 }

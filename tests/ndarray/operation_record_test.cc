@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ndarray_test_support.h"
+#include "sluice/engine/layer.h"
 #include "sluice/engine/loops.h"
 #include "sluice/ndarray/operation_record.h"
 
@@ -28,6 +29,7 @@ TEST(OperationRecord, WindowsSayWhichElementsOfWhichVersion) {
   const NDArray x = zeros({4, 6});
   const RecordScope scope;
   const TagScope tag(9);
+  const LayerScope layer("encoder");
   const NDArray y = x.transpose().narrow(0, 2, 4) + 1;
   x(1).fill(3);
   ASSERT_EQ(scope.records().size(), 2U);
@@ -44,6 +46,8 @@ TEST(OperationRecord, WindowsSayWhichElementsOfWhichVersion) {
   EXPECT_EQ(fill.output_operands()[0].offset, 6);
   EXPECT_NE(add.output_operands()[0].version, window.version);
   EXPECT_EQ(add.tag, 9U);
+  EXPECT_STREQ(add.layer, "encoder");
+  EXPECT_TRUE(to_string(add).ends_with(" in encoder"));
   EXPECT_EQ(add.lane, LaneKind::compute);
   EXPECT_THAT(to_string(add), HasSubstr("add_scalar(value=1 left=false) reads v"));
   EXPECT_THAT(to_string(add), HasSubstr("f32 (2, 4) strides (1, 6) offset 2; makes v"));
