@@ -113,7 +113,9 @@ void Accesses::touch(const void* address, std::size_t bytes, Kind kind, bool ali
 
 void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) {
   // First, because what counts as the stack here may reach into the memory beside it.
-  if (in_any(modules_.locals, at, bytes)) {
+  const auto dynamic = reinterpret_cast<std::uintptr_t>(running_.dynamic_shared());
+  const bool in_dynamic = dynamic != 0 && at >= dynamic && at + bytes <= dynamic + running_.dynamic_bytes();
+  if (in_dynamic || in_any(modules_.locals, at, bytes)) {
     const char* const race = races_.touch(at, bytes, running_.number, kind == Kind::read, kind == Kind::atomic);
     if (race) running_.report(race, in_words(bytes, kind) + " of shared memory " + race);
     return;

@@ -58,7 +58,10 @@ Running::Workers& Running::workers() {
 }
 
 Running::Running(const Grid& g)
-    : grid(g), accesses(*this), random_(static_cast<std::minstd_rand::result_type>(g.seed * 2654435761u + 17)) {}
+    : grid(g),
+      accesses(*this),
+      random_(static_cast<std::minstd_rand::result_type>(g.seed * 2654435761u + 17)),
+      dynamic_(g.launch.shared_bytes) {}
 
 void Grid::run() {
   Running running(*this);
@@ -299,6 +302,7 @@ void Running::end() {
   std::abort();
 }
 
+void* dynamic_shared() noexcept { return running_here ? running_here->dynamic_shared() : nullptr; }
 uint3 thread_index() noexcept { return running_here ? running_here->thread : uint3{}; }
 uint3 block_index() noexcept { return running_here ? running_here->block : uint3{}; }
 dim3 block_size() noexcept { return running_here ? running_here->grid.launch.block : dim3(); }

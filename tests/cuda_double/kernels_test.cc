@@ -61,6 +61,9 @@ TEST_F(Kernels, AtomicsCountAndBlocksOfAllSizesTurn) {
     test_kernels::reverse_in_block(block, threads, s);
     const auto turned = to_host(block, threads, s);
     for (unsigned i = 0; i < threads; ++i) ASSERT_EQ(turned[i], static_cast<int>(threads - 1 - i));
+    test_kernels::reverse_in_dynamic(block, threads, s);
+    const auto back = to_host(block, threads, s);
+    for (unsigned i = 0; i < threads; ++i) ASSERT_EQ(back[i], static_cast<int>(i));
   }
 }
 
@@ -172,6 +175,13 @@ TEST_F(Kernels, LimitsAreThoseOfACard) {
   refused(cudaErrorInvalidConfiguration);
   test_kernels::configured(1, 1, (48 << 10) + 1, s);
   refused(cudaErrorInvalidValue);
+  CHECK_CUDA(test_kernels::allow_shared(100 << 10));
+  test_kernels::configured(1, 1, 100 << 10, s);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  test_kernels::configured(1, 1, (100 << 10) + 1, s);
+  refused(cudaErrorInvalidValue);
+  EXPECT_EQ(test_kernels::allow_shared(228 << 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
   test_kernels::many_arguments(s);
   refused(cudaErrorInvalidValue);
   test_kernels::configured(dim3(65536, 1, 2), dim3(1), 48 << 10, s);

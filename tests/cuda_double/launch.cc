@@ -10,7 +10,7 @@
 namespace cuda_double {
 namespace {
 
-constexpr std::size_t kShared = 48 << 10, kArguments = 4096;
+constexpr std::size_t kArguments = 4096;
 
 void check_limits(World& world, const detail::Launch& launch) {
   const auto refuse = [&](cudaError_t error, const std::string& what) {
@@ -27,7 +27,7 @@ void check_limits(World& world, const detail::Launch& launch) {
       std::uint64_t{b.x} * b.y * b.z > 1024) {
     refuse(cudaErrorInvalidConfiguration, "blocks of " + in_words(b) + " threads");
   }
-  if (launch.shared_bytes > kShared) {
+  if (launch.shared_bytes > world.dynamic_shared(launch.kernel)) {
     refuse(cudaErrorInvalidValue, std::to_string(launch.shared_bytes) + " bytes of shared memory");
   }
   if (launch.argument_bytes > kArguments) {
@@ -99,7 +99,7 @@ void detail::issue(Launch launch) noexcept {
     std::vector<sluice::MemoryUse> uses = uses_of(world, launch, stream->device);
     auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, uses, world.core->caller(),
                                        world.options.seed + world.commands.load());
-    world.issue(
+    world.issue_kernel(
         *stream, [grid] { grid->run(); }, grid->uses);
   });
 }
