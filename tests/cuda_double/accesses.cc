@@ -126,7 +126,8 @@ void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) 
   const auto& devices = running_.grid.world.core->devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     if (const void* const handle = devices[i]->memory.handle(address)) {
-      out_of_bounds(at, bytes, kind, handle, static_cast<int>(i));
+      report_out_of_bounds(bytes, kind, handle, static_cast<int>(i));
+      running_.end();
     }
     if (devices[i]->memory.holds(address)) {
       running_.report("a pointer", in_words(bytes, kind) +
@@ -140,7 +141,7 @@ void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) 
   running_.end();
 }
 
-void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, const void* handle, int device) {
+void Accesses::report_out_of_bounds(std::size_t bytes, Kind kind, const void* handle, int device) {
   const auto [begin, size] = running_.grid.world.core->devices[static_cast<std::size_t>(device)]->memory.block(handle);
   const auto* const byte = static_cast<const std::byte*>(handle);
   const auto inside = [&](const sluice::MemoryUse& use) {
@@ -150,8 +151,7 @@ void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, co
   const std::vector<sluice::MemoryUse>& uses = running_.grid.uses;
   const std::string does = in_words(bytes, kind);
   if (std::any_of(uses.begin(), uses.end(), inside)) {
-    running_.report("a write", does + " of what it was to read only");
-    running_.end();
+    return running_.report("a write", does + " of what it was to read only");
   }
   // The use that is nearest before it.
   const sluice::MemoryUse* nearest = nullptr;
@@ -170,9 +170,7 @@ void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, co
   } else {
     what += " out of bounds: before all memory that it was given";
   }
-  (void)at;
   running_.report(in_block ? "not declared" : "out of bounds", what);
-  running_.end();
 }
 
 }  // namespace cuda_double

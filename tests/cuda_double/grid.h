@@ -41,8 +41,9 @@ class Running {
   std::size_t dynamic_bytes() const { return grid.launch.shared_bytes; }
   /// One report for each kind of mistake and launch.
   void report(const char* kind, const std::string& what);
-  /// Leaves the kernel for ever: what it would do next is of no use.
+  /// Leaves the kernel for ever: what it would do next is of no use. No destructor runs of what is on its stack.
   [[noreturn]] void end();
+  [[noreturn]] void end(const char* what, const Site& site);
 
   const Grid& grid;
   Accesses accesses;
