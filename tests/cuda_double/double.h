@@ -45,7 +45,7 @@ struct CUstream_st {
 struct CUevent_st {
   int device = 0;
   unsigned flags = 0;
-  bool destroyed = false;
+  std::atomic<bool> destroyed{false};
   std::mutex mutex;  ///< for what follows
   std::shared_ptr<CUstream_st> stream;
   std::uint64_t point = 0;

@@ -67,6 +67,28 @@ TEST_F(Kernels, AtomicsCountAndBlocksOfAllSizesTurn) {
   }
 }
 
+TEST_F(Kernels, IndicesOver32BitsReachTheirElements) {
+  begin({.poison = false});  // so that what nobody touches takes no memory
+  const cudaStream_t s = make_stream();
+  constexpr std::size_t count = (std::size_t{1} << 31) + 100;
+  float* const x = allocate<float>(count, s);
+  test_kernels::write_at(x, (1ll << 31) + 99, s);
+  EXPECT_EQ(to_host(x + count - 2, 2, s), (std::vector<float>{0, 1}));
+  CHECK_CUDA(cudaFreeAsync(x, s));
+  CHECK_CUDA(cudaStreamSynchronize(s));
+}
+
+TEST_F(Kernels, PinnedMemoryIsTouchedAsItIs) {
+  const cudaStream_t s = make_stream();
+  float* const host = pinned<float>(2);
+  host[1] = 0;
+  const sluice::MemoryUses none(std::span<const sluice::MemoryUse>{});  // an op declares none of it
+  test_kernels::write_at(host, 1, s);
+  CHECK_CUDA(cudaStreamSynchronize(s));
+  EXPECT_EQ(host[1], 1);
+  CHECK_CUDA(cudaFreeHost(host));
+}
+
 // What instrumentation sees; with a sanitizer there is none.
 #ifndef SLUICE_SANITIZED
 
