@@ -113,7 +113,9 @@ void Accesses::touch(const void* address, std::size_t bytes, Kind kind, bool ali
 
 void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) {
   // First, because what counts as the stack here may reach into the memory beside it.
-  if (in_any(modules_.locals, at, bytes)) {
+  const auto dynamic = reinterpret_cast<std::uintptr_t>(running_.dynamic_shared());
+  const bool in_dynamic = dynamic != 0 && at >= dynamic && at + bytes <= dynamic + running_.dynamic_bytes();
+  if (in_dynamic || in_any(modules_.locals, at, bytes)) {
     const char* const race = races_.touch(at, bytes, running_.number, kind == Kind::read, kind == Kind::atomic);
     if (race) running_.report(race, in_words(bytes, kind) + " of shared memory " + race);
     return;
@@ -124,7 +126,8 @@ void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) 
   const auto& devices = running_.grid.world.core->devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     if (const void* const handle = devices[i]->memory.handle(address)) {
-      out_of_bounds(at, bytes, kind, handle, static_cast<int>(i));
+      report_out_of_bounds(bytes, kind, handle, static_cast<int>(i));
+      running_.end();
     }
     if (devices[i]->memory.holds(address)) {
       running_.report("a pointer", in_words(bytes, kind) +
@@ -138,7 +141,7 @@ void Accesses::touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind) 
   running_.end();
 }
 
-void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, const void* handle, int device) {
+void Accesses::report_out_of_bounds(std::size_t bytes, Kind kind, const void* handle, int device) {
   const auto [begin, size] = running_.grid.world.core->devices[static_cast<std::size_t>(device)]->memory.block(handle);
   const auto* const byte = static_cast<const std::byte*>(handle);
   const auto inside = [&](const sluice::MemoryUse& use) {
@@ -148,8 +151,7 @@ void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, co
   const std::vector<sluice::MemoryUse>& uses = running_.grid.uses;
   const std::string does = in_words(bytes, kind);
   if (std::any_of(uses.begin(), uses.end(), inside)) {
-    running_.report("a write", does + " of what it was to read only");
-    running_.end();
+    return running_.report("a write", does + " of what it was to read only");
   }
   // The use that is nearest before it.
   const sluice::MemoryUse* nearest = nullptr;
@@ -168,9 +170,7 @@ void Accesses::out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, co
   } else {
     what += " out of bounds: before all memory that it was given";
   }
-  (void)at;
   running_.report(in_block ? "not declared" : "out of bounds", what);
-  running_.end();
 }
 
 }  // namespace cuda_double

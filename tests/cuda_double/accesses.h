@@ -36,7 +36,7 @@ class Accesses {
     bool writes;
   };
   void touch_elsewhere(std::uintptr_t at, std::size_t bytes, Kind kind);
-  [[noreturn]] void out_of_bounds(std::uintptr_t at, std::size_t bytes, Kind kind, const void* handle, int device);
+  void report_out_of_bounds(std::size_t bytes, Kind kind, const void* handle, int device);
   std::string in_words(std::size_t bytes, Kind kind) const;
 
   Running& running_;

@@ -208,6 +208,29 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   });
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  return call(Fault::any, [&](World& world, ThreadState&) {
+    require(attributes != nullptr);
+    require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
+    // The host's compiler says nothing of a kernel's needs.
+    *attributes = {};
+    attributes->maxThreadsPerBlock = kThreads;
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = 90;
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(world.dynamic_shared(kernel));
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  return call(Fault::any, [&](World& world, ThreadState&) {
+    require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return require(value >= -1 && value <= 100);
+    require(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0 &&
+            static_cast<std::size_t>(value) <= kSharedOptin);
+    world.allow_dynamic_shared(kernel, static_cast<std::size_t>(value));
+  });
+}
+
 cudaError_t cudaGetLastError() { return std::exchange(thread_state(*World::current()).last, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return thread_state(*World::current()).last; }
 

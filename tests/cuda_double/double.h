@@ -36,6 +36,7 @@ struct CUstream_st {
   std::uint64_t point = 0, issued = 0, issued_at_point = 0;
   std::array<std::uint64_t, kQueue / kStep> marks{};             ///< points, one each kStep commands
   std::deque<std::pair<std::uint64_t, std::uint64_t>> written;   ///< values by cuStreamWriteValue64, and their points
+  bool launched = false;                                         ///< a kernel, or a call of a library
   const std::uint64_t* word = nullptr;                           ///< where it wrote the last
   std::unordered_map<const CUstream_st*, std::uint64_t> behind;  ///< what the record was told
 };
@@ -44,7 +45,7 @@ struct CUstream_st {
 struct CUevent_st {
   int device = 0;
   unsigned flags = 0;
-  bool destroyed = false;
+  std::atomic<bool> destroyed{false};
   std::mutex mutex;  ///< for what follows
   std::shared_ptr<CUstream_st> stream;
   std::uint64_t point = 0;
@@ -116,8 +117,17 @@ class World {
   CUmemPoolHandle_st& pool(int device) { return pools_[static_cast<std::size_t>(device)]; }
   int device_of(cudaMemPool_t pool) const;
   Live live() const;
-  /// Whether some stream of the device has been given work.
+  /// Whether some stream of the device was given a kernel. Until then is the start.
   bool is_started(int device) const;
+  /// Enqueues a kernel.
+  void issue_kernel(CUstream_st& stream, std::function<void()> run, std::span<const sluice::MemoryUse> uses) {
+    issue(stream, std::move(run), uses);
+    std::lock_guard lock(stream.mutex);
+    stream.launched = true;
+  }
+  /// The most dynamic shared memory that a kernel was allowed to have (cudaFuncSetAttribute), in bytes.
+  std::size_t dynamic_shared(const void* kernel) const;
+  void allow_dynamic_shared(const void* kernel, std::size_t bytes);
 
   // ---- memory
   /// The device whose memory it is, or -1.
@@ -179,6 +189,7 @@ class World {
   std::unordered_map<cudaStream_t, StreamHandle> streams_;
   std::unordered_map<cudaEvent_t, std::shared_ptr<CUevent_st>> events_;
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;
+  std::unordered_map<const void*, std::size_t> dynamic_shared_;
   std::vector<CUmemPoolHandle_st> pools_;
   std::atomic<std::size_t> blocks_{0};
 };

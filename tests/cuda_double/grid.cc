@@ -58,7 +58,10 @@ Running::Workers& Running::workers() {
 }
 
 Running::Running(const Grid& g)
-    : grid(g), accesses(*this), random_(static_cast<std::minstd_rand::result_type>(g.seed * 2654435761u + 17)) {}
+    : grid(g),
+      accesses(*this),
+      random_(static_cast<std::minstd_rand::result_type>(g.seed * 2654435761u + 17)),
+      dynamic_(g.launch.shared_bytes) {}
 
 void Grid::run() {
   Running running(*this);
@@ -244,30 +247,16 @@ void Running::wait(State state) {
 }
 
 void Running::meet_block(const Site& site) {
-  if (!grid.launch.barriers) {
-    report("a barrier", "a barrier (" + std::string(site.file_name()) + ":" + std::to_string(site.line()) +
-                            ") in a kernel that is launched without barriers");
-    end();
-  }
+  if (!grid.launch.barriers) end("a barrier in a kernel that is launched without barriers", site);
   threads_[number].site = site;
   wait(State::at_barrier);
 }
 
 std::uint64_t Running::meet_warp(Shuffle kind, unsigned mask, std::uint64_t value, unsigned parameter, int width,
                                  const Site& site) {
-  const std::string place = std::string(site.file_name()) + ":" + std::to_string(site.line());
-  if (!grid.launch.barriers) {
-    report("a barrier", "a barrier of a warp (" + place + ") in a kernel that is launched without barriers");
-    end();
-  }
-  if (!(mask >> number % 32 & 1)) {
-    report("a mask", "a lane is not in the mask that it names (" + place + ")");
-    end();
-  }
-  if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
-    report("a width", "a shuffle of width " + std::to_string(width) + " (" + place + ")");
-    end();
-  }
+  if (!grid.launch.barriers) end("a barrier of a warp in a kernel that is launched without barriers", site);
+  if (!(mask >> number % 32 & 1)) end("a lane is not in the mask that it names", site);
+  if (width < 1 || width > 32 || (width & (width - 1)) != 0) end("a shuffle whose width is no power of two", site);
   Thread& me = threads_[number];
   me.kind = kind;
   me.mask = mask;
@@ -292,6 +281,11 @@ void Running::report(const char* kind, const std::string& what) {
   grid.world.report(grid.caller, where() + what);
 }
 
+void Running::end(const char* what, const Site& site) {
+  report(what, std::string(what) + " (" + site.file_name() + ":" + std::to_string(site.line()) + ")");
+  end();
+}
+
 void Running::end() {
   ended_ = true;
   Worker& worker = workers().at(grid.launch.barriers ? number : 0);
@@ -299,6 +293,7 @@ void Running::end() {
   std::abort();
 }
 
+void* dynamic_shared() noexcept { return running_here ? running_here->dynamic_shared() : nullptr; }
 uint3 thread_index() noexcept { return running_here ? running_here->thread : uint3{}; }
 uint3 block_index() noexcept { return running_here ? running_here->block : uint3{}; }
 dim3 block_size() noexcept { return running_here ? running_here->grid.launch.block : dim3(); }

@@ -36,10 +36,14 @@ class Running {
   void meet_block(const Site& site);
   std::uint64_t meet_warp(Shuffle kind, unsigned mask, std::uint64_t value, unsigned parameter, int width,
                           const Site& site);
+  /// The block's dynamic shared memory; null where the launch asked for none.
+  std::byte* dynamic_shared() { return dynamic_.data(); }
+  std::size_t dynamic_bytes() const { return grid.launch.shared_bytes; }
   /// One report for each kind of mistake and launch.
   void report(const char* kind, const std::string& what);
-  /// Leaves the kernel for ever: what it would do next is of no use.
+  /// Leaves the kernel for ever: what it would do next is of no use. No destructor runs of what is on its stack.
   [[noreturn]] void end();
+  [[noreturn]] void end(const char* what, const Site& site);
 
   const Grid& grid;
   Accesses accesses;
@@ -77,6 +81,7 @@ class Running {
   unsigned alive_ = 0;
   bool ended_ = false;
   std::vector<const char*> reported_;
+  std::vector<std::byte> dynamic_;
 };
 
 /// The run that the calling thread of the host is in; null outside of kernels.

@@ -61,7 +61,32 @@ TEST_F(Kernels, AtomicsCountAndBlocksOfAllSizesTurn) {
     test_kernels::reverse_in_block(block, threads, s);
     const auto turned = to_host(block, threads, s);
     for (unsigned i = 0; i < threads; ++i) ASSERT_EQ(turned[i], static_cast<int>(threads - 1 - i));
+    test_kernels::reverse_in_dynamic(block, threads, s);
+    const auto back = to_host(block, threads, s);
+    for (unsigned i = 0; i < threads; ++i) ASSERT_EQ(back[i], static_cast<int>(i));
   }
+}
+
+TEST_F(Kernels, IndicesOver32BitsReachTheirElements) {
+  begin({.poison = false});  // so that what nobody touches takes no memory
+  const cudaStream_t s = make_stream();
+  constexpr std::size_t count = (std::size_t{1} << 31) + 100;
+  float* const x = allocate<float>(count, s);
+  test_kernels::write_at(x, (1ll << 31) + 99, s);
+  EXPECT_EQ(to_host(x + count - 2, 2, s), (std::vector<float>{0, 1}));
+  CHECK_CUDA(cudaFreeAsync(x, s));
+  CHECK_CUDA(cudaStreamSynchronize(s));
+}
+
+TEST_F(Kernels, PinnedMemoryIsTouchedAsItIs) {
+  const cudaStream_t s = make_stream();
+  float* const host = pinned<float>(2);
+  host[1] = 0;
+  const sluice::MemoryUses none(std::span<const sluice::MemoryUse>{});  // an op declares none of it
+  test_kernels::write_at(host, 1, s);
+  CHECK_CUDA(cudaStreamSynchronize(s));
+  EXPECT_EQ(host[1], 1);
+  CHECK_CUDA(cudaFreeHost(host));
 }
 
 // What instrumentation sees; with a sanitizer there is none.
@@ -172,6 +197,13 @@ TEST_F(Kernels, LimitsAreThoseOfACard) {
   refused(cudaErrorInvalidConfiguration);
   test_kernels::configured(1, 1, (48 << 10) + 1, s);
   refused(cudaErrorInvalidValue);
+  CHECK_CUDA(test_kernels::allow_shared(100 << 10));
+  test_kernels::configured(1, 1, 100 << 10, s);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  test_kernels::configured(1, 1, (100 << 10) + 1, s);
+  refused(cudaErrorInvalidValue);
+  EXPECT_EQ(test_kernels::allow_shared(228 << 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
   test_kernels::many_arguments(s);
   refused(cudaErrorInvalidValue);
   test_kernels::configured(dim3(65536, 1, 2), dim3(1), 48 << 10, s);

@@ -2,6 +2,7 @@
 #include "cuda_double/launch.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "double.h"
 #include "grid.h"
@@ -10,7 +11,7 @@
 namespace cuda_double {
 namespace {
 
-constexpr std::size_t kShared = 48 << 10, kArguments = 4096;
+constexpr std::size_t kArguments = 4096;
 
 void check_limits(World& world, const detail::Launch& launch) {
   const auto refuse = [&](cudaError_t error, const std::string& what) {
@@ -27,7 +28,7 @@ void check_limits(World& world, const detail::Launch& launch) {
       std::uint64_t{b.x} * b.y * b.z > 1024) {
     refuse(cudaErrorInvalidConfiguration, "blocks of " + in_words(b) + " threads");
   }
-  if (launch.shared_bytes > kShared) {
+  if (launch.shared_bytes > world.dynamic_shared(launch.kernel)) {
     refuse(cudaErrorInvalidValue, std::to_string(launch.shared_bytes) + " bytes of shared memory");
   }
   if (launch.argument_bytes > kArguments) {
@@ -54,13 +55,13 @@ Range block_of(World& world, const detail::Launch& launch, int device, const voi
 }
 
 /// What the launch may touch: what its op declared of the blocks that its arguments name; where nobody declared
-/// anything, those blocks from the pointers on.
-std::vector<sluice::MemoryUse> uses_of(World& world, const detail::Launch& launch, int device) {
+/// anything, those blocks from the pointers on. Nothing where an argument names no live memory.
+std::optional<std::vector<sluice::MemoryUse>> uses_of(World& world, const detail::Launch& launch, int device) {
   const std::span<const sluice::MemoryUse> declared = sluice::current_memory_uses();
   std::vector<sluice::MemoryUse> uses;
   for (const detail::Pointer& pointer : launch.pointers) {
     const Range block = block_of(world, launch, device, pointer.address);
-    if (!block.begin) continue;
+    if (!block.begin) return std::nullopt;
     // Pinned memory that kernels touch is the backend's own, and no op declares it.
     if (!declared.data() || world.owner(pointer.address) < 0) {
       const auto* const from = static_cast<const std::byte*>(pointer.address);
@@ -96,10 +97,11 @@ void detail::issue(Launch launch) noexcept {
                                                        " while the current device is " + std::to_string(thread.device));
     }
     check_limits(world, launch);
-    std::vector<sluice::MemoryUse> uses = uses_of(world, launch, stream->device);
-    auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, uses, world.core->caller(),
+    std::optional<std::vector<sluice::MemoryUse>> uses = uses_of(world, launch, stream->device);
+    if (!uses) return;  // reported; a card would run it, and end
+    auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, std::move(*uses), world.core->caller(),
                                        world.options.seed + world.commands.load());
-    world.issue(
+    world.issue_kernel(
         *stream, [grid] { grid->run(); }, grid->uses);
   });
 }

@@ -62,7 +62,7 @@ void issue_library_kernel(World& world, const StreamHandle& stream, const std::s
     }
     uses.push_back({operand.at, operand.bytes, operand.writes});
   }
-  world.issue(*stream, std::move(run), uses);
+  world.issue_kernel(*stream, std::move(run), uses);
 }
 
 bool is_refused_at_random(World& world) {

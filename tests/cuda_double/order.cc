@@ -46,13 +46,33 @@ void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
   if (stream->sim) stream->sim->ordered_after(events);
 }
 
+namespace {
+
+using RecordPoints = std::vector<std::pair<sluice::OrderRecord::Stream, std::uint64_t>>;
+
+RecordPoints record_points(World& world, std::span<const Passed> passed) {
+  RecordPoints points;
+  for (const Point& each : points_of(world, passed)) points.emplace_back(each.sim->recorded_as(), each.point);
+  return points;
+}
+
+}  // namespace
+
 void host_after(std::span<const Passed> passed, bool afresh) {
   const auto world = World::current();
   if (!world->core->record) return;
   world->explicit_order.store(true);
-  std::vector<std::pair<sluice::OrderRecord::Stream, std::uint64_t>> points;
-  for (const Point& each : points_of(*world, passed)) points.emplace_back(each.sim->recorded_as(), each.point);
-  world->core->record->host_after(points, afresh);
+  world->core->record->host_after(record_points(*world, passed), afresh);
+}
+
+void host_returns() {
+  const auto world = World::current();
+  if (world->core->record) world->core->record->host_returns();
+}
+
+void host_reuses(const void* block, std::span<const Passed> passed) {
+  const auto world = World::current();
+  if (world->core->record) world->core->record->host_reuses(block, record_points(*world, passed));
 }
 
 void host_touches(std::span<const sluice::MemoryUse> uses) {

@@ -62,6 +62,14 @@ __global__ void reverse_kernel(int* x) {
   x[blockIdx.x * n + threadIdx.x] = turned[threadIdx.x];
 }
 
+__global__ void reverse_dynamic_kernel(int* x) {
+  int* const turned = static_cast<int*>(cuda_double::dynamic_shared());
+  const unsigned n = blockDim.x;
+  turned[n - 1 - threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = turned[threadIdx.x];
+}
+
 __global__ void write_at_kernel(float* x, long long at) { x[at] = 1.0f; }
 __global__ void write_through_const_kernel(const float* x) { *const_cast<float*>(x) = 1.0f; }
 __global__ void read_vector_kernel(const float* x, float* y) {
@@ -110,6 +118,12 @@ void histogram(const int* x, int* counts, int n, cudaStream_t stream) {
 }
 void reverse_in_block(int* x, unsigned threads, cudaStream_t stream) {
   launch(reverse_kernel, 1, threads, 0, stream, true, x);
+}
+void reverse_in_dynamic(int* x, unsigned threads, cudaStream_t stream) {
+  launch(reverse_dynamic_kernel, 1, threads, threads * sizeof(int), stream, true, x);
+}
+cudaError_t allow_shared(int bytes) {
+  return cudaFuncSetAttribute(empty_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 void write_at(float* x, long long at, cudaStream_t stream) { launch(write_at_kernel, 1, 1, 0, stream, false, x, at); }
 void write_through_const(const float* x, cudaStream_t stream) {

@@ -25,6 +25,10 @@ void warp_sums(const float* x, float* sums, int n, unsigned blocks, cudaStream_t
 /// counts[x[i] % 16] += 1
 void histogram(const int* x, int* counts, int n, cudaStream_t stream);
 void reverse_in_block(int* x, unsigned threads, cudaStream_t stream);
+/// The same, in dynamic shared memory.
+void reverse_in_dynamic(int* x, unsigned threads, cudaStream_t stream);
+/// Allows its empty kernel that much dynamic shared memory.
+cudaError_t allow_shared(int bytes);
 
 // Mistakes.
 void write_at(float* x, long long index, cudaStream_t stream);

@@ -172,8 +172,19 @@ bool World::is_started(int device) const {
   return std::any_of(streams_.begin(), streams_.end(), [&](const auto& each) {
     const StreamHandle& stream = each.second;
     std::lock_guard inner(stream->mutex);
-    return stream->device == device && stream->sim && stream->issued > 0;
+    return stream->device == device && stream->sim && stream->launched;
   });
+}
+
+std::size_t World::dynamic_shared(const void* kernel) const {
+  std::lock_guard lock(mutex_);
+  const auto at = dynamic_shared_.find(kernel);
+  return at == dynamic_shared_.end() ? std::size_t{48} << 10 : at->second;
+}
+
+void World::allow_dynamic_shared(const void* kernel, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  dynamic_shared_[kernel] = bytes;
 }
 
 Live World::live() const {

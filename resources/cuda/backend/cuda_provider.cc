@@ -55,6 +55,12 @@ void CudaProvider::host_after(std::span<const StreamEvent> passed, bool afresh) 
   // Without memory the record knows less.
 }
 
+void CudaProvider::host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept try {
+  cuda::host_reuses(block, passed_points(passed));
+} catch (...) {
+  // Without memory the record knows less.
+}
+
 // ---- errors
 
 std::string sentence(const KernelError& error) {

@@ -20,7 +20,8 @@ CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
   cudaStreamSynchronize(stream);
-  libraries_.reset();
+  libraries_.reset();  // it frees memory in the stream's order
+  cudaStreamSynchronize(stream);
   for (const Point& p : points_) cudaEventDestroy(p.event);
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
   cudaStreamDestroy(stream);

@@ -13,8 +13,8 @@
 
 namespace sluice::cuda {
 
-/// What the lane keeps for the libraries that its kernels call: handles, and a workspace. Made with the stream, because making
-/// them in the middle of the work would stop the card. Defined above, with the kernels that use it.
+/// What the lane keeps for the libraries that its kernels call: handles, and a workspace. Made with the stream, because
+/// making them in the middle of the work would stop the card. Defined above, with the kernels that use it.
 struct Libraries;
 std::shared_ptr<Libraries> make_libraries(int card, cudaStream_t stream);
 
@@ -23,7 +23,10 @@ std::shared_ptr<Libraries> make_libraries(int card, cudaStream_t stream);
 class CudaStream final : public Stream {
  public:
   CudaStream(std::shared_ptr<CudaCore> core, int device, LaneKind lane)
-      : core_(std::move(core)), device_(device), lane_(lane), word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
+      : core_(std::move(core)),
+        device_(device),
+        lane_(lane),
+        word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
   ~CudaStream() override;
 
   bool record(std::uint64_t point) noexcept override;

@@ -33,6 +33,9 @@ uint3 block_index() noexcept;
 dim3 block_size() noexcept;
 dim3 grid_size() noexcept;
 
+/// The launch's shared memory beside what the kernel declares: `extern __shared__` has no other form here.
+void* dynamic_shared() noexcept;
+
 /// Where in its source a thread meets others.
 using Site = std::source_location;
 enum class Shuffle : std::uint8_t { sync, down, up, exclusive_or, index, ballot };

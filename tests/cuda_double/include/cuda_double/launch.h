@@ -54,7 +54,8 @@ void each_pointer(T& value, F& f) {
 /// Enqueues a kernel. A struct among the arguments that holds pointers must name each of them, as
 /// `template <class F> void each_pointer(F&& f) { f(x); f(y); }`. `barriers` says whether the kernel's threads meet
 /// (__syncthreads, __syncwarp, shuffles); such a kernel's threads run as fibers, others' as a loop. Memory that the
-/// kernel touches is what current_memory_uses() names; where nobody set that, the blocks of its pointers.
+/// kernel touches is what current_memory_uses() names; where nobody set that, the blocks of its pointers. A kernel that
+/// is given a pointer to no live memory is reported and not run.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, bool barriers,
             A... arguments) {

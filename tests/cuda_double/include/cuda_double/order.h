@@ -21,6 +21,10 @@ bool keeps_order();
 void ordered_after(cudaStream_t stream, std::span<const Passed> passed);
 /// All that the calling thread does later comes after these (Provider::host_after).
 void host_after(std::span<const Passed> passed, bool afresh);
+/// The body that the last call with `afresh` began has returned (Provider::host_returns).
+void host_returns();
+/// A block that a pool had kept goes to a new user (Provider::host_reuses).
+void host_reuses(const void* block, std::span<const Passed> passed);
 /// The calling thread touches pinned memory now (Provider::host_touches).
 void host_touches(std::span<const sluice::MemoryUse> uses);
 
