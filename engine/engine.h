@@ -10,132 +10,35 @@
 // ops included, unless it says otherwise.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <concepts>
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <source_location>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "sluice/engine/detail/core_base.h"
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
 #include "sluice/engine/layer.h"
 #include "sluice/engine/operation.h"
+#include "sluice/engine/options.h"
 #include "sluice/engine/program.h"
 #include "sluice/engine/provider.h"
 #include "sluice/engine/scope.h"
+#include "sluice/engine/ticket.h"
 #include "sluice/engine/trace.h"
 #include "sluice/engine/variable.h"
 
 namespace sluice {
 
-enum class EngineMode : std::uint8_t {
-  threaded,  ///< worker threads
-  serial,    ///< each push runs on the spot, on the pushing thread: for a debugger
-  explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving
-};
-
-/// A field that is zero or empty is taken from the environment variable that its comment names, else it is the default
-/// in brackets.
-struct EngineOptions {
-  EngineMode mode = EngineMode::threaded;  ///< SLUICE_ENGINE=serial | explore:SEED
-  std::uint64_t explore_seed = 0;
-  bool mode_given = false;  ///< true: `mode` and the seed count, whatever the environment says
-  int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
-  int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
-  std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
-  std::chrono::nanoseconds device_limit{0};  ///< a device that makes no progress for so long counts as lost [never]
-  std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60.
-                                             ///< Ops with up to max_bytes / max_ops / 4 bytes do not count.
-  bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
-};
-
-/// What a lane of a device with streams has done since the engine was made.
-struct LaneStats {
-  std::uint64_t issued = 0, finished = 0;  ///< ops; the difference is in flight
-  std::uint64_t points = 0;                ///< points recorded; each stands for all ops that were issued before it
-  std::uint64_t waits = 0;                 ///< waits for other streams, on the device
-  std::uint64_t covered = 0;               ///< ops that these waits cover and did not need to
-};
-
 namespace detail {
 class Watchdog;
-struct Look;
-}  // namespace detail
-
-/// Names a pushed op. Small, copyable, allocates nothing; stays valid after the op is gone (its engine must live).
-class Ticket {
- public:
-  Ticket() = default;
-  /// A number that no other op of this engine has.
-  std::uint64_t id() const { return generation_ << 32 | index_; }
-  /// True when the op has completed, failed or been skipped. Does not block. A wait on a variable that the op writes
-  /// may return a moment before this says true.
-  bool done() const;
-  /// Blocks until done(). Throws the op's error: the root that it failed with or was skipped for. The engine keeps the
-  /// errors of at least the latest 65,536 failed ops. Inside an op, a wait that can never end throws Error (deadlock),
-  /// as Engine::wait says.
-  void wait() const;
-  /// As wait(), but returns false when the time is over first.
-  bool wait_for(std::chrono::nanoseconds limit) const;
-  /// Cancels the op if it has not begun, and says whether it did. A cancelled op does not run; it completes as
-  /// cancelled in its turn.
-  bool cancel() const;
-
- public:  // for the engine
-  Ticket(detail::CoreBase* core, std::uint32_t index, std::uint64_t generation)
-      : core_(core), index_(index), generation_(generation) {}
-
- private:
-  friend class Engine;
-  detail::CoreBase* core_ = nullptr;
-  std::uint32_t index_ = 0;
-  std::uint64_t generation_ = 0;
-};
-
-/// Holds a variable for the host, as an op would, until it is released or destroyed, on any thread. Move-only. While
-/// the thread that took it is blocked in a wait, nobody is expected to release it: a wait that only its release could
-/// end throws. A Borrow that a body took counts in this way during this body alone.
-class Borrow {
- public:
-  Borrow() = default;
-  Borrow(Borrow&&) noexcept = default;
-  Borrow& operator=(Borrow&&) noexcept = default;
-  ~Borrow() { release(); }
-  void release() noexcept { completion_.done(); }
-
- public:  // for the engine
-  explicit Borrow(Completion completion) : completion_(std::move(completion)) {}
-
- private:
-  Completion completion_;
-};
-
-struct LoggedPush {
-  std::uint64_t id;                ///< Ticket::id of the op; 0 for a wait or a borrow
-  const char* name;                ///< the op's name, or "wait", "borrow" or "recover"
-  std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed, waited or borrowed; 0 from outside
-  const void* variable = nullptr;  ///< the variable of a wait, a borrow or a recovery: Variable::get()
-};
-
-enum class StopMode : std::uint8_t { drain, cancel };
-
-/// How a thread waits.
-struct WaitOptions {
-  /// The waiting thread runs ready ops of the compute lane of its scope's device, as one more worker. So one op more
-  /// than the lane has threads may run at once, and the wait may return later than it could, by the rest of an op. Do
-  /// not set this on a thread that holds a lock which such an op takes. It has no effect inside an op, and on a thread
-  /// that holds a Borrow.
-  bool help = false;
-};
+}
 
 /// A process may fork while ops are in flight; nothing changes for the parent. In the child every call of an engine
 /// that was made before the fork throws ForkedError, and the destructors of that engine and of its Completions and
@@ -221,24 +124,10 @@ class Engine {
     wait(x, WaitOptions{}, where);
   }
   void wait(const HasVariable auto& x, const WaitOptions& how,
-            std::source_location where = std::source_location::current()) {
-    detail::each_variable_at(
-        x, [&](const Variable& v) { wait_until(v, std::chrono::nanoseconds::max(), how, where); }, where);
-  }
+            std::source_location where = std::source_location::current());
   /// As wait(), but returns false when the time is over first.
   bool wait_for(const HasVariable auto& x, std::chrono::nanoseconds limit,
-                std::source_location where = std::source_location::current()) {
-    bool all = true;
-    const auto start = std::chrono::steady_clock::now();
-    detail::each_variable_at(
-        x,
-        [&](const Variable& v) {
-          const std::chrono::nanoseconds gone = std::chrono::steady_clock::now() - start;
-          all = all && wait_until(v, std::max(limit - gone, std::chrono::nanoseconds(0)), WaitOptions{}, where);
-        },
-        where);
-    return all;
-  }
+                std::source_location where = std::source_location::current());
 
   /// Blocks until everything that any thread pushed before the call has completed. Throws AggregateError with the roots
   /// that still poison a live variable, and the roots of failed ops that wrote nothing (at least the latest 4,096),
@@ -249,25 +138,11 @@ class Engine {
   void clear_errors();
 
   /// The variable's root error as of now, without waiting; null if none. Throws UsageError.
-  ErrorRef error(const HasVariable auto& x, std::source_location where = std::source_location::current()) const {
-    ErrorRef first;
-    detail::each_variable_at(
-        x,
-        [&](const Variable& v) {
-          if (!first) first = error_of(v);
-        },
-        where);
-    return first;
-  }
+  ErrorRef error(const HasVariable auto& x, std::source_location where = std::source_location::current()) const;
   /// Pushes a recovery: it clears intact poison (the old value is whole) and leaves torn poison. It does not count
   /// against the caps and never blocks. What has several variables gets a recovery for each; the ticket is that of the
   /// last one. Throws UsageError, StoppedError.
-  Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
-    Ticket last;
-    detail::each_variable_at(
-        x, [&](const Variable& v) { last = push_recover(v, where); }, where);
-    return last;
-  }
+  Ticket recover(const HasVariable auto& x, std::source_location where = std::source_location::current());
 
   /// Waits for its turn and then holds the variable, until the Borrow is released. Throws Error if the variable is
   /// poisoned. Pass read(x) or update(x).
@@ -346,110 +221,6 @@ class Engine {
   std::atomic<bool> cancelled_{false};  ///< by a stop(cancel)
 };
 
-namespace detail {
-
-/// A thread that runs a body of one engine and is blocked in a wait of another.
-struct Elsewhere {
-  Operation* operation = nullptr;
-  void* lane = nullptr;
-  std::shared_ptr<CoreBase> core;  ///< the other engine's
-  std::uint64_t target = 0;        ///< id there of what it waits for
-  std::uint64_t inside = 0;        ///< the first engine's, as the next: id of the op
-  Elsewhere *next = nullptr, *before = nullptr;
-};
-
-/// What Engine calls; there is one implementation for each policy (engine/detail/core.h).
-class CoreBase : public std::enable_shared_from_this<CoreBase> {
- public:
-  virtual ~CoreBase() = default;
-  virtual VariableBase* new_variable(const char* name, bool has_value) = 0;
-  virtual void delete_variable(VariableBase* variable) noexcept = 0;
-  /// Does everything of a push that can throw: it checks, waits at the caps and reserves. The caller then moves the
-  /// closure in, and commit_push cannot fail.
-  virtual OpenPush begin_push(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
-                              const PushOptions& options, const std::source_location& where) = 0;
-  /// For a caller that knows its accesses only after begin_push, which got none. Called once, before commit_push.
-  /// Throws as begin_push does where an access is wrong, and bad_alloc; the push must then be abandoned.
-  virtual void name_accesses(Operation* operation, std::span<const Access> accesses, const PushOptions& options,
-                             const std::source_location& where) = 0;
-  virtual void abandon_push(Operation* operation) noexcept = 0;
-  virtual Ticket commit_push(Operation* operation, const ClosureTable& table) noexcept = 0;
-  virtual bool wait_variable(VariableBase* variable, std::chrono::nanoseconds limit, bool help,
-                             const std::source_location& where) = 0;
-  virtual bool ticket_done(std::uint32_t index, std::uint64_t generation) = 0;
-  virtual bool ticket_wait(std::uint32_t index, std::uint64_t generation, std::chrono::nanoseconds limit) = 0;
-  virtual bool ticket_cancel(std::uint32_t index, std::uint64_t generation) = 0;
-  virtual void wait_all(bool help) = 0;
-  virtual void clear_errors() = 0;
-  virtual ErrorRef error_of(const VariableBase* variable) = 0;
-  virtual void heal(Operation* operation, const VariableBase* variable) = 0;
-  virtual bool cancelled(const Operation* operation) const = 0;
-  virtual Ticket push_recover(VariableBase* variable, const std::source_location& where) = 0;
-  virtual Borrow borrow(Access access, const std::source_location& where) = 0;
-  virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
-  virtual std::shared_ptr<ProgramBase> begin_capture(const char* name, const std::source_location& where) = 0;
-  virtual void end_capture(ProgramBase& program) = 0;
-  virtual Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
-                        const std::source_location& where) = 0;
-  virtual bool stop(StopMode mode, std::chrono::nanoseconds deadline) = 0;
-  /// Waits until no op is ready or running. Ops that await a Completion or a borrow are not waited for. Returns false
-  /// when the time was over first.
-  virtual bool settle(std::chrono::nanoseconds limit) = 0;
-  /// Called in a forked child: from here on the engine refuses every call, and touches no lock.
-  virtual void forked() noexcept = 0;
-  virtual void on_unobserved(std::function<void(const ErrorRoot&)> hook) = 0;
-  virtual std::size_t in_flight() const = 0;
-  virtual int threads(Device device) const = 0;
-  virtual int device_count(DeviceKind kind) const = 0;
-  virtual std::shared_ptr<Provider> provider(Device device) const = 0;
-  virtual LaneStats lane_stats(const Place& place) const = 0;
-  virtual DeviceOp device_op(const Operation* operation) const = 0;
-  virtual void await_issued(DeviceKind kind) = 0;
-  virtual std::uint64_t settled_errors(Device device) = 0;
-  void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
-  virtual void start_trace() = 0;
-  virtual std::vector<TraceEvent> stop_trace() = 0;
-  virtual std::vector<LoggedPush> take_order() = 0;
-  virtual void stand_elsewhere(Elsewhere& wait) = 0;
-  virtual void go_on(Elsewhere& wait) = 0;
-  /// What is in flight (look.h). op_words() gives only the state words of the op records, for callers that look often.
-  virtual Look look() = 0;
-  virtual std::vector<std::uint64_t> op_words() = 0;
-  /// "no error", "no value yet" or "poisoned (torn) by ...".
-  virtual std::string value_state(const VariableBase* variable) = 0;
-  virtual std::string outcome(std::uint32_t index, std::uint64_t generation) = 0;
-
- private:
-  static constexpr std::size_t kMostDevices = 256;
-  std::array<std::array<std::atomic<void*>, kMostDevices>, kDeviceKinds> kept_{};
-  std::mutex keep_mutex_;
-  std::vector<std::shared_ptr<void>> kept_alive_;
-};
-
-}  // namespace detail
-
-template <std::invocable F>
-Program Engine::capture(F&& pushes, const char* name, std::source_location where) {
-  detail::Capture capture(*core_, core_->begin_capture(name, where));
-  std::forward<F>(pushes)();
-  return capture.finish();
-}
-
-template <detail::Body F>
-Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options,
-                    std::source_location where) {
-  using Closure = std::decay_t<F>;
-  if (detail::is_null(body))
-    throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + call_site(where) +
-                     ": null closure");
-  const auto [operation, closure] = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
-  try {
-    new (closure) Closure(std::forward<F>(body));
-  } catch (...) {
-    core_->abandon_push(operation);
-    throw;
-  }
-  return core_->commit_push(operation, detail::closure_table<Closure>);
-}
-
 }  // namespace sluice
+
+#include "sluice/engine/detail/engine_calls.h"

@@ -55,4 +55,19 @@ std::string to_perfetto(std::span<const TraceEvent> events);
 /// with the path and the reason.
 void write_trace(const std::string& path, std::span<const TraceEvent> events);
 
+/// What a lane of a device with streams has done since the engine was made.
+struct LaneStats {
+  std::uint64_t issued = 0, finished = 0;  ///< ops; the difference is in flight
+  std::uint64_t points = 0;                ///< points recorded; each stands for all ops that were issued before it
+  std::uint64_t waits = 0;                 ///< waits for other streams, on the device
+  std::uint64_t covered = 0;               ///< ops that these waits cover and did not need to
+};
+
+struct LoggedPush {
+  std::uint64_t id;                ///< Ticket::id of the op; 0 for a wait or a borrow
+  const char* name;                ///< the op's name, or "wait", "borrow" or "recover"
+  std::uint64_t by = 0;            ///< Ticket::id of the op whose body pushed, waited or borrowed; 0 from outside
+  const void* variable = nullptr;  ///< the variable of a wait, a borrow or a recovery: Variable::get()
+};
+
 }  // namespace sluice

@@ -1,0 +1,46 @@
+// How an engine is made, stopped, and waited for.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sluice/engine/provider.h"
+
+namespace sluice {
+
+enum class EngineMode : std::uint8_t {
+  threaded,  ///< worker threads
+  serial,    ///< each push runs on the spot, on the pushing thread: for a debugger
+  explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving
+};
+
+/// A field that is zero or empty is taken from the environment variable that its comment names, else it is the default
+/// in brackets.
+struct EngineOptions {
+  EngineMode mode = EngineMode::threaded;  ///< SLUICE_ENGINE=serial | explore:SEED
+  std::uint64_t explore_seed = 0;
+  bool mode_given = false;  ///< true: `mode` and the seed count, whatever the environment says
+  int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
+  int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
+  std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
+  std::chrono::nanoseconds device_limit{0};  ///< a device that makes no progress for so long counts as lost [never]
+  std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
+  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60.
+                                             ///< Ops with up to max_bytes / max_ops / 4 bytes do not count.
+  bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
+};
+
+enum class StopMode : std::uint8_t { drain, cancel };
+
+/// How a thread waits.
+struct WaitOptions {
+  /// The waiting thread runs ready ops of the compute lane of its scope's device, as one more worker. So one op more
+  /// than the lane has threads may run at once, and the wait may return later than it could, by the rest of an op. Do
+  /// not set this on a thread that holds a lock which such an op takes. It has no effect inside an op, and on a thread
+  /// that holds a Borrow.
+  bool help = false;
+};
+
+}  // namespace sluice
