@@ -152,6 +152,32 @@ TEST_F(Faults, WordsThatTheHostHasReadOrderStreams) {
   CHECK_CUDA(cudaFreeHost(word));
 }
 
+/// A stream that some thread has waited for stands before what every thread issues later; an event, for that thread.
+TEST_F(Faults, WhatAThreadWaitedForOrdersWhatIsIssuedLater) {
+  const cudaStream_t first = make_stream(), second = make_stream();
+  const cudaEvent_t event = make_event();
+  for (const bool whole_stream : {true, false}) {
+    for (const bool elsewhere : {true, false}) {
+      float* const x = allocate<float>(100, first);
+      float* const y = allocate<float>(100, second);
+      CHECK_CUDA(cudaMemsetAsync(x, 0, 400, first));
+      CHECK_CUDA(cudaEventRecord(event, first));
+      const auto wait = [&] {
+        EXPECT_EQ(whole_stream ? cudaStreamSynchronize(first) : cudaEventSynchronize(event), cudaSuccess);
+      };
+      if (elsewhere) {
+        std::thread(wait).join();
+      } else {
+        wait();
+      }
+      test_kernels::add(x, x, y, 100, second);
+      EXPECT_EQ(cuda_double::take_reports().empty(), whole_stream || !elsewhere) << whole_stream << elsewhere;
+      CHECK_CUDA(cudaStreamSynchronize(second));
+    }
+  }
+  CHECK_CUDA(cudaStreamSynchronize(first));
+}
+
 TEST_F(Faults, RandomProgramsWithoutMistakesAreNotAccused) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
