@@ -1,10 +1,10 @@
-// Core<P>: the engine for one policy. Declared here; the parts are in core_records.h (slots, records), core_caps.h,
-// core_push.h, core_lanes.h (queues, who starts drainers), core_drain.h (drainers, serial mode), core_run.h (bodies,
-// finishing), core_async.h (Completions), core_stream.h and core_watch.h (ops on devices with streams: their issue, and
-// how their end is learned), core_order.h (what
-// the host comes after there), core_wait.h (waits, tickets), core_circles.h (waits that can never end), core_stop.h
-// (wait_all, stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in
-// flight, for those who ask).
+// Core<P>: the engine for one policy. Declared here; the parts of its state are in core_parts.h, and what works on them
+// is in core_records.h (slots, records), core_caps.h, core_push.h, core_lanes.h (queues, who starts drainers),
+// core_drain.h (drainers, serial mode), core_run.h (bodies, finishing), core_async.h (Completions), core_stream.h and
+// core_watch.h (ops on devices with streams: their issue, and how their end is learned), core_order.h (what the host
+// comes after there), core_wait.h (waits, tickets), core_circles.h (waits that can never end), core_stop.h (wait_all,
+// stop), core_capture.h and core_replay.h, core_errors.h (poison and roots) and core_explain.h (what is in flight, for
+// those who ask).
 #pragma once
 
 #include <array>
@@ -21,6 +21,7 @@
 
 #include "sluice/engine/detail/captured.h"
 #include "sluice/engine/detail/chain.h"
+#include "sluice/engine/detail/core_parts.h"
 #include "sluice/engine/detail/counters.h"
 #include "sluice/engine/detail/device_queue.h"
 #include "sluice/engine/detail/look.h"
@@ -440,12 +441,7 @@ class Core final : public CoreBase {
   bool keep_for_lookers(Node* node) noexcept;
 
   // core_errors.h
-  struct RootEntry {
-    ErrorRef root;
-    std::int64_t live_variables = 0;
-    bool wrote_nothing = false;
-    bool observed = false;
-  };
+  using RootEntry = detail::RootEntry;
   ErrorRef add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message);
   ErrorRef new_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) noexcept;
   void make_lost_root();
@@ -471,15 +467,9 @@ class Core final : public CoreBase {
 
   const CoreOptions options_;
   const std::uint64_t uid_;  ///< tells engines apart in a thread's cache of slots
-  std::vector<std::unique_ptr<Lane<P>>> lanes_;
-  struct Devices {
-    std::size_t first_lane = 0;  ///< three for each device
-    std::size_t count = 0;
-  };
-  std::array<Devices, kDeviceKinds> devices_;
-  std::vector<std::shared_ptr<Watch<P>>> watches_;  ///< of providers with streams
-  std::unique_ptr<HostOrder> order_;                ///< null where no provider keeps a record of accesses
-  bool quick_waits_ = true;  ///< a wait for an idle variable needs no op: there is no log, nor such a record
+  Lanes<P> lanes_;
+  std::unique_ptr<HostOrder> order_;  ///< null where no provider keeps a record of accesses
+  bool quick_waits_ = true;           ///< a wait for an idle variable needs no op: there is no log, nor such a record
 
   std::atomic<std::uint32_t> next_variable_{0};
   std::atomic<bool> orphaned_{false};  ///< nothing but variables is left of the engine
@@ -496,13 +486,7 @@ class Core final : public CoreBase {
   std::recursive_mutex spare_mutex_;
   Slot<P>* spare_ = nullptr;  ///< the slot that AnySlot uses where there is no memory for another
 
-  std::int64_t credit_batch_;
-  const std::size_t small_bytes_;  ///< so few are not counted: a whole cap of such ops has a quarter of max_bytes
-  alignas(64) Atomic<std::int64_t> credits_;
-  Atomic<std::size_t> bytes_{0};
-  Atomic<std::int32_t> cap_waiters_{0};
-  typename P::Mutex cap_mutex_;
-  std::vector<std::shared_ptr<Wait>> cap_parked_;
+  Caps<P> caps_;
 
   alignas(64) Atomic<bool> stopped_{false};
   Atomic<bool> cancel_all_{false};
@@ -512,17 +496,7 @@ class Core final : public CoreBase {
   Atomic<std::uint32_t> tracing_{0};  ///< number of the trace that is on; 0: none
   Atomic<std::int64_t> open_{0};      ///< unanswered Completions
 
-  typename P::Mutex ticket_mutex_;
-  std::multimap<std::uint64_t, std::shared_ptr<Wait>> ticket_waiters_;  ///< by id
-
-  std::mutex elsewhere_mutex_;
-  Elsewhere* elsewhere_ = nullptr;  ///< a list
-
-  typename P::Mutex blocked_mutex_;
-  Wait* blocked_waits_ = nullptr;  ///< a list of the waits of threads whose slots say `blocked`, the latest first
-  std::int64_t look_interval_ = 0, look_not_before_ = 0;
-  std::uint64_t looks_ = 0;            ///< calls of all_stand
-  Atomic<std::int64_t> next_look_{0};  ///< for circles; changed under the mutex
+  Waits<P> waits_;
 
   // Serial mode: the ready ops, taken out of the queues, by lane and priority. The mutex is held while any op runs.
   typename P::Mutex serial_mutex_;
@@ -533,17 +507,7 @@ class Core final : public CoreBase {
   std::vector<LoggedPush> log_;
   bool log_lost_ = false;  ///< there was no memory for an entry
 
-  mutable typename P::Mutex error_mutex_;
-  std::map<std::uint64_t, RootEntry> roots_;
-  std::size_t many_roots_ = std::size_t{1} << 13;  ///< with so many roots look_over_roots does its work
-  std::atomic<bool> too_many_roots_{false};        ///< there were so many, and shed_roots was not called since
-  std::atomic<bool> shedding_{false};
-  std::unordered_map<std::uint64_t, ErrorRef> failures_;  ///< by ticket id
-  std::deque<std::uint64_t> failure_order_;
-  ErrorRef stop_root_;
-  ErrorRef
-      lost_root_;  ///< the root of ops that fail while there is no memory for a root of their own; always in roots_
-  std::shared_ptr<const std::function<void(const ErrorRoot&)>> unobserved_;
+  Errors<P> errors_;
 
   std::mutex look_mutex_;
   std::atomic<int> lookers_{0};  ///< changed under the mutex

@@ -9,11 +9,11 @@ namespace sluice::detail {
 /// few are left, so that idle threads do not keep many.
 template <class P>
 bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
-  std::int64_t have = credits_.load(std::memory_order_relaxed);
+  std::int64_t have = caps_.credits.load(std::memory_order_relaxed);
   for (;;) {
     if (have <= floor) return false;
-    const std::int64_t take = std::clamp<std::int64_t>((have - floor) / 8, 1, credit_batch_);
-    if (credits_.compare_exchange_weak(have, have - take, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+    const std::int64_t take = std::clamp<std::int64_t>((have - floor) / 8, 1, caps_.batch);
+    if (caps_.credits.compare_exchange_weak(have, have - take, std::memory_order_acq_rel, std::memory_order_relaxed)) {
       slot.credits += take;
       return true;
     }
@@ -25,15 +25,15 @@ bool Core<P>::grab_credits(Slot<P>& slot, std::int64_t floor) {
 template <class P>
 void Core<P>::return_credits(Slot<P>& slot, std::int64_t count, bool idle) {
   if (count == 0) return;
-  const std::int64_t now = credits_.fetch_add(count, std::memory_order_seq_cst) + count;
-  if (cap_waiters_.load(std::memory_order_seq_cst) && (idle || now >= good_stretch())) wake_cap_waiters();
+  const std::int64_t now = caps_.credits.fetch_add(count, std::memory_order_seq_cst) + count;
+  if (caps_.waiters.load(std::memory_order_seq_cst) && (idle || now >= good_stretch())) wake_cap_waiters();
   slot.far_behind = options_.max_ops - now > kFarBehind;
 }
 
 template <class P>
 void Core<P>::wake_cap_waiters() {
-  std::lock_guard lock(cap_mutex_);
-  for (auto& w : cap_parked_) w->parker.signal();
+  std::lock_guard lock(caps_.mutex);
+  for (auto& w : caps_.parked) w->parker.signal();
 }
 
 /// Waits a moment for room, as long as `full` and something is ready or running; returns false if nothing is. As long
@@ -50,19 +50,19 @@ bool Core<P>::park_at_cap(Full&& full, Little&& little) {
   auto& parked = my_slot().cap_wait;
   if (!parked) parked = std::make_shared<Wait>();
   {
-    std::lock_guard lock(cap_mutex_);
-    cap_parked_.push_back(parked);
+    std::lock_guard lock(caps_.mutex);
+    caps_.parked.push_back(parked);
   }
-  cap_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  caps_.waiters.fetch_add(1, std::memory_order_seq_cst);
   tend_watches();
   if (starts_fail()) rescue(!in_op(), [&] { return !full(); });
   const std::uint64_t before = progress();
   const bool room = !full(), moves = anything_moves();
   if (moves && little()) parked->parker.wait(std::chrono::milliseconds(5));
-  cap_waiters_.fetch_sub(1, std::memory_order_relaxed);
+  caps_.waiters.fetch_sub(1, std::memory_order_relaxed);
   {
-    std::lock_guard lock(cap_mutex_);
-    std::erase(cap_parked_, parked);
+    std::lock_guard lock(caps_.mutex);
+    std::erase(caps_.parked, parked);
   }
   return room || moves || !full() || anything_moves() || progress() != before;
 }
@@ -81,12 +81,12 @@ template <class P>
 void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   const bool blocks = !in_op() && !options.never_blocks;
   // Such a push has no lock here and may throw; and every engine that has many errors comes here sometimes.
-  if (!options.never_blocks && too_many_roots_.load(std::memory_order_relaxed)) shed_roots();
+  if (!options.never_blocks && errors_.too_many.load(std::memory_order_relaxed)) shed_roots();
   const std::int64_t hard_floor = -3 * options_.max_ops;
   // The push is announced before it takes a credit: a thread that sees that no credit is left must see that this push
   // moves.
   const auto grab = [&](std::int64_t floor) {
-    if (credits_.load(std::memory_order_relaxed) <= floor) return false;
+    if (caps_.credits.load(std::memory_order_relaxed) <= floor) return false;
     begin_link(slot);
     const bool got = grab_credits(slot, floor);
     if (!got) end_link(slot);
@@ -105,7 +105,9 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
     };
     if (!blocks) refuse();
     if (options_.serial) drain_serial();
-    const auto credits_below = [&](std::int64_t count) { return credits_.load(std::memory_order_seq_cst) < count; };
+    const auto credits_below = [&](std::int64_t count) {
+      return caps_.credits.load(std::memory_order_seq_cst) < count;
+    };
     if (park_at_cap([&] { return credits_below(1); }, [&] { return credits_below(good_stretch()); })) continue;
     if (grab(hard_floor)) break;
     refuse();
@@ -116,7 +118,7 @@ void Core<P>::wait_for_credit(Slot<P>& slot, const PushOptions& options, const s
 template <class P>
 std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const std::source_location& where) {
   const std::size_t bytes = std::min(options.bytes, 4 * options_.max_bytes);
-  std::size_t have = bytes_.load(std::memory_order_relaxed);
+  std::size_t have = caps_.bytes.load(std::memory_order_relaxed);
   for (;;) {
     // An op above the cap runs alone.
     const bool fits = have == 0 || have + bytes <= options_.max_bytes;
@@ -124,11 +126,11 @@ std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const
       end_link(slot);  // it does not move while it waits
       if (options_.serial) drain_serial();
       const auto full = [&] {
-        have = bytes_.load(std::memory_order_seq_cst);
+        have = caps_.bytes.load(std::memory_order_seq_cst);
         return have != 0 && have + bytes > options_.max_bytes;
       };
       if (park_at_cap(full, full)) continue;
-      have = bytes_.load(std::memory_order_relaxed);
+      have = caps_.bytes.load(std::memory_order_relaxed);
     }
     if (!fits && have / 4 >= options_.max_bytes) {
       const char* name = options.name ? options.name : options.op ? options.op->name : "push";
@@ -136,7 +138,7 @@ std::size_t Core<P>::take_bytes(Slot<P>& slot, const PushOptions& options, const
                      " bytes in flight, the hard cap (max_bytes " + std::to_string(options_.max_bytes) + ")");
     }
     begin_link(slot);  // as for a credit
-    if (bytes_.compare_exchange_weak(have, have + bytes, std::memory_order_release, std::memory_order_relaxed))
+    if (caps_.bytes.compare_exchange_weak(have, have + bytes, std::memory_order_release, std::memory_order_relaxed))
       return bytes;
   }
 }

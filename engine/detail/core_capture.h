@@ -73,7 +73,7 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
 template <class P>
 bool Core<P>::is_sequence(const Recorded& program) const {
   const Captured& first = program.ops[0];
-  if (lanes_[first.lane]->width > 1) return false;
+  if (lanes_.all[first.lane]->width > 1) return false;
   return std::all_of(&first, &first + program.count, [&](const Captured& op) {
     return op.lane == first.lane && op.priority() == first.priority() && !op.is(kAsync) && !op.is(kOnStream);
   });

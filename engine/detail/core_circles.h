@@ -21,12 +21,12 @@
 namespace sluice::detail {
 
 /// A picture of what stands behind some ops which cannot be over while the picture lives. The caller holds
-/// blocked_mutex_.
+/// waits_.blocked_mutex.
 template <class P>
 class Core<P>::Standing {
  public:
   explicit Standing(Core& core) : core_(core) {
-    for (Wait* w = core.blocked_waits_; w; w = w->next_blocked)
+    for (Wait* w = core.waits_.blocked; w; w = w->next_blocked)
       if (!w->ends && w->state.load(std::memory_order_acquire) == Wait::waiting) waits_.emplace(w->target, w);
   }
   Standing(const Standing&) = delete;
@@ -45,11 +45,11 @@ class Core<P>::Standing {
 
   /// Makes the latest wait of each circle give up, and tells its thread. Returns false if there is no circle.
   bool give_up() {
-    for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) for_held_up(*w, [this](Op* op) { follow(op); });
+    for (Wait* w = core_.waits_.blocked; w; w = w->next_blocked) for_held_up(*w, [this](Op* op) { follow(op); });
     const std::vector<int> component = graph_.components();
     const auto of = [&](int i) -> int { return component[static_cast<std::size_t>(i)]; };
     std::unordered_set<int> broken;
-    for (Wait* w = core_.blocked_waits_; w; w = w->next_blocked) {
+    for (Wait* w = core_.waits_.blocked; w; w = w->next_blocked) {
       const int target = find(w->target);
       if (target < 0 || w->ends || w->slot->blocked_wait != w) continue;  // another wait on its stack comes first
       int from = -1;
@@ -177,18 +177,19 @@ class Core<P>::Blockade {
       wait.inside = seen_op(operation);
       wait.answers = core.answers_later(operation);
     }
-    std::lock_guard lock(core.blocked_mutex_);
-    wait.next_blocked = core.blocked_waits_;
+    std::lock_guard lock(core.waits_.blocked_mutex);
+    wait.next_blocked = core.waits_.blocked;
     if (wait.next_blocked) wait.next_blocked->before_blocked = &wait;
-    core.blocked_waits_ = &wait;
+    core.waits_.blocked = &wait;
     wait.below = std::exchange(slot.blocked_wait, &wait);
-    core.look_interval_ = core.tick();
-    const std::int64_t soon = std::max(P::now() + core.tick(), core.look_not_before_);
-    if (soon < core.next_look_.load(std::memory_order_relaxed)) core.next_look_.store(soon, std::memory_order_relaxed);
+    core.waits_.look_interval = core.tick();
+    const std::int64_t soon = std::max(P::now() + core.tick(), core.waits_.look_not_before);
+    if (soon < core.waits_.next_look.load(std::memory_order_relaxed))
+      core.waits_.next_look.store(soon, std::memory_order_relaxed);
   }
   ~Blockade() {
-    std::lock_guard lock(core_.blocked_mutex_);
-    (wait_.before_blocked ? wait_.before_blocked->next_blocked : core_.blocked_waits_) = wait_.next_blocked;
+    std::lock_guard lock(core_.waits_.blocked_mutex);
+    (wait_.before_blocked ? wait_.before_blocked->next_blocked : core_.waits_.blocked) = wait_.next_blocked;
     if (wait_.next_blocked) wait_.next_blocked->before_blocked = wait_.before_blocked;
     wait_.slot->blocked_wait = wait_.below;
   }
@@ -204,19 +205,19 @@ class Core<P>::Blockade {
 /// push was not linked yet. All looks together take at most a twentieth of the time.
 template <class P>
 void Core<P>::look_for_circles() {
-  if (P::now() < next_look_.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(blocked_mutex_);
+  if (P::now() < waits_.next_look.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(waits_.blocked_mutex);
   const std::int64_t begin = P::now();
-  if (begin < next_look_.load(std::memory_order_relaxed)) return;
+  if (begin < waits_.next_look.load(std::memory_order_relaxed)) return;
   bool found = false;
   try {
     found = Standing(*this).give_up();
   } catch (const std::bad_alloc&) {  // the next look may have more
   }
   const std::int64_t end = P::now();
-  look_not_before_ = end + 20 * (end - begin);
-  look_interval_ = found ? tick() : std::min<std::int64_t>(2 * look_interval_, kLongestInterval);
-  next_look_.store(std::max(end + look_interval_, look_not_before_), std::memory_order_relaxed);
+  waits_.look_not_before = end + 20 * (end - begin);
+  waits_.look_interval = found ? tick() : std::min<std::int64_t>(2 * waits_.look_interval, kLongestInterval);
+  waits_.next_look.store(std::max(end + waits_.look_interval, waits_.look_not_before), std::memory_order_relaxed);
 }
 
 /// The rare parts of an op whose body was given a Completion, else null.
@@ -235,7 +236,7 @@ template <class P>
 bool Core<P>::grant(Op* op, Wait& waiter) {
   RareParts<P>& parts = rare(op);
   Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
-  std::lock_guard lock(blocked_mutex_);
+  std::lock_guard lock(waits_.blocked_mutex);
   std::uint32_t expected = Wait::waiting;
   if (!waiter.state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) return false;
   parts.held_op = op;
@@ -251,7 +252,7 @@ template <class P>
 void Core<P>::let_go(RareParts<P>& parts) {
   Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
   slot.borrows.fetch_sub(1, std::memory_order_relaxed);
-  std::lock_guard lock(blocked_mutex_);
+  std::lock_guard lock(waits_.blocked_mutex);
   (parts.before_held ? parts.before_held->next_held : slot.held) = parts.next_held;
   if (parts.next_held) parts.next_held->before_held = parts.before_held;
 }

@@ -285,7 +285,7 @@ void Core<P>::drain_serial(Enough&& enough) {
 template <class P>
 bool Core<P>::anything_queued() const {
   if (options_.serial && collected_count_.load(std::memory_order_acquire) > 0) return true;
-  for (auto& lane : lanes_)
+  for (auto& lane : lanes_.all)
     if (has_work(*lane)) return true;
   return false;
 }
@@ -293,7 +293,7 @@ bool Core<P>::anything_queued() const {
 /// Takes all ready ops out of the queues. They go behind the ops that were taken before.
 template <class P>
 void Core<P>::collect_queued() {
-  for (auto& lane : lanes_) {
+  for (auto& lane : lanes_.all) {
     auto& lists = collected_[lane->index];
     const auto keep = [&](std::size_t priority, Run* op) {
       lists[priority].push(op);
@@ -323,7 +323,7 @@ bool Core<P>::run_one_serial() {
 
 template <class P>
 void Core<P>::execute_serial(Run* op, Slot<P>& slot) {
-  DeviceQueue<P>* const queue = lanes_[op->lane]->queue.get();
+  DeviceQueue<P>* const queue = lanes_.all[op->lane]->queue.get();
   if (queue) queue->provider.enter(queue->device);
   execute(op, slot, nullptr);
   if (queue) point(*queue, true);
@@ -333,7 +333,7 @@ void Core<P>::execute_serial(Run* op, Slot<P>& slot) {
 /// these is ready.
 template <class P>
 auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
-  std::lock_guard lock(blocked_mutex_);
+  std::lock_guard lock(waits_.blocked_mutex);
   Standing standing(*this);
   for (auto& lists : collected_)
     for (std::size_t priority = kPriorities; priority-- > 0;) {

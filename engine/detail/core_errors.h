@@ -25,7 +25,7 @@ inline std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-/// Makes a new root. The caller holds error_mutex_.
+/// Makes a new root. The caller holds errors_.mutex.
 template <class P>
 ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_ptr cause, std::string_view message) {
   auto root = std::make_shared<ErrorRoot>();
@@ -40,29 +40,29 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->message = message;
   root->cause = std::move(cause);
   look_over_roots();
-  roots_[root->sequence] = RootEntry{root, 0, false, false};
+  errors_.roots[root->sequence] = RootEntry{root, 0, false, false};
   return root;
 }
 
-/// Called before one more root is kept. The caller holds error_mutex_.
+/// Called before one more root is kept. The caller holds errors_.mutex.
 template <class P>
 void Core<P>::look_over_roots() {
-  if (roots_.size() < many_roots_) return;
+  if (errors_.roots.size() < errors_.many) return;
   prune_roots();
-  too_many_roots_.store(true, std::memory_order_relaxed);
+  errors_.too_many.store(true, std::memory_order_relaxed);
 }
 
-/// The entry of a root that an op ended with. The caller holds error_mutex_. If the root is another engine's, or was
+/// The entry of a root that an op ended with. The caller holds errors_.mutex. If the root is another engine's, or was
 /// forgotten meanwhile, it gets a new entry; a thread has caught it, so it needs no observer here. If there is no
 /// memory for the entry, that of the root which was made for this case is used.
 template <class P>
 auto Core<P>::entry_of(const ErrorRef& root) noexcept -> RootEntry& {
-  if (const auto it = roots_.find(root->sequence); it != roots_.end()) return it->second;
+  if (const auto it = errors_.roots.find(root->sequence); it != errors_.roots.end()) return it->second;
   try {
     look_over_roots();
-    return roots_.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first->second;
+    return errors_.roots.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first->second;
   } catch (const std::bad_alloc&) {
-    return roots_.find(lost_root_->sequence)->second;
+    return errors_.roots.find(errors_.lost_root->sequence)->second;
   }
 }
 
@@ -72,22 +72,23 @@ ErrorRef Core<P>::new_root(ErrorKind kind, const Operation* op, std::exception_p
                            std::string_view message) noexcept try {
   return add_root(kind, op, std::move(cause), message);
 } catch (...) {
-  roots_.find(lost_root_->sequence)->second.observed = false;
-  return lost_root_;
+  errors_.roots.find(errors_.lost_root->sequence)->second.observed = false;
+  return errors_.lost_root;
 }
 
 /// Called when the engine is made, so that an op can fail when there is no memory left.
 template <class P>
 void Core<P>::make_lost_root() {
-  lost_root_ = add_root(ErrorKind::failed, nullptr, nullptr, "an op failed, and there was no memory to say how");
-  roots_.find(lost_root_->sequence)->second.observed = true;
+  errors_.lost_root = add_root(ErrorKind::failed, nullptr, nullptr, "an op failed, and there was no memory to say how");
+  errors_.roots.find(errors_.lost_root->sequence)->second.observed = true;
 }
 
-/// The variable's error. The caller holds error_mutex_. A poisoned variable has none if there was no memory to keep it.
+/// The variable's error. The caller holds errors_.mutex. A poisoned variable has none if there was no memory to keep
+/// it.
 template <class P>
 ErrorRef Core<P>::error_at(const Node& node) const {
   if (const auto* rare = node.rare.load(std::memory_order_acquire); rare && rare->error) return rare->error;
-  return poisoned(node.mark.load(std::memory_order_relaxed)) ? lost_root_ : nullptr;
+  return poisoned(node.mark.load(std::memory_order_relaxed)) ? errors_.lost_root : nullptr;
 }
 
 /// The error that an op finds in what it reads; of several, that of the access named first; null if there is none.
@@ -103,7 +104,7 @@ ErrorRef Core<P>::start_error(Op* op) {
     if (!first || t.position < first->position) first = &t;
   }
   if (!first) return nullptr;
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   return error_at(*first->variable);
 }
 
@@ -140,7 +141,7 @@ ErrorRef Core<P>::root_of(const Operation* op, const std::exception_ptr& cause, 
     kind = e.root().kind;
   } catch (...) {
   }
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   return new_root(kind, op, cause, message);
 }
 
@@ -183,30 +184,30 @@ bool Core<P>::stays_marked(Node& node, AccessMode mode, bool heal, OpKind kind, 
 
 template <class P>
 void Core<P>::set_poison(Node& node, const ErrorRef& root, bool torn) {
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   forget_poison(node);
   try {
     rare_of(node);
   } catch (const std::bad_alloc&) {  // the mark below is what counts
   }
   auto* const rare = node.rare.load(std::memory_order_relaxed);
-  RootEntry& entry = entry_of(rare ? root : lost_root_);
+  RootEntry& entry = entry_of(rare ? root : errors_.lost_root);
   if (rare) rare->error = entry.root;
   ++entry.live_variables;
   node.mark.store(torn ? Mark::torn : Mark::intact, std::memory_order_relaxed);
 }
 
-/// The variable's error does not count as poisoning it any more. The caller holds error_mutex_.
+/// The variable's error does not count as poisoning it any more. The caller holds errors_.mutex.
 template <class P>
 void Core<P>::forget_poison(Node& node) {
   if (const ErrorRef error = error_at(node))
-    if (auto it = roots_.find(error->sequence); it != roots_.end()) --it->second.live_variables;
+    if (auto it = errors_.roots.find(error->sequence); it != errors_.roots.end()) --it->second.live_variables;
   if (auto* rare = node.rare.load(std::memory_order_relaxed)) rare->error.reset();
 }
 
 template <class P>
 void Core<P>::clear_poison(Node& node) {
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   forget_poison(node);
   node.mark.store(Mark::none, std::memory_order_relaxed);
 }
@@ -218,19 +219,19 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   const std::uint64_t id = id_of(op);
   bool wrote = false;
   for (const Token<P>& t : tokens(op)) wrote = wrote || (t.mode != AccessMode::read && t.mode != AccessMode::order);
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   try {
-    failures_.reserve(failures_.size() + 1);
-    failure_order_.push_back(id);
+    errors_.failures.reserve(errors_.failures.size() + 1);
+    errors_.failure_order.push_back(id);
     try {
-      failures_[id] = root;
+      errors_.failures[id] = root;
     } catch (...) {
-      failure_order_.pop_back();
+      errors_.failure_order.pop_back();
       throw;
     }
-    if (failure_order_.size() > kRememberedFailures) {
-      failures_.erase(failure_order_.front());
-      failure_order_.pop_front();
+    if (errors_.failure_order.size() > kRememberedFailures) {
+      errors_.failures.erase(errors_.failure_order.front());
+      errors_.failure_order.pop_front();
     }
   } catch (const std::bad_alloc&) {
     rare(op).failure = root;
@@ -242,17 +243,17 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
 
 template <class P>
 ErrorRef Core<P>::failure_of(std::uint32_t index, std::uint64_t generation) {
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   const std::uint64_t id = (generation & 0xffffffffu) << 32 | index;
-  if (const auto it = failures_.find(id); it != failures_.end()) return it->second;
+  if (const auto it = errors_.failures.find(id); it != errors_.failures.end()) return it->second;
   const RareParts<P>& parts = rare(record_at(index));
   return parts.failure_id == id ? parts.failure : nullptr;
 }
 
 template <class P>
 void Core<P>::observe(const ErrorRef& root) {
-  std::lock_guard lock(error_mutex_);
-  if (auto it = roots_.find(root->sequence); it != roots_.end()) it->second.observed = true;
+  std::lock_guard lock(errors_.mutex);
+  if (auto it = errors_.roots.find(root->sequence); it != errors_.roots.end()) it->second.observed = true;
 }
 
 template <class P>
@@ -267,7 +268,7 @@ ErrorRef Core<P>::error_of(const VariableBase* variable) {
   refuse_forked("error");
   if (!variable) throw UsageError("[error] no variable");
   if (variable->core != this) throw UsageError("[error] the variable belongs to another engine");
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   return error_at(*static_cast<const Node*>(variable));
 }
 
@@ -290,14 +291,14 @@ void Core<P>::heal(Operation* operation, const VariableBase* variable) {
   throw UsageError("[" + std::string(op->name) + "] heal: the op has no update access to this variable");
 }
 
-/// Forgets roots that are observed and poison nothing any more. The caller holds error_mutex_.
+/// Forgets roots that are observed and poison nothing any more. The caller holds errors_.mutex.
 template <class P>
 void Core<P>::prune_roots() {
-  std::erase_if(roots_, [this](const auto& item) {
+  std::erase_if(errors_.roots, [this](const auto& item) {
     const RootEntry& e = item.second;
-    return e.observed && e.live_variables == 0 && !e.wrote_nothing && e.root != lost_root_;
+    return e.observed && e.live_variables == 0 && !e.wrote_nothing && e.root != errors_.lost_root;
   });
-  many_roots_ = std::max(roots_.size() * 5 / 4, 2 * kKeptRoots);
+  errors_.many = std::max(errors_.roots.size() * 5 / 4, 2 * kKeptRoots);
 }
 
 /// Keeps only the latest of the roots that poison no live variable: of those of ops that wrote nothing, which wait_all
@@ -305,38 +306,39 @@ void Core<P>::prune_roots() {
 /// that may throw and has no lock.
 template <class P>
 void Core<P>::shed_roots() {
-  if (shedding_.exchange(true, std::memory_order_acquire)) return;  // another thread does it, or the hook called this
+  if (errors_.shedding.exchange(true, std::memory_order_acquire))
+    return;  // another thread does it, or the hook called this
   struct Over {
     std::atomic<bool>& shedding;
     ~Over() { shedding.store(false, std::memory_order_release); }
-  } const over{shedding_};
-  too_many_roots_.store(false, std::memory_order_relaxed);
+  } const over{errors_.shedding};
+  errors_.too_many.store(false, std::memory_order_relaxed);
   for (const bool wrote_nothing : {false, true}) {
     const auto may_go = [&](const RootEntry& e) {
-      return e.live_variables == 0 && e.wrote_nothing == wrote_nothing && e.root != lost_root_;
+      return e.live_variables == 0 && e.wrote_nothing == wrote_nothing && e.root != errors_.lost_root;
     };
     std::size_t count = 0;
     {
-      std::lock_guard lock(error_mutex_);
-      for (const auto& [sequence, entry] : roots_) count += may_go(entry);
+      std::lock_guard lock(errors_.mutex);
+      for (const auto& [sequence, entry] : errors_.roots) count += may_go(entry);
     }
     for (std::uint64_t next = 0; count > kKeptRoots; --count) {
       RootEntry gone;
       std::shared_ptr<const std::function<void(const ErrorRoot&)>> hook;
       {
-        std::lock_guard lock(error_mutex_);
-        auto it = roots_.lower_bound(next);
-        while (it != roots_.end() && !may_go(it->second)) ++it;
-        if (it == roots_.end()) break;
+        std::lock_guard lock(errors_.mutex);
+        auto it = errors_.roots.lower_bound(next);
+        while (it != errors_.roots.end() && !may_go(it->second)) ++it;
+        if (it == errors_.roots.end()) break;
         next = it->first + 1;
         gone = std::move(it->second);
-        roots_.erase(it);
-        hook = unobserved_;
+        errors_.roots.erase(it);
+        hook = errors_.unobserved;
       }
       if (!gone.observed) tell_unobserved(*gone.root, hook.get());
     }
   }
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   prune_roots();
 }
 
@@ -354,20 +356,20 @@ template <class P>
 void Core<P>::report_unobserved() {
   std::uint64_t last = 0;
   {
-    std::lock_guard lock(error_mutex_);
-    last = roots_.rbegin()->first;
+    std::lock_guard lock(errors_.mutex);
+    last = errors_.roots.rbegin()->first;
   }
   for (std::uint64_t next = 0; next <= last;) {  // a hook may leave errors of its own
     ErrorRef root;
     std::shared_ptr<const std::function<void(const ErrorRoot&)>> hook;
     {
-      std::lock_guard lock(error_mutex_);
-      auto it = roots_.lower_bound(next);
-      while (it != roots_.end() && std::exchange(it->second.observed, true)) ++it;
-      if (it == roots_.end()) return;
+      std::lock_guard lock(errors_.mutex);
+      auto it = errors_.roots.lower_bound(next);
+      while (it != errors_.roots.end() && std::exchange(it->second.observed, true)) ++it;
+      if (it == errors_.roots.end()) return;
       root = it->second.root;
       next = it->first + 1;
-      hook = unobserved_;
+      hook = errors_.unobserved;
     }
     tell_unobserved(*root, hook.get());
   }
@@ -377,8 +379,8 @@ template <class P>
 void Core<P>::clear_errors() {
   refuse_forked("clear_errors");
   report_unobserved();
-  std::lock_guard lock(error_mutex_);
-  for (auto& [sequence, entry] : roots_) entry.wrote_nothing = false;
+  std::lock_guard lock(errors_.mutex);
+  for (auto& [sequence, entry] : errors_.roots) entry.wrote_nothing = false;
   prune_roots();
 }
 
@@ -386,8 +388,8 @@ template <class P>
 void Core<P>::on_unobserved(std::function<void(const ErrorRoot&)> hook) {
   refuse_forked("on_unobserved_error");
   auto shared = std::make_shared<const std::function<void(const ErrorRoot&)>>(std::move(hook));
-  std::lock_guard lock(error_mutex_);
-  unobserved_.swap(shared);
+  std::lock_guard lock(errors_.mutex);
+  errors_.unobserved.swap(shared);
 }
 
 }  // namespace sluice::detail

@@ -91,7 +91,7 @@ template <class P>
 Look Core<P>::look() {
   const auto alive = shared_from_this();  // a variable kept back may be what keeps the engine
   Look seen;
-  for (const auto& lane : lanes_) {
+  for (const auto& lane : lanes_.all) {
     static constexpr const char* names[] = {"", ", copies in", ", copies out", ""};
     const bool io = lane->kind == LaneKind::io;
     seen.lanes.push_back({(io ? "the I/O lane" : to_string(lane->device)) + names[static_cast<int>(lane->kind)],
@@ -136,8 +136,8 @@ Look Core<P>::look() {
       }
   }
   {
-    std::lock_guard lock(elsewhere_mutex_);
-    for (const Elsewhere* w = elsewhere_; w; w = w->next) seen.waits.push_back({w->target, w->inside, w->core});
+    std::lock_guard lock(waits_.elsewhere_mutex);
+    for (const Elsewhere* w = waits_.elsewhere; w; w = w->next) seen.waits.push_back({w->target, w->inside, w->core});
   }
   std::lock_guard lock(slots_mutex_);
   for (const auto& slot : slots_) {

@@ -8,7 +8,7 @@ namespace sluice::detail {
 
 template <class P>
 [[gnu::always_inline]] inline void Core<P>::enqueue(Run* op, Slot<P>& slot) {
-  Lane<P>& lane = *lanes_[op->lane];
+  Lane<P>& lane = *lanes_.all[op->lane];
   const int priority = op->priority();
   auto* const producer = producer_for(slot, lane, priority);
   if (!producer || !(lane.priorities.load(std::memory_order_relaxed) & (1u << priority)) || options_.serial ||
@@ -66,7 +66,7 @@ template <class P>
 auto Core<P>::new_producer(Slot<P>& slot, Lane<P>& lane, int priority, std::size_t at) ->
     typename Slot<P>::Queue::Producer* {
   try {
-    if (at >= slot.producers.size()) slot.producers.resize(lanes_.size() * kPriorities);
+    if (at >= slot.producers.size()) slot.producers.resize(lanes_.all.size() * kPriorities);
     slot.producers[at] =
         std::make_unique<typename Slot<P>::Queue::Producer>(lane.queues[static_cast<std::size_t>(priority)]);
   } catch (const std::bad_alloc&) {
@@ -120,7 +120,7 @@ void Core<P>::start_drainer(Lane<P>& lane) {
 
 template <class P>
 bool Core<P>::starts_fail() const {
-  for (auto& lane : lanes_)
+  for (auto& lane : lanes_.all)
     if (lane->failed_starts.load(std::memory_order_relaxed) > 0) return true;
   return false;
 }
@@ -133,7 +133,7 @@ template <class Enough>
 void Core<P>::rescue(bool may_help, Enough&& enough) {
   tend_watches();
   if (options_.serial) return;
-  for (auto& lane : lanes_) {
+  for (auto& lane : lanes_.all) {
     if (!has_work(*lane)) continue;
     wake(*lane);
     if (may_help && lane->failed_starts.load(std::memory_order_seq_cst) >= kFailedStarts)

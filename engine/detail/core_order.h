@@ -36,7 +36,7 @@ void Core<P>::prepare_order() {
   order_ = std::make_unique<HostOrder>();
   order_->providers = std::move(providers);
   quick_waits_ = false;
-  for (auto& lane : lanes_) lane->path |= kOwnScope;
+  for (auto& lane : lanes_.all) lane->path |= kOwnScope;
 }
 
 /// Tells the providers what the calling thread knows as passed: `at` says the place in each lane, 0 for none.
@@ -47,7 +47,7 @@ void Core<P>::tell_places(bool afresh, At&& at) noexcept {
     std::array<StreamEvent, 16> events;
     std::size_t count = 0;
     bool begins = afresh;
-    for (const auto& lane : lanes_) {
+    for (const auto& lane : lanes_.all) {
       if (!lane->queue || &lane->queue->provider != provider) continue;
       const std::uint64_t place = at(*lane);
       if (place == 0) continue;
@@ -99,7 +99,7 @@ void Core<P>::raise_clock(HostClock& clock, const HostClock& other) {
 template <class P>
 template <class Accesses>
 auto Core<P>::known_to_host(const Accesses& accesses) noexcept -> HostClock try {
-  HostClock clock(lanes_.size());
+  HostClock clock(lanes_.all.size());
   const auto add = [&](std::uint64_t use) {
     if (use == 0) return;
     if (use != StreamUses<P>::kAnyLane) {
@@ -107,7 +107,7 @@ auto Core<P>::known_to_host(const Accesses& accesses) noexcept -> HostClock try 
       at = std::max(at, StreamUse::place(use));
       return;
     }
-    for (const auto& lane : lanes_)
+    for (const auto& lane : lanes_.all)
       if (lane->queue) clock[lane->index] = std::max(clock[lane->index], lane->stream->reached());
   };
   std::lock_guard lock(order_->mutex);
@@ -171,7 +171,7 @@ void Core<P>::keep_places(DeviceQueue<P>& queue, std::uint64_t first, std::uint6
     const Run* const run = queue.ring[at % DeviceQueue<P>::kRing];
     if (run->is(kCaptured)) continue;
     try {
-      HostClock clock(lanes_.size());
+      HostClock clock(lanes_.all.size());
       clock[run->lane] = at;
       keep_order(id_of(static_cast<const Op*>(run)), std::move(clock));
     } catch (...) {
@@ -197,7 +197,7 @@ void Core<P>::order_after_host(DeviceQueue<P>& queue, const Accesses& accesses) 
     order_->forgets.store(true, std::memory_order_relaxed);
   }
   const bool forgets = order_->forgets.load(std::memory_order_relaxed);
-  for (const auto& lane : lanes_) {
+  for (const auto& lane : lanes_.all) {
     if (!lane->queue || lane->queue.get() == &queue || &lane->queue->provider != &queue.provider) continue;
     const std::uint64_t at = forgets ? lane->stream->reached() : lane->index < clock.size() ? clock[lane->index] : 0;
     const StreamEvent passed{lane->stream, at};

@@ -33,10 +33,11 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
 /// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
 template <class P>
 [[gnu::always_inline]] inline Lane<P>* Core<P>::lane_for(const Place& place) const {
-  if (place.lane >= LaneKind::io) return place.lane == LaneKind::io ? lanes_.front().get() : nullptr;
+  if (place.lane >= LaneKind::io) return place.lane == LaneKind::io ? lanes_.all.front().get() : nullptr;
   const auto kind = static_cast<std::size_t>(place.device.kind);
-  if (kind >= kDeviceKinds || place.device.index >= devices_[kind].count) return nullptr;
-  return lanes_[devices_[kind].first_lane + std::size_t{3} * place.device.index + static_cast<std::size_t>(place.lane)]
+  if (kind >= kDeviceKinds || place.device.index >= lanes_.devices[kind].count) return nullptr;
+  return lanes_
+      .all[lanes_.devices[kind].first_lane + std::size_t{3} * place.device.index + static_cast<std::size_t>(place.lane)]
       .get();
 }
 
@@ -192,7 +193,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
   void* closure = nullptr;
   std::size_t counted = 0;
   try {
-    if (options.bytes > small_bytes_) counted = take_bytes(slot, options, where);
+    if (options.bytes > caps_.small_bytes) counted = take_bytes(slot, options, where);
     op = new_record(slot);
     op->path = static_cast<std::uint16_t>(options.priority << kPriorityShift | lane->path);
     closure = op->storage;
@@ -207,7 +208,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
       op->troubled = false;
     }
   } catch (...) {
-    if (counted) bytes_.fetch_sub(counted);
+    if (counted) caps_.bytes.fetch_sub(counted);
     if (op) give_back(op);
     ++slot.credits;
     end_link(slot);
@@ -275,7 +276,7 @@ void Core<P>::abandon_push(Operation* operation) noexcept {
   Slot<P>& slot = my_slot();
   slot.pushes.store(slot.pushes.load(std::memory_order_relaxed) - 2, std::memory_order_seq_cst);
   end_link(slot);
-  if (op->is(kHasRare) && rare(op).bytes) bytes_.fetch_sub(rare(op).bytes);
+  if (op->is(kHasRare) && rare(op).bytes) caps_.bytes.fetch_sub(rare(op).bytes);
   ++slot.credits;
   give_back(op);
 }

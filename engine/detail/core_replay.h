@@ -36,7 +36,7 @@ void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   program.cancel = parts.cancel;
   program.skip = program.first_error = nullptr;
   if (word & kCancelled) {
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     program.skip = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
   }
   if (program.skip || program.cancel) flags |= kWatched;
@@ -53,7 +53,7 @@ void Core<P>::start_replay(Op* op, ReadyList<P>& ready) {
   // When the last root is handed over the run may end, and the program with it.
   const std::shared_ptr<Recorded> keep = parts.program;
   for (const auto& roots : keep->roots)
-    enqueue_all(*lanes_[roots.lane], roots.priority, roots.ops.data(), roots.ops.size());
+    enqueue_all(*lanes_.all[roots.lane], roots.priority, roots.ops.data(), roots.ops.size());
 }
 
 template <class P>
@@ -61,7 +61,7 @@ auto Core<P>::execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here) -> Ru
   ThreadState& state = thread_state();
   for (;; ++slot.ran) {
     Recorded& program = *op->program;
-    Lane<P>& lane = *lanes_[op->lane];
+    Lane<P>& lane = *lanes_.all[op->lane];
     op->start_pending.store(op->predecessors, std::memory_order_relaxed);  // for the next run
     const std::uint32_t* const list = program.successors.data() + op->first_successor;
     for (std::uint32_t k = 0; k < std::min(op->successors, 8U); ++k) prefetch_to_write(&program.ops[list[k]]);
@@ -190,16 +190,16 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
   Recorded& program = *op->program;
   Info& info = *op->info;
   if (cancel_all_.load(std::memory_order_relaxed)) {
-    std::lock_guard lock(error_mutex_);
-    if (!stop_root_)
-      stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
-    return stop_root_;
+    std::lock_guard lock(errors_.mutex);
+    if (!errors_.stop_root)
+      errors_.stop_root = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
+    return errors_.stop_root;
   }
   const std::uint32_t flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & kWatched) && program.skip) return program.skip;
   for (CancelState* scope : {program.cancel.get(), info.cancel.get()}) {
     if (!scope || !scope->cancelled.load(std::memory_order_relaxed)) continue;
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     std::lock_guard scope_lock(scope->mutex);
     if (!scope->root) {
       scope->root = new_root(ErrorKind::cancelled, &info, nullptr, "its scope was cancelled before it began");
@@ -216,7 +216,7 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
     if (!first || info.positions[i] < position) first = &a, position = info.positions[i];
   }
   if (!first) return nullptr;
-  std::lock_guard lock(error_mutex_);
+  std::lock_guard lock(errors_.mutex);
   return error_at(*first->variable);
 }
 
@@ -233,7 +233,7 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
   }
   if (!error) return;
   {
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     const auto index = static_cast<std::size_t>(op - program.ops.get());
     if (!program.first_error || index < program.first_failed) program.first_error = error, program.first_failed = index;
     if (!wrote && !info.skipped) entry_of(error).wrote_nothing = true;

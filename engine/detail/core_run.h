@@ -12,18 +12,18 @@ namespace sluice::detail {
 template <class P>
 ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
-    std::lock_guard lock(error_mutex_);
-    if (!stop_root_)
-      stop_root_ = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
-    return stop_root_;
+    std::lock_guard lock(errors_.mutex);
+    if (!errors_.stop_root)
+      errors_.stop_root = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
+    return errors_.stop_root;
   }
   if (word & kCancelled) {
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     return new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
   }
   if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed)) {
     CancelState& scope = *rare(op).cancel;
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
     if (!scope.root) {
       scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
@@ -184,7 +184,7 @@ std::exception_ptr Core<P>::run_anywhere(Op* op, Lane<P>& lane) {
 /// Runs an op that has begun and may be skipped, or that differs from the common path.
 template <class P>
 void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready) {
-  Lane<P>& lane = *lanes_[op->lane];
+  Lane<P>& lane = *lanes_.all[op->lane];
   if ((op->path & (kOnStream | kAsync | kOwnScope | kHasRare | kManyTokens)) == kOnStream &&
       thread_state().lane == &lane && !(word & kCancelled) && !cancel_all_.load(std::memory_order_relaxed) &&
       issue_plain(op, lane, ready))
@@ -273,8 +273,8 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
   op->phase.store(Phase::passing, std::memory_order_relaxed);
   for (Token<P>& t : tokens(op)) advance(t, kIssued | kDone | pass_mark(op, t, error), ready, op, retired);
   if (bytes) {
-    bytes_.fetch_sub(bytes, std::memory_order_seq_cst);
-    if (cap_waiters_.load(std::memory_order_seq_cst)) wake_cap_waiters();
+    caps_.bytes.fetch_sub(bytes, std::memory_order_seq_cst);
+    if (caps_.waiters.load(std::memory_order_seq_cst)) wake_cap_waiters();
   }
   close(op, my_slot(), retired, counted, body);
 }
@@ -296,7 +296,7 @@ template <class P>
                                                   bool body) {
   const std::uint64_t completed = slot.completed.load(std::memory_order_relaxed);
   if (counted) slot.completed.store(completed + 1, std::memory_order_release);
-  if (body && ++slot.returned_credits >= credit_batch_)
+  if (body && ++slot.returned_credits >= caps_.batch)
     return_credits(slot, std::exchange(slot.returned_credits, 0), false);
   const std::uint64_t old = drop(op, retired, true);
   if (counted) slot.completed.store(completed + 2, std::memory_order_release);
@@ -309,11 +309,11 @@ void Core<P>::tell_ticket_waiters(std::uint64_t id) {
   for (;;) {
     std::shared_ptr<Wait> w;
     {
-      std::lock_guard lock(ticket_mutex_);
-      const auto it = ticket_waiters_.find(id);
-      if (it == ticket_waiters_.end()) return;
+      std::lock_guard lock(waits_.ticket_mutex);
+      const auto it = waits_.tickets.find(id);
+      if (it == waits_.tickets.end()) return;
       w = std::move(it->second);
-      ticket_waiters_.erase(it);
+      waits_.tickets.erase(it);
     }
     w->state.store(Wait::done, std::memory_order_release);
     w->parker.signal();
@@ -378,7 +378,7 @@ void Core<P>::record_trace(Op* op, bool failed) {
   Slot<P>& slot = my_slot();
   const std::int64_t now = P::now();
   const RareParts<P>& parts = rare(op);
-  const Lane<P>& lane = *lanes_[op->lane];
+  const Lane<P>& lane = *lanes_.all[op->lane];
   try {
     std::vector<TraceAccess> accesses;
     for (const Token<P>& t : tokens(op))

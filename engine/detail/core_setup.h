@@ -19,9 +19,7 @@ Core<P>::Core(const CoreOptions& options)
     : options_(options),
       uid_(next_engine_uid()),
       slabs_(new Atomic<Slab*>[kMaxSlabs]()),
-      credit_batch_(std::clamp<std::int64_t>(options.max_ops / 128, 1, 64)),
-      small_bytes_(options.max_bytes / 4 / static_cast<std::size_t>(options.max_ops)),
-      credits_(options.max_ops) {
+      caps_(options.max_ops, options.max_bytes) {
   P::prepare_fences();
   make_lost_root();
   next_variable_.store(options.counters.variables, std::memory_order_relaxed);
@@ -29,15 +27,15 @@ Core<P>::Core(const CoreOptions& options)
   spare_ = slots_.front().get();
   spare_->taken.store(true, std::memory_order_relaxed);
   const auto add = [&](Device device, LaneKind kind, int width) {
-    lanes_.push_back(std::make_unique<Lane<P>>(device, kind, width, static_cast<std::uint16_t>(lanes_.size())));
+    lanes_.all.push_back(std::make_unique<Lane<P>>(device, kind, width, static_cast<std::uint16_t>(lanes_.all.size())));
   };
   add(cpu(0), LaneKind::io, 1);
   std::size_t count = 1;
   for (const auto& provider : options.providers)
     count += std::size_t{3} * static_cast<std::size_t>(provider->devices());
   for (const auto& provider : options.providers) {
-    Devices& devices = devices_[static_cast<std::size_t>(provider->kind())];
-    devices = {lanes_.size(), static_cast<std::size_t>(provider->devices())};
+    typename Lanes<P>::Devices& devices = lanes_.devices[static_cast<std::size_t>(provider->kind())];
+    devices = {lanes_.all.size(), static_cast<std::size_t>(provider->devices())};
     std::shared_ptr<Watch<P>> watch;
     for (int i = 0; i < provider->devices(); ++i)
       for (const LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
@@ -45,8 +43,8 @@ Core<P>::Core(const CoreOptions& options)
         add({provider->kind(), static_cast<std::uint8_t>(i)}, kind,
             !stream && kind == LaneKind::compute ? share_of_threads(options, i) : 1);
         if (!stream) continue;
-        if (!watch) watch = watches_.emplace_back(std::make_shared<Watch<P>>(provider));
-        Lane<P>& lane = *lanes_.back();
+        if (!watch) watch = lanes_.watches.emplace_back(std::make_shared<Watch<P>>(provider));
+        Lane<P>& lane = *lanes_.all.back();
         lane.queue = std::make_unique<DeviceQueue<P>>(*provider, i, std::move(stream), count);
         lane.stream = lane.queue->stream.get();
         lane.path = kOnStream;
@@ -55,7 +53,7 @@ Core<P>::Core(const CoreOptions& options)
       }
     if (watch) watch->devices = std::vector<typename Watch<P>::Device>(devices.count);
   }
-  if (options.serial) collected_.resize(lanes_.size());
+  if (options.serial) collected_.resize(lanes_.all.size());
   quick_waits_ = !options.log_order;
   prepare_order();
 }
@@ -69,11 +67,11 @@ int Core<P>::share_of_threads(const CoreOptions& options, int device) {
 
 template <class P>
 Core<P>::~Core() {
-  for (const auto& watch : watches_) {
+  for (const auto& watch : lanes_.watches) {
     watch->state.store(Watch<P>::ended, std::memory_order_seq_cst);
     watch->parker.signal();
   }
-  for (auto& lane : lanes_) lane->queue.reset();  // streams end before anything that they touch
+  for (auto& lane : lanes_.all) lane->queue.reset();  // streams end before anything that they touch
   for (auto& slot : slots_) nodes_.give_back(slot->nodes);
   const std::uint32_t slabs = slab_count_.load(std::memory_order_acquire);
   for (std::uint32_t s = 0; s < slabs; ++s) delete slabs_[s].load(std::memory_order_relaxed);
@@ -176,7 +174,7 @@ int Core<P>::threads(Device device) const {
 template <class P>
 int Core<P>::device_count(DeviceKind kind) const {
   const auto at = static_cast<std::size_t>(kind);
-  return at < kDeviceKinds ? static_cast<int>(devices_[at].count) : 0;
+  return at < kDeviceKinds ? static_cast<int>(lanes_.devices[at].count) : 0;
 }
 
 template <class P>

@@ -98,8 +98,8 @@ void Core<P>::wait_all(bool help) {
   if (order_) tell_passed(false);
   std::vector<ErrorRef> roots;
   {
-    std::lock_guard lock(error_mutex_);
-    for (auto& [sequence, entry] : roots_)
+    std::lock_guard lock(errors_.mutex);
+    for (auto& [sequence, entry] : errors_.roots)
       if (entry.live_variables > 0 || entry.wrote_nothing) roots.push_back(entry.root);
     prune_roots();
   }

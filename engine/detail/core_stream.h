@@ -50,7 +50,7 @@ bool Core<P>::point(DeviceQueue<P>& queue, bool own) {
 /// Records points for everything that is issued, because a thread waits and it is not known for which op.
 template <class P>
 void Core<P>::point_all() {
-  for (const auto& lane : lanes_)
+  for (const auto& lane : lanes_.all)
     if (lane->queue &&
         lane->queue->pointed.load(std::memory_order_relaxed) != lane->queue->issued.load(std::memory_order_relaxed))
       point(*lane->queue);
@@ -64,7 +64,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   if (use == 0) return true;
   const bool over = run->is(kCaptured);
   if (use == StreamUses<P>::kAnyLane) {
-    for (const auto& lane : lanes_) {
+    for (const auto& lane : lanes_.all) {
       if (!lane->queue || lane->queue.get() == &queue) continue;
       std::uint64_t at = 0;
       if (over) {
@@ -78,7 +78,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
     return true;
   }
   if (StreamUse::lane(use) == run->lane) return true;
-  DeviceQueue<P>& other = *lanes_[StreamUse::lane(use)]->queue;
+  DeviceQueue<P>& other = *lanes_.all[StreamUse::lane(use)]->queue;
   const std::uint64_t at = StreamUse::place(use);
   Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
   if (over || other.finished.load(std::memory_order_acquire) >= at) {
@@ -141,7 +141,7 @@ bool Core<P>::make_room(DeviceQueue<P>& queue) {
 
 template <class P>
 void Core<P>::await_issued(DeviceKind kind) {
-  for (const auto& watch : watches_) {
+  for (const auto& watch : lanes_.watches) {
     if (watch->provider->kind() != kind) continue;
     for (DeviceQueue<P>* queue : watch->queues) {
       const std::uint64_t at = queue->issued.load(std::memory_order_acquire);
@@ -206,7 +206,7 @@ template <class P>
 /// Lets the body of a stream op that has begun issue its work. `op->skipped` is decided already.
 template <class P>
 void Core<P>::issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready) {
-  Lane<P>& lane = *lanes_[op->lane];
+  Lane<P>& lane = *lanes_.all[op->lane];
   DeviceQueue<P>& queue = *lane.queue;
   const auto refuse = [&](std::exception_ptr why) {
     rare(op).thrown = std::move(why);

@@ -63,11 +63,11 @@ template <class P>
 bool Core<P>::all_stand() {
   std::int64_t held = 0;
   if (any_thread_moves(false, held) || devices_move() || !anything_queued()) return false;
-  std::lock_guard lock(blocked_mutex_);
-  ++looks_;
-  for (Wait* w = blocked_waits_; w; w = w->next_blocked) {
+  std::lock_guard lock(waits_.blocked_mutex);
+  ++waits_.looks;
+  for (Wait* w = waits_.blocked; w; w = w->next_blocked) {
     if (w->slot->blocked_wait == w && w->state.load(std::memory_order_acquire) != Wait::waiting) return false;
-    if (!w->answers || std::exchange(w->answers->looked, looks_) == looks_)
+    if (!w->answers || std::exchange(w->answers->looked, waits_.looks) == waits_.looks)
       continue;  // there may be several in one body
     const bool captured = w->answers != &rare(w->inside);
     held += (captured ? w->answers->finish_pending.load(std::memory_order_acquire)
@@ -130,7 +130,7 @@ class Core<P>::Room {
     } else {
       everywhere_ = P::may_be_of_a_body();
       if (everywhere_)
-        for (auto& lane : core.lanes_) lane->blocked.fetch_add(1, std::memory_order_relaxed);
+        for (auto& lane : core.lanes_.all) lane->blocked.fetch_add(1, std::memory_order_relaxed);
     }
     // Either a pusher sees the room for the substitute, or the look that follows (rescue) sees the pusher's op.
     if (lane_ || everywhere_) P::heavy_fence();
@@ -138,7 +138,7 @@ class Core<P>::Room {
   ~Room() {
     if (lane_) lane_->blocked.fetch_sub(1, std::memory_order_relaxed);
     if (everywhere_)
-      for (auto& lane : core_.lanes_) lane->blocked.fetch_sub(1, std::memory_order_relaxed);
+      for (auto& lane : core_.lanes_.all) lane->blocked.fetch_sub(1, std::memory_order_relaxed);
     if (there_) there_->go_on(elsewhere_);
   }
   Room(const Room&) = delete;
@@ -157,10 +157,10 @@ template <class P>
 void Core<P>::stand_elsewhere(Elsewhere& wait) {
   wait.inside = id_seen(wait.operation);
   {
-    std::lock_guard lock(elsewhere_mutex_);
-    wait.next = elsewhere_;
-    if (elsewhere_) elsewhere_->before = &wait;
-    elsewhere_ = &wait;
+    std::lock_guard lock(waits_.elsewhere_mutex);
+    wait.next = waits_.elsewhere;
+    if (waits_.elsewhere) waits_.elsewhere->before = &wait;
+    waits_.elsewhere = &wait;
   }
   if (options_.serial || !wait.lane) return;
   Lane<P>& lane = *static_cast<Lane<P>*>(wait.lane);
@@ -172,8 +172,8 @@ void Core<P>::stand_elsewhere(Elsewhere& wait) {
 template <class P>
 void Core<P>::go_on(Elsewhere& wait) {
   if (!options_.serial && wait.lane) static_cast<Lane<P>*>(wait.lane)->blocked.fetch_sub(1, std::memory_order_relaxed);
-  std::lock_guard lock(elsewhere_mutex_);
-  (wait.before ? wait.before->next : elsewhere_) = wait.next;
+  std::lock_guard lock(waits_.elsewhere_mutex);
+  (wait.before ? wait.before->next : waits_.elsewhere) = wait.next;
   if (wait.next) wait.next->before = wait.before;
 }
 
@@ -203,7 +203,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   const std::int64_t deadline = bounded ? deadline_of(limit) : 0;
   Slot<P>& slot = my_slot();
   flush(slot);
-  if (!watches_.empty()) tend_watches();
+  if (!lanes_.watches.empty()) tend_watches();
   if (!options_.serial) soon(told);
   if (told()) return Blocked::done;
   if (bounded && !options_.serial && P::now() >= deadline) return leave() ? Blocked::timed_out : Blocked::done;
@@ -223,7 +223,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   std::uint64_t seen = 0;
   int starved = 0, rounds = 0;
   const bool may_help = !inside && !bounded && !may_never_end;
-  OnDevice where = watches_.empty() ? OnDevice{} : on_device(target, node);
+  OnDevice where = lanes_.watches.empty() ? OnDevice{} : on_device(target, node);
   while (!told()) {
     if (options_.serial) {
       inside ? run_needed(target, told, rounds++ > 0) : drain_serial([&] { return holds && told(); });
@@ -279,7 +279,7 @@ auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
   if (node) {
     const VariableRare<P>* const rare = node->rare.load(std::memory_order_acquire);
     const std::uint64_t use = rare ? rare->uses.last_write.load(std::memory_order_relaxed) : 0;
-    if (use) found = {lanes_[StreamUse::lane(use)]->queue.get(), StreamUse::place(use)};
+    if (use) found = {lanes_.all[StreamUse::lane(use)]->queue.get(), StreamUse::place(use)};
     return found;
   }
   Op& op = *record_at(static_cast<std::uint32_t>(target));
@@ -288,7 +288,7 @@ auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
   if (!pinned || (generation_of(pinned.word()) & 0xffffffffu) != target >> 32 || !op.is(kOnStream) ||
       op.phase.load(std::memory_order_acquire) != Phase::issued)
     return found;
-  found.queue = lanes_[op.lane]->queue.get();
+  found.queue = lanes_.all[op.lane]->queue.get();
   // The op keeps only the low bits of its place.
   const std::uint64_t finished = found.queue->finished.load(std::memory_order_relaxed);
   found.at = finished + static_cast<std::uint16_t>(op.start_pending.load(std::memory_order_relaxed) -
@@ -299,7 +299,7 @@ auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
 
 template <class P>
 bool Core<P>::devices_move() const {
-  for (const auto& watch : watches_)
+  for (const auto& watch : lanes_.watches)
     for (const DeviceQueue<P>* queue : watch->queues)
       if (queue->in_flight()) return true;
   return false;
@@ -390,7 +390,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
     bool registered = false;
     {
       const Outsider outsider(*this);
-      std::lock_guard lock(ticket_mutex_);
+      std::lock_guard lock(waits_.ticket_mutex);
       std::uint64_t word = op->word.load(std::memory_order_acquire);
       for (int spins = 0; (generation_of(word) & 0xffffffffu) == generation && (word & kLive);) {
         if (op->phase.load(std::memory_order_relaxed) == Phase::ending) {
@@ -398,7 +398,7 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
           P::pause();
           word = op->word.load(std::memory_order_acquire);
         } else if (op->word.compare_exchange_weak(word, word | kWaited, std::memory_order_acquire)) {
-          ticket_waiters_.emplace(id, wait);
+          waits_.tickets.emplace(id, wait);
           registered = true;
           break;
         }
@@ -406,11 +406,11 @@ bool Core<P>::await_ticket(std::uint32_t index, std::uint64_t generation, std::c
     }
     if (registered) {
       const auto forget = [&] {
-        std::lock_guard lock(ticket_mutex_);
-        const auto [first, last] = ticket_waiters_.equal_range(id);
+        std::lock_guard lock(waits_.ticket_mutex);
+        const auto [first, last] = waits_.tickets.equal_range(id);
         for (auto it = first; it != last; ++it)
           if (it->second == wait) {
-            ticket_waiters_.erase(it);
+            waits_.tickets.erase(it);
             break;
           }
       };

@@ -34,7 +34,8 @@ void Core<P>::start_watch(Watch<P>& watch) {
     if (watch.state.compare_exchange_weak(state, Watch<P>::active, std::memory_order_seq_cst)) break;
   }
   try {
-    const auto here = std::find_if(watches_.begin(), watches_.end(), [&](const auto& w) { return w.get() == &watch; });
+    const auto here =
+        std::find_if(lanes_.watches.begin(), lanes_.watches.end(), [&](const auto& w) { return w.get() == &watch; });
     P::start_substitute([self = std::static_pointer_cast<Core>(shared_from_this()), own = *here]() mutable {
       run_watch(std::move(self), std::move(own));
     });
@@ -50,9 +51,9 @@ void Core<P>::start_watch(Watch<P>& watch) {
 /// that fails again and again this thread does the watcher's work.
 template <class P>
 void Core<P>::tend_watches() {
-  if (watches_.empty()) return;
+  if (lanes_.watches.empty()) return;
   point_all();
-  for (const auto& watch : watches_) {
+  for (const auto& watch : lanes_.watches) {
     if (watch->state.load(std::memory_order_seq_cst) != Watch<P>::absent || !pending(*watch)) continue;
     start_watch(*watch);
     if (watch->failed_starts.load(std::memory_order_relaxed) >= kFailedStarts) confirm_all(*watch);
@@ -220,7 +221,7 @@ void Core<P>::settle_errors(Watch<P>& watch) {
 template <class P>
 std::uint64_t Core<P>::settled_errors(Device device) {
   std::uint64_t settled = 0;
-  for (const auto& watch : watches_)
+  for (const auto& watch : lanes_.watches)
     if (watch->provider->kind() == device.kind && device.index < watch->devices.size())
       settled = watch->devices[device.index].settled.load(std::memory_order_acquire);
   // The running op may have begun before what is settled now was known.
@@ -275,7 +276,7 @@ void Core<P>::lose(Watch<P>& watch, int device, const std::string& why) {
   }
   ErrorRef root;
   {
-    std::lock_guard lock(error_mutex_);
+    std::lock_guard lock(errors_.mutex);
     root = new_root(ErrorKind::failed, first, nullptr, message);
   }
   for (DeviceQueue<P>* queue : watch.queues) {
@@ -393,7 +394,7 @@ void Core<P>::release_held(DeviceQueue<P>& queue) {
   }
   while (free) {
     Op* const op = std::exchange(free, static_cast<Op*>(static_cast<Run*>(free->next)));
-    enqueue_all(*lanes_[op->lane], op->priority(), std::array<Run*, 1>{op}.data(), 1);
+    enqueue_all(*lanes_.all[op->lane], op->priority(), std::array<Run*, 1>{op}.data(), 1);
   }
 }
 

@@ -211,7 +211,7 @@ std::string found_soon(std::uint64_t seed) {
 
 std::vector<Drawn> circle_programs() {
   return {{"circles", circles},           {"no circles", no_circles},    {"borrow circles", borrows},
-          {"borrow below", borrow_below}, {"granted", granted, "grant"}, {"found soon", found_soon, "next_look_"}};
+          {"borrow below", borrow_below}, {"granted", granted, "grant"}, {"found soon", found_soon, "next_look"}};
 }
 
 }  // namespace sluice::mutants
