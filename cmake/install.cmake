@@ -7,7 +7,7 @@ set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 foreach(folder engine resources ndarray operators autograd nn parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN detail EXCLUDE)
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE)
 endforeach()
 
 # Two export sets, so that one who wants the engine alone needs no BLAS and no oneDNN.
