@@ -18,6 +18,9 @@ set_target_properties(sluice_engine sluice_providers sluice PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
 install(TARGETS sluice_engine sluice_providers EXPORT sluiceEngineTargets)
 install(TARGETS sluice EXPORT sluiceTargets)
+if(SLUICE_WITH_CUDA)
+  install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(EXPORT sluiceEngineTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
 install(EXPORT sluiceTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
 

@@ -42,8 +42,8 @@ if(SLUICE_PRECOMPILE)
   target_precompile_headers(sluice PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
 
-# The CUDA backend: a library that programs load at run time (docs/decisions/0012-cuda.md). The same files are compiled
-# for the double that the tests run (tests/cuda_double).
+# The CUDA backend: a library that programs load at run time (docs/decisions/0012-cuda.md). The same list of files is
+# compiled for the double that the tests run (tests/cuda_double); tests/system/cuda_sources_test.cc holds that.
 file(GLOB SLUICE_CUDA_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/resources/cuda/backend/*.cc ${PROJECT_SOURCE_DIR}/operators/backends/cuda/*.cc
   ${PROJECT_SOURCE_DIR}/operators/backends/cuda/*.cu)
@@ -60,4 +60,7 @@ if(SLUICE_WITH_CUDA)
   target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${SLUICE_CUDNN})
   # It takes nothing from the program that loads it.
   target_link_options(sluice_cuda PRIVATE -Wl,-z,defs)
+  # Programs find it where it was built, or installed.
+  target_link_options(sluice_providers PUBLIC "$<BUILD_INTERFACE:-Wl,-rpath,${PROJECT_BINARY_DIR}>"
+    "$<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>")
 endif()

@@ -1,4 +1,5 @@
-// Trains a convolutional network on Fashion-MNIST as a pipeline over logical devices, and draws what happened.
+// Trains a convolutional network on Fashion-MNIST as a pipeline over logical devices of the CPU or over GPUs, and draws
+// what happened.
 // ./quickstart.sh builds and runs it; --help says all of its arguments.
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -38,7 +39,7 @@ struct BadInput : std::runtime_error {
 Arguments parse(int argc, char** argv) {
   Arguments a;
   CLI::App app("Trains a small convolutional network on Fashion-MNIST as a pipeline over logical devices.");
-  app.add_option("--stages", a.stages, "pipeline stages, each on a logical device of its own")->check(CLI::Range(1, 4));
+  app.add_option("--stages", a.stages, "pipeline stages, each on a device of its own")->check(CLI::Range(1, 4));
   app.add_option("--schedule", a.schedule, "order of the microbatches: gpipe or 1f1b")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--microbatches", a.microbatches, "parts that a batch is split into")->check(CLI::Range(1, 1024));
@@ -52,7 +53,8 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--data", a.data, "folder with the four IDX files (Debian: dataset-fashion-mnist)");
   app.add_option("--save", a.save, "file for the model and all that --resume needs (default: OUT/model.safetensors)");
   app.add_option("--resume", a.resume, "go on from such a file");
-  app.add_option("--device", a.device, "kind of device: cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--device", a.device, "kind of device: cpu or cuda; stages share a GPU where there are too few")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--train-limit", a.train_limit, "use only the first N training images (0: all)")
       ->check(CLI::Range(0, 60000));
   app.add_option("--out", a.out, "folder for timeline, picture and model");
@@ -68,9 +70,29 @@ Arguments parse(int argc, char** argv) {
   if (a.microbatches > a.batch)
     throw BadInput("--microbatches " + std::to_string(a.microbatches) + ": more than --batch " +
                    std::to_string(a.batch));
-  if (a.device == "cuda") throw BadInput("--device cuda: this build of Sluice has no CUDA kernels; use --device cpu");
   if (a.save.empty()) a.save = a.out + "/model.safetensors";
   return a;
+}
+
+/// The i-th device of a run.
+Device device(const Arguments& a, int i) { return a.device == "cuda" ? gpu(i) : cpu(i); }
+
+/// Devices for the stages, and for the second half of the dense layers.
+int devices_wanted(const Arguments& a) { return a.stages + a.tensor_parallel - 1; }
+
+struct Cards {
+  int count = 0;
+  int logical = 0;  ///< the devices that each is, as CudaOptions::logical; 0: as SLUICE_LOGICAL_GPUS says
+};
+
+/// The machine's cards. Where they are fewer than the devices wanted each is several, unless SLUICE_LOGICAL_GPUS says
+/// how many.
+Cards find_cards(const Arguments& a) {
+  if (!cuda_unavailable().empty()) throw std::runtime_error("no CUDA device: " + cuda_unavailable());
+  Cards cards{.count = cuda_devices({.logical = 1})()->devices()};
+  const char* const asked = std::getenv("SLUICE_LOGICAL_GPUS");
+  if (!asked || !*asked) cards.logical = (devices_wanted(a) + cards.count - 1) / cards.count;
+  return cards;
 }
 
 /// The layers, and where stages begin, chosen so that stages take about the same time.
@@ -92,7 +114,7 @@ Model make_model(const Arguments& a) {
     m.layers.push_back(std::make_shared<Linear>(1600, 128, random, true, true));
     m.layers.push_back(std::make_shared<Linear>(128, 10, random));
   } else {
-    const parallel::Communicator group({cpu(a.stages - 1), cpu(a.stages)});
+    const parallel::Communicator group({device(a, a.stages - 1), device(a, a.stages)});
     m.layers.push_back(std::make_shared<parallel::ShardedMlp>(1600, 128, 10, group, random));
   }
   static const std::vector<int> cuts[] = {{0}, {0, 3}, {0, 2, 3}, {0, 2, 3, 4}};
@@ -100,13 +122,14 @@ Model make_model(const Arguments& a) {
   return m;
 }
 
-std::vector<parallel::Stage> make_stages(const Model& model) {
+std::vector<parallel::Stage> make_stages(const Arguments& a, const Model& model) {
   Sequential whole;
   for (const ModulePtr& layer : model.layers) whole.push_back(layer);
   std::vector<parallel::Stage> stages;
   for (std::size_t i = 0; i < model.first_layer.size(); ++i) {
     const std::size_t end = i + 1 < model.first_layer.size() ? model.first_layer[i + 1] : model.layers.size();
-    stages.push_back({std::make_shared<Sequential>(whole.slice(model.first_layer[i], end)), cpu(static_cast<int>(i))});
+    stages.push_back(
+        {std::make_shared<Sequential>(whole.slice(model.first_layer[i], end)), device(a, static_cast<int>(i))});
   }
   return stages;
 }
@@ -137,7 +160,7 @@ double test_accuracy(const parallel::Pipeline& net, const FashionMnist& data, De
 
 /// What the traced steps say, and the files that show one of them.
 void report_timeline(const Arguments& a, const parallel::Pipeline& net, const std::vector<TraceEvent>& events,
-                     std::uint64_t first_step, Engine& engine) {
+                     std::uint64_t first_step, const Engine& engine, const Cards& cards) {
   struct Measured {
     double bubble;
     std::vector<parallel::TimelineBox> boxes;
@@ -162,17 +185,21 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
     c.forward /= static_cast<double>(steps.size());
     c.backward /= static_cast<double>(steps.size());
   }
-  int cores = 0;
-  for (int i = 0; i < a.stages; ++i) cores += engine.threads(cpu(i));
-  cores = std::min(cores, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  // What works at once: cores, or cards.
+  const std::string word = a.device == "cuda" ? "card" : "core";
+  int workers = cards.count;
+  if (a.device == "cpu") {
+    for (int i = 0; i < a.stages; ++i) workers += engine.threads(cpu(i));
+    workers = std::min(workers, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  }
   const double bubble = 1 - busy / (a.stages * span);
   const parallel::Schedule schedule = parallel::make_schedule(a.schedule, a.stages, a.microbatches);
-  // Boxes of stages that share cores already hold the time spent waiting for one: simulate them as they are.
-  const double simulated = parallel::simulate(schedule, cost, a.stages <= cores ? cores : 0).bubble;
+  // Boxes of stages that share cores or cards already hold the time spent waiting for one: simulate them as they are.
+  const double simulated = parallel::simulate(schedule, cost, a.stages <= workers ? workers : 0).bubble;
   std::printf(
-      "bubble          %.1f %%     (simulated with the measured F and B times and %d core%s: %.1f %%; 1F1B formula "
+      "bubble          %.1f %%     (simulated with the measured F and B times and %d %s%s: %.1f %%; 1F1B formula "
       "%.1f %%)\n",
-      100 * bubble, cores, cores == 1 ? "" : "s", 100 * simulated,
+      100 * bubble, workers, word.c_str(), workers == 1 ? "" : "s", 100 * simulated,
       100 * parallel::bubble_formula(a.stages, a.microbatches));
 
   // The step whose bubble is the median stands for all.
@@ -183,10 +210,11 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
   look.title = "Fashion-MNIST, " + std::to_string(a.stages) + " stages, " + std::to_string(a.microbatches) +
                " microbatches, " + a.schedule + ": one training step as measured";
   char text[160];
-  std::snprintf(text, sizeof text, "batch %d, %d cores, bubble of this step %.1f %%", a.batch, cores,
-                100 * median.bubble);
+  std::snprintf(text, sizeof text, "batch %d, %d %s%s, bubble of this step %.1f %%", a.batch, workers, word.c_str(),
+                workers == 1 ? "" : "s", 100 * median.bubble);
   look.subtitle = text;
-  for (int i = 0; i < a.stages; ++i) look.labels.push_back("stage " + std::to_string(i) + " · " + to_string(cpu(i)));
+  for (int i = 0; i < a.stages; ++i)
+    look.labels.push_back("stage " + std::to_string(i) + " · " + to_string(device(a, i)));
   parallel::write_file(a.out + "/timeline.json", to_perfetto(events));
   parallel::write_file(a.out + "/timeline.svg", parallel::render_svg(median.boxes, look));
   std::printf("timeline        %s/timeline.json   (open in ui.perfetto.dev)\n", a.out.c_str());
@@ -202,8 +230,19 @@ std::int64_t number(const std::map<std::string, std::string>& metadata, const ch
 }
 
 int train(const Arguments& a) {
-  Engine engine({.logical_cpus = a.stages + a.tensor_parallel - 1});
+  Cards cards;
+  EngineOptions options;
+  if (a.device == "cuda") {
+    cards = find_cards(a);
+    options.providers = {cuda_devices({.logical = cards.logical})};
+  } else {
+    options.logical_cpus = devices_wanted(a);
+  }
+  Engine engine(options);
   set_default_engine(&engine);
+  if (const int there = engine.device_count(device(a, 0).kind); there < devices_wanted(a))
+    throw BadInput("--stages " + std::to_string(a.stages) + ": " + std::to_string(devices_wanted(a)) +
+                   " devices are wanted, and SLUICE_LOGICAL_GPUS makes " + std::to_string(there));
 
   FashionMnist data = load_fashion_mnist(a.data);
   if (a.train_limit > 0) {
@@ -215,9 +254,9 @@ int train(const Arguments& a) {
   if (!std::filesystem::is_directory(a.out)) throw BadInput("--out " + a.out + ": not a folder that can be made");
 
   const Model model = make_model(a);
-  parallel::Pipeline net(make_stages(model));
+  parallel::Pipeline net(make_stages(a, model));
   Sgd optimizer(net.parameters(), {.lr = a.lr, .momentum = 0.9});
-  const Device first = cpu(0), last = cpu(a.stages - 1);
+  const Device first = device(a, 0), last = device(a, a.stages - 1);
   DataLoader loader(data.train_images, data.train_labels,
                     {.batch = a.batch,
                      .shuffle = true,
@@ -312,7 +351,7 @@ int train(const Arguments& a) {
               static_cast<long long>(data.test_images.shape[0]));
   if (done > begun_at) {
     std::printf("throughput      %.0f images/s\n", static_cast<double>((done - begun_at) * a.batch) / elapsed);
-    report_timeline(a, net, events, first_traced, engine);
+    report_timeline(a, net, events, first_traced, engine, cards);
   }
   std::printf("model           %s\n", a.save.c_str());
   return 0;

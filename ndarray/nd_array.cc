@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/resources/cuda/cuda.h"
 
@@ -48,6 +49,16 @@ void set_default_engine(Engine* engine) { chosen_engine.store(engine, std::memor
 
 void detail::refuse_empty(std::string_view operation, const std::source_location& where) {
   throw ArrayError(operation, where, "an empty handle");
+}
+
+void detail::check_device(std::string_view operation, Device device, const std::source_location& where) {
+  const Engine& engine = default_engine();
+  if (device.index < engine.device_count(device.kind)) return;
+  try {
+    engine.provider(device);
+  } catch (const UsageError& e) {
+    throw ArrayError(operation, where, e.what());
+  }
 }
 
 std::int64_t NDArray::size(int axis, Where where) const {

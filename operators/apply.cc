@@ -3,6 +3,7 @@
 #include <iterator>
 #include <optional>
 
+#include "sluice/ndarray/check_device.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -84,6 +85,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) {
+    detail::check_device(op.name, runs_on, where);
     throw ArrayError(op.name, where,
                      "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on));
   }

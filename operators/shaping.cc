@@ -1,6 +1,7 @@
 // Rows and functions that move or convert elements: copy, transfer, cast, scatter, concat, one_hot, take_rows.
 #include "sluice/operators/shaping.h"
 
+#include "sluice/ndarray/check_device.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/creation.h"
@@ -164,6 +165,7 @@ NDArray NDArray::contiguous(Where where) const {
 NDArray NDArray::to(Device device, Where where) const {
   const Device from = checked("to", where).device();
   if (from == device) return *this;
+  detail::check_device("to", device, where);
   static const Operator& row = Registry::instance().get("transfer");
   const bool from_host = from.kind == DeviceKind::cpu, to_host = device.kind == DeviceKind::cpu;
   // Kinds of devices that know nothing of each other meet in host memory.

@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sluice/autograd/autograd.h"
 #include "sluice/operators/operators.h"
@@ -166,10 +168,24 @@ std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std
       TimelineBox box{a.kind, a.stage, a.microbatch, 0, 0};
       found.emplace(tag_of(step, plan_.schedule, a), box);
     }
+  // An op on a stream has no box while it is issued: it begins when the device is over with the op before it.
+  std::map<std::pair<DeviceKind, int>, std::int64_t> free_at;
+  std::vector<const TraceEvent*> in_order;
   for (const TraceEvent& e : events) {
+    if (e.lane == LaneKind::compute) in_order.push_back(&e);
+  }
+  std::stable_sort(in_order.begin(), in_order.end(), [](auto* a, auto* b) { return a->start < b->start; });
+  for (const TraceEvent* const event : in_order) {
+    const TraceEvent& e = *event;
+    std::int64_t from = e.start, to = e.end;
+    if (e.device.kind != DeviceKind::cpu) {
+      std::int64_t& free = free_at[{e.device.kind, e.device.index}];
+      from = std::max(from, free);
+      free = to = std::max(from, e.done);
+    }
     const auto it = found.find(e.tag);
-    if (it == found.end() || e.lane != LaneKind::compute) continue;
-    const double start = static_cast<double>(e.start) * 1e-9, end = static_cast<double>(e.end) * 1e-9;
+    if (it == found.end()) continue;
+    const double start = static_cast<double>(from) * 1e-9, end = static_cast<double>(to) * 1e-9;
     TimelineBox& box = it->second;
     box.start = box.end == 0 ? start : std::min(box.start, start);
     box.end = std::max(box.end, end);

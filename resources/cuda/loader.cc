@@ -1,5 +1,6 @@
 // Finds and loads the CUDA backend.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <mutex>
@@ -19,6 +20,19 @@ std::mutex told_mutex;
 const Library* told_of = nullptr;  ///< with the mutex, as is the next
 void (*tell)(const Library&) = nullptr;
 
+/// The library's file where it lies beside the program; else its name, for the system to look for.
+std::string library_file() {
+  const std::string name = "libsluice_cuda.so";
+  char program[4096];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
+  if (length > 0 && length < static_cast<ssize_t>(sizeof program)) {
+    const std::string path(program, static_cast<std::size_t>(length));
+    const std::string beside = path.substr(0, path.rfind('/') + 1) + name;
+    if (access(beside.c_str(), R_OK) == 0) return beside;
+  }
+  return name;
+}
+
 struct Loaded {
   const Library* library = nullptr;
   std::string why;  ///< there is none, or no card
@@ -34,16 +48,16 @@ Loaded load() {
   OpenLibrary open = linked_in;
   if (!open) {
     const char* const named = std::getenv("SLUICE_CUDA_LIBRARY");
-    const char* const file = named ? named : "libsluice_cuda.so";
-    void* const handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    const std::string file = named ? named : library_file();
+    void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
       const char* const why = dlerror();
-      result.why = "the CUDA backend cannot be loaded: " + std::string(why ? why : file);
+      result.why = "the CUDA backend cannot be loaded: " + (why ? why : file);
       return result;
     }
     open = reinterpret_cast<OpenLibrary>(dlsym(handle, "sluice_cuda_library"));
     if (!open) {
-      result.why = std::string(file) + " is no CUDA backend of Sluice";
+      result.why = file + " is no CUDA backend of Sluice";
       return result;
     }
   }

@@ -5,7 +5,7 @@ namespace sluice {
 namespace {
 
 TEST(CudaArrays, AnOperatorRunsOnADevice) {
-  const OnDouble on;
+  const OnCuda on;
   const NDArray a = from(std::vector<float>{1, 2, 3, 4, 5}, {5}).to(gpu(0));
   const NDArray b = from(std::vector<float>{10, 20, 30, 40, 50}, {5}).to(gpu(0));
   const NDArray c = (a + b) * 2;
@@ -14,7 +14,7 @@ TEST(CudaArrays, AnOperatorRunsOnADevice) {
 }
 
 TEST(CudaArrays, StridedOperandsAndBroadcasts) {
-  const OnDouble on;
+  const OnCuda on;
   const NDArray x = arange(0, 12, 1, DType::f32).reshape({3, 4});
   const NDArray g = x.to(gpu(0));
   const NDArray want = x.transpose() + x(0).reshape({4, 1});

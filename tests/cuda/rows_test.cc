@@ -57,7 +57,7 @@ class CudaRows : public ::testing::TestWithParam<OperatorCase> {};
 
 TEST_P(CudaRows, ResultAndGradientsEqualTheReference) {
   const OperatorCase& c = GetParam();
-  const OnDouble on;
+  const OnCuda on;
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
     const Arrays got = run(c, dtype, gpu(0));
     Arrays want;

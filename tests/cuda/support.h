@@ -1,5 +1,10 @@
-// What the tests of the CUDA backend on its double share.
+// What the tests of the CUDA backend on its double share. Tests that say OnCuda run on a card too, in a program that is
+// not linked with the double (tests/card.sh).
 #pragma once
+
+#ifdef SLUICE_ON_CARD
+#include "on_card.h"
+#else
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,4 +50,8 @@ class OnDouble {
   std::optional<Engine> engine_;
 };
 
+using OnCuda = OnDouble;
+
 }  // namespace sluice
+
+#endif  // SLUICE_ON_CARD

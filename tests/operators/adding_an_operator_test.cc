@@ -112,8 +112,8 @@ TEST(AddingAnOperator, TheQuotesAreTheFiles) {
   }
   const std::string folder = "examples/plugins/";
   EXPECT_EQ(quoted,
-            (std::set<std::string>{folder + "CMakeLists.txt", folder + "rms_norm.cc", folder + "soft_maximum.cc",
-                                   folder + "softsign.cc", folder + "tiled_backend.cc"}));
+            (std::set<std::string>{folder + "CMakeLists.txt", folder + "relu_cuda.cu", folder + "rms_norm.cc",
+                                   folder + "soft_maximum.cc", folder + "softsign.cc", folder + "tiled_backend.cc"}));
 }
 
 TEST(AddingAnOperator, TheDiffsCostWhatIsSaid) {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "sluice/tests/support/idx_files.h"
 #include "sluice/tests/support/program.h"
+#include "sluice/tests/support/small_fashion_mnist.h"
 #include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice {
@@ -28,28 +28,11 @@ using ::testing::HasSubstr;
 
 std::string example(const std::string& name) { return std::string(SLUICE_BINARY_DIR) + "/examples/" + name; }
 
-// A data set that is learnt at once: class c is a bright bar at height 2 c + 4 on a noisy ground.
 class FashionMnistProgram : public ::testing::Test {
  protected:
   static constexpr int kTrain = 640, kTest = 200;
 
-  FashionMnistProgram() {
-    put("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", kTrain, 1);
-    put("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", kTest, 2);
-  }
-
-  void put(const std::string& images, const std::string& labels, int n, unsigned seed) {
-    std::mt19937 random(seed);
-    std::string pixels(static_cast<std::size_t>(n) * 784, '\0'), classes(static_cast<std::size_t>(n), '\0');
-    for (std::size_t i = 0; i < classes.size(); ++i) {
-      const std::size_t label = random() % 10;
-      classes[i] = static_cast<char>(label);
-      for (std::size_t p = 0; p < 784; ++p)
-        pixels[i * 784 + p] = static_cast<char>(random() % 64 + (p / 56 == label + 2 ? 150 : 0));
-    }
-    write_file(data_ / images, gzip(idx(0x08, {static_cast<std::uint32_t>(n), 28, 28}, pixels)));
-    write_file(data_ / labels, gzip(idx(0x08, {static_cast<std::uint32_t>(n)}, classes)));
-  }
+  FashionMnistProgram() { test::write_small_fashion_mnist(data_.path(), kTrain, kTest); }
 
   Outcome train(std::vector<std::string> arguments, const ProgramOptions& options = {}) {
     for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{
@@ -143,6 +126,13 @@ TEST_F(FashionMnistProgram, FailedTrainingIsAFailure) {
   EXPECT_THAT(run.err, HasSubstr("training failed: the loss is"));
 }
 
+TEST_F(FashionMnistProgram, WithoutAGpuItSaysWhy) {
+  const Outcome run = train({"--device", "cuda"}, {.environment = {{"SLUICE_CUDA_LIBRARY", "/nonexistent/sluice.so"}}});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("fashion_mnist: no CUDA device: the CUDA backend cannot be loaded: /nonexistent/"));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
 TEST_F(FashionMnistProgram, BadArgumentsAreOneLine) {
   refuses({"--stagse", "2"}, "--stagse");
   refuses({"--stages", "5"}, "--stages");
@@ -150,7 +140,6 @@ TEST_F(FashionMnistProgram, BadArgumentsAreOneLine) {
   refuses({"--schedule", "2f2b"}, "--schedule");
   refuses({"--lr", "-1"}, "--lr");
   refuses({"--epochs"}, "--epochs");
-  refuses({"--device", "cuda"}, "--device cuda");
   refuses({"--device", "tpu"}, "--device");
   refuses({"--microbatches", "65"}, "--microbatches 65: more than --batch 64");
   refuses({"--batch", "641"}, "--batch 641: more than the 640 training images");

@@ -5,27 +5,31 @@
 
 namespace sluice::cuda {
 
-Libraries::Libraries(int on_card, cudaStream_t on_stream) : card(on_card), stream(on_stream) {
+Libraries::Libraries(int on_card) : card(on_card) {
   try {
     check(cublasLtCreate(&blas), "cublasLtCreate");
     check(cudnnCreate(&dnn), "cudnnCreate");
-    check(cudnnSetStream(dnn, stream), "cudnnSetStream");
-    SLUICE_CUDA(cudaMallocAsync, &workspace, kWorkspace, stream);
   } catch (...) {
     if (blas) cublasLtDestroy(blas);
-    if (dnn) cudnnDestroy(dnn);
     throw;
   }
 }
 
 Libraries::~Libraries() {
-  cudaFreeAsync(workspace, stream);
   cudnnDestroy(dnn);
   cublasLtDestroy(blas);
 }
 
-std::shared_ptr<Libraries> make_libraries(int card, cudaStream_t stream) {
-  return std::make_shared<Libraries>(card, stream);
+std::shared_ptr<Libraries> make_libraries(int card) { return std::make_shared<Libraries>(card); }
+
+void set_stream(Libraries& libraries, cudaStream_t stream) {
+  if (!stream) {
+    cudaFreeAsync(libraries.workspace, libraries.stream);
+  } else {
+    check(cudnnSetStream(libraries.dnn, stream), "cudnnSetStream");
+    SLUICE_CUDA(cudaMallocAsync, &libraries.workspace, kWorkspace, stream);
+  }
+  libraries.stream = stream;
 }
 
 bool allows_tf32() {

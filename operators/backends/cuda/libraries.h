@@ -23,13 +23,13 @@ using ShapeKey = std::vector<std::int64_t>;
 
 /// Used by one thread at a time, the one that issues to the lane.
 struct Libraries {
-  Libraries(int card, cudaStream_t stream);
+  explicit Libraries(int card);
   ~Libraries();
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;
 
   const int card;
-  const cudaStream_t stream;
+  cudaStream_t stream = nullptr;
   cublasLtHandle_t blas = nullptr;
   cudnnHandle_t dnn = nullptr;
   void* workspace = nullptr;  ///< kWorkspace bytes, for one call after the other

@@ -39,19 +39,25 @@ CudaCore::~CudaCore() {
     cudaStreamDestroy(device->memory);
   }
   if (Word* const words = words_.load()) cudaFreeHost(words);
+  for (auto& device : devices) {
+    if (device->errors) cudaFreeHost(device->errors);
+  }
 }
 
 Word* CudaCore::words() {
   std::call_once(words_once_, [&] {
     write_value = reinterpret_cast<WriteValue>(driver_function("cuStreamWriteValue64"));
-    void* memory = nullptr;
+    const auto pinned = [](std::size_t bytes) {
+      void* memory = nullptr;
+      SLUICE_CUDA(cudaHostAlloc, &memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+      return memory;
+    };
+    // A block each, because two devices write to their rings at once.
+    for (auto& device : devices) {
+      if (!device->errors) device->errors = new (pinned(sizeof(KernelErrors))) KernelErrors;
+    }
     const std::size_t count = devices.size() * kLanes;
-    SLUICE_CUDA(cudaHostAlloc, &memory, count * sizeof(Word) + devices.size() * sizeof(KernelErrors),
-                cudaHostAllocPortable | cudaHostAllocMapped);
-    auto* const words = new (memory) Word[count];
-    auto* const rings = new (words + count) KernelErrors[devices.size()];
-    for (std::size_t i = 0; i < devices.size(); ++i) devices[i]->errors = rings + i;
-    words_.store(words, std::memory_order_release);
+    words_.store(new (pinned(count * sizeof(Word))) Word[count], std::memory_order_release);
   });
   return words_.load(std::memory_order_acquire);
 }
@@ -68,6 +74,13 @@ CudaDevice& CudaCore::use(int number) {
     check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);
     std::uint64_t all = ~std::uint64_t{0};
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
+    // Of every device of the card, because making handles waits for all of the card's work.
+    {
+      std::lock_guard lock(libraries_mutex_);
+      for (auto& other : devices) {
+        if (other->card == device.card && !other->libraries) other->libraries = make_libraries(device.card);
+      }
+    }
     check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
     device.made.store(true, std::memory_order_release);
   });

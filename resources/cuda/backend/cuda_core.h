@@ -45,6 +45,14 @@ struct alignas(64) Word {
   std::uint64_t read() const noexcept { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
 };
 
+/// What a compute lane keeps for the libraries that its kernels call: handles, and a workspace
+/// (operators/backends/cuda/libraries.h). Made at the card's start, because CUDA waits for all of a card's work when a
+/// handle is made.
+struct Libraries;
+std::shared_ptr<Libraries> make_libraries(int card);
+/// The lane's stream: the handles are for it, and the workspace is its. Null: the workspace is freed in its order.
+void set_stream(Libraries& libraries, cudaStream_t stream);
+
 /// One logical device.
 struct CudaDevice {
   int card = 0;
@@ -52,6 +60,7 @@ struct CudaDevice {
   std::atomic<std::size_t> in_use{0};
   KernelErrors* errors = nullptr;  ///< pinned; made with the words
   cudaStream_t memory = nullptr;   ///< for blocks and copies without a stream
+  std::shared_ptr<Libraries> libraries;
   std::once_flag ready;
   std::atomic<bool> made{false};  ///< `ready` has been passed
   std::atomic<bool> lost{false};
@@ -87,7 +96,7 @@ struct CudaCore {
   std::once_flag words_once_;
   std::atomic<Word*> words_{nullptr};
   std::atomic<std::uint64_t> losses_{0};
-  std::mutex lose_mutex_;
+  std::mutex lose_mutex_, libraries_mutex_;
 };
 
 }  // namespace sluice::cuda

@@ -20,7 +20,7 @@ CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
   cudaStreamSynchronize(stream);
-  libraries_.reset();  // it frees memory in the stream's order
+  if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, nullptr);
   cudaStreamSynchronize(stream);
   for (const Point& p : points_) cudaEventDestroy(p.event);
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
@@ -36,7 +36,7 @@ cudaStream_t CudaStream::stream() const {
     const OnCard on(card());
     cudaStream_t made = nullptr;
     core_->check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", card());
-    if (lane_ == LaneKind::compute) libraries_ = make_libraries(card(), made);
+    if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, made);
     stream_.store(made, std::memory_order_release);
   });
   return stream_.load(std::memory_order_acquire);

@@ -13,11 +13,6 @@
 
 namespace sluice::cuda {
 
-/// What the lane keeps for the libraries that its kernels call: handles, and a workspace. Made with the stream, because
-/// making them in the middle of the work would stop the card. Defined above, with the kernels that use it.
-struct Libraries;
-std::shared_ptr<Libraries> make_libraries(int card, cudaStream_t stream);
-
 /// Its progress is a word of pinned memory that the stream writes. Each recorded point is an event too, for streams
 /// that wait for it. CUDA's stream is made at the first use.
 class CudaStream final : public Stream {
@@ -44,7 +39,7 @@ class CudaStream final : public Stream {
   /// Of a compute lane. Used by the thread that issues there.
   Libraries& libraries() const {
     stream();
-    return *libraries_;
+    return *core_->at(device_).libraries;
   }
   int card() const { return core_->at(device_).card; }
   CudaCore& core() const { return *core_; }
@@ -66,7 +61,6 @@ class CudaStream final : public Stream {
   const LaneKind lane_;
   const int word_;
   mutable std::once_flag once_;
-  mutable std::shared_ptr<Libraries> libraries_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
   std::mutex mutex_;
