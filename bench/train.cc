@@ -30,11 +30,13 @@ int main(int argc, char** argv) {
   }
   EngineOptions options{.threads = threads, .logical_cpus = 1};
   if (device.kind == DeviceKind::gpu) {
+#if __has_include("sluice/resources/cuda/cuda.h")  // not in older checkouts
     if (!cuda_unavailable().empty()) {
       std::fprintf(stderr, "bench_train: no CUDA device: %s\n", cuda_unavailable().c_str());
       return 1;
     }
     options.providers = {cuda_devices()};
+#endif
   }
   Engine engine(options);
   set_default_engine(&engine);
