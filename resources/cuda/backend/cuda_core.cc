@@ -38,7 +38,8 @@ CudaCore::~CudaCore() {
     cudaStreamSynchronize(device->memory);
     cudaStreamDestroy(device->memory);
   }
-  if (Word* const words = words_.load()) cudaFreeHost(words);
+  // A card that is lost may still write to them, and freeing them would wait for it.
+  if (Word* const words = words_.load(); words && losses() == 0) cudaFreeHost(words);
 }
 
 Word* CudaCore::words() {
