@@ -95,7 +95,9 @@ void DeviceCall::issue(Context& context) {
       const std::span<const TensorView> views(views_);
       ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.attributes.data(), &context,
                              this);
+      issued = refused = false;  // packing goes to memory of this op's own
       call_.body(arguments);
+      refused = false;
     } else if (call_.body) {
       std::vector<MemoryUse> uses;
       if (recorded) {
@@ -110,7 +112,7 @@ void DeviceCall::issue(Context& context) {
     }
   } catch (...) {
     declared_.reset();
-    if (!began && !call_.torn_unissued) context.wrote_nothing();
+    if ((!began || (refused && !issued)) && !call_.torn_unissued) context.wrote_nothing();
     give_back(&stream);
     throw;
   }
@@ -148,6 +150,12 @@ void DeviceCall::launch(const std::function<void()>& kernel, std::span<const Mem
     }
     context_.await_issued();
   }
+}
+
+bool DeviceCall::again(int failures) {
+  if (failures >= call_.tries) return false;
+  context_.await_issued();
+  return true;
 }
 
 void DeviceCall::copy_window(std::size_t operand, bool out) {

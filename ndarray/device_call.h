@@ -29,6 +29,7 @@ class DeviceCall final : public Issuing {
   Provider& provider() override { return pool_->provider(); }
   void* scratch(std::size_t bytes) override;
   std::uint64_t settled_errors(Device device) override { return context_.settled_errors(device); }
+  bool again(int failures) override;
 
  private:
   /// A step on the stream: a host function as a kernel, with what it reads and writes.

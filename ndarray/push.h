@@ -27,6 +27,14 @@ class Issuing {
   virtual void* scratch(std::size_t bytes) = 0;
   /// Context::settled_errors.
   virtual std::uint64_t settled_errors(Device device) = 0;
+  /// After a launch that has failed so often: whether to try it once more (ArrayPush::tries). Waits until what was
+  /// issued before is over.
+  virtual bool again(int failures) = 0;
+
+  /// Something may have been issued that changes the outputs.
+  bool issued = false;
+  /// A launch has failed. If nothing was issued then, the outputs have their old values.
+  bool refused = false;
 
  protected:
   ~Issuing() = default;
@@ -62,7 +70,11 @@ class ArrayContext {
   }
   Context& engine_context() const { return *engine_context_; }
   /// For a body that issues: the stream to which, and the provider whose memory it is. Other bodies get a UsageError.
-  Stream& stream() const { return issuing().stream(); }
+  Stream& stream() const {
+    Issuing& to = issuing();
+    to.issued = true;
+    return to.stream();
+  }
   Provider& provider() const { return issuing().provider(); }
   /// The same for what else such a body may ask for.
   Issuing& issuing() const {

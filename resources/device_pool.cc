@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <stdexcept>
 
 namespace sluice {
 namespace {
@@ -205,6 +206,11 @@ PoolStats DevicePool::stats(Kind kind) const {
 }
 
 void DevicePool::fail(Kind kind, std::size_t bytes) const {
+  try {
+    if (const std::exception_ptr why = provider_->lost(device_.index)) std::rethrow_exception(why);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(to_string(device_) + " was lost: " + e.what());
+  }
   const PoolStats now = stats(kind);
   throw OutOfMemory(to_string(device_) + " has no " + in_words(bytes) +
                     (kind == pinned_memory ? " of pinned host memory left: " : " left: ") + in_words(now.in_use) +

@@ -66,7 +66,7 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   std::size_t trim() noexcept;
   /// Counts of the device's memory, or of pinned memory. Blocks that went back early count as cached.
   PoolStats stats(Kind kind = device_memory) const;
-  /// Throws OutOfMemory.
+  /// Throws OutOfMemory; where the device is lost, a std::runtime_error that says so.
   [[noreturn]] void fail(Kind kind, std::size_t bytes) const;
 
   Provider& provider() const { return *provider_; }

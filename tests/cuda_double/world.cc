@@ -58,6 +58,9 @@ World::World(const Options& given)
 }
 
 World::~World() {
+  for (int i = 0; i < devices(); ++i) {
+    if (control->condition(i) != sluice::SimControl::Condition::alive) control->lose(i);  // what it had is dropped
+  }
   control->release();
   for (auto& [handle, stream] : streams_) stream->sim.reset();
 }

@@ -66,10 +66,11 @@ void spin(std::uint32_t how_long) {
 /// What a run has at hand: everything depends on the program alone, never on elements or times.
 class Run {
  public:
-  Run(const ArrayProgram& program, Engine& engine, std::span<const Device> devices)
+  Run(const ArrayProgram& program, Engine& engine, std::span<const Device> devices, ArrayPush::Body own_op_on_gpu)
       : program_(program),
         engine_(engine),
         devices_(devices),
+        own_op_on_gpu_(own_op_on_gpu),
         random_(program.seed),
         block_(std::make_shared<std::vector<float>>(kBlock, 1.0F)) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -386,6 +387,19 @@ class Run {
     const NDArray sums = empty({8}, DType::f32, x.device());
     NDArray target = window(array(s.c), s.d);
     if (target.device() != x.device() || !target.is_contiguous()) target = empty({kColumns}, DType::f32, x.device());
+    if (x.device().kind == DeviceKind::gpu) {
+      const NDArray* const inputs[] = {&first, &second};
+      const NDArray outputs[] = {sums, target};
+      ArrayPush push;
+      push.body = own_op_on_gpu_;
+      push.inputs = inputs;
+      push.outputs = outputs;
+      push.issues = push.opaque = true;
+      push.options.name = "own op";
+      push.where = std::source_location::current();
+      push_arrays(push);
+      return put(sums, s.d);
+    }
     push_op(
         [delay = s.d](ArrayContext& c) {
           spin(delay);
@@ -419,7 +433,7 @@ class Run {
     };
     push.outputs = std::span(&target, 1);
     if (!torn) push.updates = Updates::only(0);
-    push.issues = !program_.late_errors;
+    push.issues = !program_.late_errors || target.device().kind == DeviceKind::gpu;
     push.options.name = torn ? "torn" : "intact";
     push_arrays(push);
   }
@@ -456,6 +470,7 @@ class Run {
   const ArrayProgram& program_;
   Engine& engine_;
   std::span<const Device> devices_;
+  const ArrayPush::Body own_op_on_gpu_;
   RandomStream random_;
   std::shared_ptr<std::vector<float>> block_;
   std::vector<NDArray> arrays_, leaves_, losses_;
@@ -512,10 +527,10 @@ std::string Coverage::table() const {
 }
 
 std::vector<std::string> run_array_program(const ArrayProgram& program, Engine& engine, std::span<const Device> devices,
-                                           Coverage* coverage) {
+                                           Coverage* coverage, ArrayPush::Body own_op_on_gpu) {
   const DefaultEngine arrays_belong_to(engine);
   Coverage own;
-  return Run(program, engine, devices).all(coverage ? *coverage : own);
+  return Run(program, engine, devices, own_op_on_gpu).all(coverage ? *coverage : own);
 }
 
 }  // namespace sluice::testing

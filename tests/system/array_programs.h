@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/ndarray/push.h"
 
 namespace sluice::testing {
 
@@ -79,8 +80,10 @@ struct Coverage {
 
 /// Runs it on an engine and on devices of it (three or more, of which the first is a CPU: the host's memory is imported
 /// and borrowed there), with waits where the steps say so and at the end. Returns all that was seen: bytes of elements,
-/// or the text of the error. New arrays belong to the engine meanwhile.
+/// or the text of the error. New arrays belong to the engine meanwhile. GPUs do not run functions of the host:
+/// `own_op_on_gpu` is a body that issues, with two inputs and two outputs, of f32 and contiguous: output k is filled
+/// with input k's sum.
 std::vector<std::string> run_array_program(const ArrayProgram& program, Engine& engine, std::span<const Device> devices,
-                                           Coverage* coverage = nullptr);
+                                           Coverage* coverage = nullptr, ArrayPush::Body own_op_on_gpu = nullptr);
 
 }  // namespace sluice::testing

@@ -41,7 +41,7 @@ NDArray ones_on(Device device) {
 Outcome one_fault(Kind kind, SimFault what, std::uint64_t n, std::uint64_t more = 0) {
   SCOPED_TRACE(std::string(row_of(kind)) + ", fault " + std::to_string(static_cast<int>(what)) + ", call " +
                std::to_string(n) + " and " + std::to_string(more) + " more");
-  const CleanRun& clean = CleanRun::of(kind);
+  const CleanRun& clean = clean_run(kind);
   Devices devices(n);
   Training training(kind);
   training.push(0);
@@ -148,7 +148,7 @@ TEST(DeviceFaults, EachCopyLate) {
 void every_kth(Kind kind, SimFault what, std::uint64_t k) {
   SCOPED_TRACE(std::string(row_of(kind)) + ", fault " + std::to_string(static_cast<int>(what)) + ", every " +
                std::to_string(k));
-  const CleanRun& clean = CleanRun::of(kind);
+  const CleanRun& clean = clean_run(kind);
   Devices devices(k);
   Training training(kind);
   int t = 0;

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 /// A training after its first step, and what its reads say while a device is down.
 struct Struck {
   Struck(Kind kind, std::uint64_t seed, EngineOptions options = {})
-      : clean(CleanRun::of(kind)), devices(seed, std::move(options)), training(kind) {
+      : clean(clean_run(kind)), devices(seed, std::move(options)), training(kind) {
     training.push(0);
     devices.settle();
   }

@@ -121,6 +121,7 @@ bool convolve(const Issue& issue, DType dtype, ConvolutionPass pass, const Convo
       status = cudnnGetConvolutionBackwardFilterAlgorithm_v7(with.dnn, x, y, convolution, w, 8, &count, results.data());
       if (status == CUDNN_STATUS_SUCCESS) chosen = choose(results, count, dtype);
     }
+    if (status != CUDNN_STATUS_NOT_SUPPORTED) check(status, "cudnnGetConvolutionAlgorithm_v7");
     found = with.convolutions.emplace(key, chosen).first;
   }
   if (!found->second) return false;

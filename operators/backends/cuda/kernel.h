@@ -33,11 +33,18 @@ class Issue {
         stream_(static_cast<CudaStream&>(issuing.stream())) {}
   explicit Issue(const ArrayContext& context) : Issue(context.issuing()) {}
 
-  cudaStream_t stream() const { return stream_.stream(); }
+  /// For calls other than launch().
+  cudaStream_t stream() const {
+    issuing_.issued = true;
+    return stream_.stream();
+  }
   CudaProvider& provider() const { return provider_; }
   Reporter reporter() const { return provider_.reporter(stream_.device()); }
   Issuing& issuing() const { return issuing_; }
-  Libraries& libraries() const { return stream_.libraries(); }
+  Libraries& libraries() const {
+    issuing_.issued = true;
+    return stream_.libraries();
+  }
   template <class T>
   T* scratch(std::int64_t count) const {
     return static_cast<T*>(issuing_.scratch(static_cast<std::size_t>(count) * sizeof(T)));
@@ -47,22 +54,35 @@ class Issue {
 
   /// Launches a kernel. Arguments are numbers, pointers, and plain structs that name their pointers (each_pointer).
   template <class... P, class... A>
-  void launch(void (*kernel)(P...), const Grid& grid, A&&... arguments) const {
+  void launch(void (*kernel)(P...), const Grid& grid, const A&... arguments) const {
+    cudaError_t error = try_launch(kernel, grid, arguments...);
+    for (int failures = 1; error != cudaSuccess; ++failures) [[unlikely]] {
+        issuing_.refused = true;
+        if (is_sticky(error) || !issuing_.again(failures)) check(error, "cudaLaunchKernelEx");
+        cudaGetLastError();
+        error = try_launch(kernel, grid, arguments...);
+      }
+    issuing_.issued = true;
+  }
+
+ private:
+  template <class... P, class... A>
+  cudaError_t try_launch(void (*kernel)(P...), const Grid& grid, const A&... arguments) const {
 #ifdef __CUDACC__
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(grid.blocks);
     config.blockDim = dim3(grid.threads);
     config.dynamicSmemBytes = grid.shared;
-    config.stream = stream();
-    check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(std::forward<A>(arguments))...), "cudaLaunchKernelEx");
+    config.stream = stream_.stream();
+    return cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
 #else
-    cuda_double::launch(kernel, dim3(grid.blocks), dim3(grid.threads), grid.shared, stream(), grid.barriers,
-                        static_cast<P>(std::forward<A>(arguments))...);
-    check(cudaGetLastError(), "cudaLaunchKernelEx");
+    cudaGetLastError();  // a library's call that was refused may have left one
+    cuda_double::launch(kernel, dim3(grid.blocks), dim3(grid.threads), grid.shared, stream_.stream(), grid.barriers,
+                        static_cast<P>(arguments)...);
+    return cudaGetLastError();
 #endif
   }
 
- private:
   Issuing& issuing_;
   CudaProvider& provider_;
   CudaStream& stream_;

@@ -179,7 +179,8 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(with.blas, description.get(), b.get(), a.get(),
                                                                  y.get(), y.get(), preference.get(), 1, &best, &count);
-    if (status == CUBLAS_STATUS_SUCCESS && count > 0 && best.state == CUBLAS_STATUS_SUCCESS) algorithm = best.algo;
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (count > 0 && best.state == CUBLAS_STATUS_SUCCESS) algorithm = best.algo;
     with.products.emplace(key, algorithm);
   }
   if (!algorithm) return false;

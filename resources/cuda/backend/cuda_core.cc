@@ -38,6 +38,8 @@ CudaCore::~CudaCore() {
     cudaStreamSynchronize(device->memory);
     cudaStreamDestroy(device->memory);
   }
+  // A card that is lost may still write to them, and freeing them would wait for it.
+  if (losses() > 0) return;
   if (Word* const words = words_.load()) cudaFreeHost(words);
   for (auto& device : devices) {
     if (device->errors) cudaFreeHost(device->errors);

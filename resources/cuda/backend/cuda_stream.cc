@@ -36,7 +36,13 @@ cudaStream_t CudaStream::stream() const {
     const OnCard on(card());
     cudaStream_t made = nullptr;
     core_->check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", card());
-    if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, made);
+    try {
+      if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, made);
+    } catch (...) {
+      cudaStreamSynchronize(made);
+      cudaStreamDestroy(made);
+      throw;
+    }
     stream_.store(made, std::memory_order_release);
   });
   return stream_.load(std::memory_order_acquire);
@@ -112,9 +118,10 @@ bool CudaStream::wait(const StreamEvent& event) {
   } else {
     // Not recorded, for want of memory: everything that was issued there so far.
     const OnCard on(other->card());
+    other->spare_.reserve(other->spare_.size() + 1);
     until = other->new_event();
-    core_->check(cudaEventRecord(until, other->stream()), "cudaEventRecord", other->card());
     other->spare_.push_back(until);
+    core_->check(cudaEventRecord(until, other->stream()), "cudaEventRecord", other->card());
   }
   const OnCard on(card());
   core_->check(cudaStreamWaitEvent(here, until, 0), "cudaStreamWaitEvent", card());

@@ -12,7 +12,7 @@ namespace {
 
 Host host;
 
-/// Asks CUDA once how many cards there are, and why if there is none.
+/// Asks CUDA how many cards there are, and why if there is none.
 struct Cards {
   int count = 0;
   std::string why;
@@ -24,17 +24,16 @@ struct Cards {
     cudaGetLastError();
   }
 };
-const Cards& cards() {
-  static const Cards found;
-  return found;
-}
 
-const char* unavailable() noexcept try { return cards().why.empty() ? nullptr : cards().why.c_str(); } catch (...) {
+const char* unavailable() noexcept try {
+  static const Cards found;
+  return found.why.empty() ? nullptr : found.why.c_str();
+} catch (...) {
   return "there is no memory to ask";
 }
 
 std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
-  return std::make_shared<CudaProvider>(std::make_shared<CudaCore>(options, cards().count, host));
+  return std::make_shared<CudaProvider>(std::make_shared<CudaCore>(options, Cards().count, host));
 }
 
 }  // namespace

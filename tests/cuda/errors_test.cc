@@ -1,0 +1,271 @@
+// Errors of the CUDA backend, on its double: each belongs to the op that made it, poisons what was made from that op's
+// result and nothing else, and a card that is lost takes no other with it.
+#include <cstdlib>
+
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Clock = std::chrono::steady_clock;
+
+/// Why an array has no value; null if it has one.
+ErrorRef error_of(const NDArray& x) {
+  try {
+    x.to_bytes();
+    return nullptr;
+  } catch (const Error& e) {
+    return e.root_ref();
+  }
+}
+std::string text_of(const NDArray& x) {
+  const ErrorRef error = error_of(x);
+  return error ? error->to_string() : "no error";
+}
+std::string here(int line) { return "errors_test.cc:" + std::to_string(line); }
+
+NDArray numbers(std::int64_t count, Device device) {
+  const DeviceScope scope(cpu(0));
+  return arange(0, count, 1, DType::f32).to(device);
+}
+
+/// Two cards, and nobody told of errors that nobody reads.
+struct TwoCards : OnDouble {
+  explicit TwoCards(EngineOptions engine_options = {})
+      : OnDouble({.devices = 2}, {}, std::move(engine_options)), first(numbers(6, gpu(0))), second(numbers(6, gpu(1))) {
+    engine().on_unobserved_error([](const ErrorRoot&) {});
+    first.wait();
+    second.wait();
+  }
+  ~TwoCards() { first = second = {}; }
+  NDArray first, second;
+};
+
+TEST(CudaErrors, AnIndexOutsideIsFoundLate) {
+  const TwoCards on;
+  const NDArray x = on.first.reshape({3, 2});
+  const NDArray bad = from(std::vector<std::int64_t>{0, -7}, {2}).to(gpu(0));
+  const NDArray rows = take_rows(x, bad);
+  const int line = __LINE__ - 1;
+  const NDArray made = exp(rows) + 1, there = made.to(gpu(1)) * 2;
+  const NDArray other = x * 2;
+  for (const NDArray& poisoned : {rows, made, there}) {
+    EXPECT_EQ(text_of(poisoned), "[take_rows] " + here(line) + ": a label or index -7 is not in 0..2");
+  }
+  EXPECT_EQ(other.to_vector<float>(), (std::vector<float>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
+  // The next op of the lane has no part in it.
+  const NDArray good = take_rows(x, from(std::vector<std::int64_t>{2, 0}, {2}).to(gpu(0)));
+  EXPECT_EQ(good.to_vector<float>(), (std::vector<float>{4, 5, 0, 1}));
+}
+
+TEST(CudaErrors, MoreFindingsThanTheRingHolds) {
+  const TwoCards on;
+  const NDArray x = on.first.reshape({3, 2});
+  const NDArray bad = full({1000}, 3).to(DType::i64).to(gpu(0));
+  const NDArray rows = take_rows(x, bad);
+  // The ops that the device had not confirmed by then cannot be told apart.
+  EXPECT_THAT(text_of(rows), AnyOf(StartsWith("[take_rows] "), HasSubstr("more errors than it could keep")));
+  EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
+  EXPECT_EQ((on.first + 1).to_vector<float>()[5], 6);
+}
+
+TEST(CudaErrors, ALaunchThatFails) {
+  const TwoCards on;
+  NDArray x = on.first + 0;
+  x.wait();
+  cuda_double::fail_nth(cuda_double::Fault::launch, 1);
+  x += 10;
+  const int line = __LINE__ - 1;
+  const NDArray made = x * 2, other = on.first * 2;
+  EXPECT_THAT(text_of(made), AllOf(HasSubstr(here(line)), HasSubstr("cudaLaunchKernelEx: too many resources")));
+  EXPECT_EQ(text_of(x), text_of(made));
+  EXPECT_EQ(other.to_vector<float>()[5], 10);
+  // Nothing was launched, so the old value is whole.
+  default_engine().recover(x);
+  EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  x += 1;
+  EXPECT_EQ(x.to_vector<float>()[5], 6);
+}
+
+TEST(CudaErrors, MemoryThatIsNotThere) {
+  const TwoCards on;
+  cuda_double::fail_every(cuda_double::Fault::allocation, 1);
+  const NDArray large = full({1 << 16}, 1).to(gpu(0));
+  const NDArray made = large + 1;
+  EXPECT_THAT(text_of(made), AllOf(HasSubstr("errors_test.cc:"), HasSubstr("gpu(0) has no 256.00 KiB left")));
+  cuda_double::fail_every(cuda_double::Fault::allocation, 0);
+  EXPECT_EQ((full({1 << 16}, 1).to(gpu(0)) + 1).to_vector<float>()[77], 2);
+  EXPECT_EQ((on.first + 1).to_vector<float>()[5], 6);
+}
+
+TEST(CudaErrors, AnAllocationThatFailsOnceIsMadeAgain) {
+  const TwoCards on;
+  cuda_double::fail_nth(cuda_double::Fault::allocation, 1);
+  const NDArray made = full({1 << 16}, 1).to(gpu(0)) + 1;
+  EXPECT_EQ(made.to_vector<float>()[77], 2);
+  EXPECT_EQ(cuda_double::failures(cuda_double::Fault::allocation), 1U);
+}
+
+TEST(CudaErrors, ACopyThatFails) {
+  TwoCards on;
+  on.leaves_what_a_lost_card_has();
+  cuda_double::fail_nth(cuda_double::Fault::copy, 1);
+  const NDArray there = numbers(6, gpu(0));
+  EXPECT_THAT(text_of(there + 1), AllOf(StartsWith("[transfer] errors_test.cc:"), HasSubstr("cudaMemcpyAsync: ")));
+  // The double's usual error of a copy is a sticky one.
+  EXPECT_THAT(text_of(on.first + 1), HasSubstr("gpu(0) was lost"));
+}
+
+TEST(CudaErrors, ACopyThatIsRefused) {
+  const TwoCards on;
+  cuda_double::fail_nth(cuda_double::Fault::copy, 1, cudaErrorInvalidValue);
+  const NDArray there = numbers(6, gpu(0));
+  EXPECT_THAT(text_of(there + 1),
+              AllOf(StartsWith("[transfer] errors_test.cc:"), HasSubstr("cudaMemcpyAsync: invalid argument")));
+  EXPECT_EQ((on.first + 1).to_vector<float>()[5], 6);
+  EXPECT_EQ((numbers(6, gpu(0)) + 1).to_vector<float>()[5], 6);
+}
+
+TEST(CudaErrors, ALibraryThatFails) {
+  const TwoCards on;
+  const NDArray a = on.first.reshape({2, 3});
+  const std::vector<float> want = matmul(a, a, false, true).to_vector<float>();
+  EXPECT_EQ(want, (std::vector<float>{5, 14, 14, 50}));
+  // For sizes that it knows, and for others: where an algorithm is chosen and where it is used.
+  for (const bool known : {true, false}) {
+    for (const int call : {1, 2}) {
+      SCOPED_TRACE(std::string(known ? "known" : "new") + " sizes, call " + std::to_string(call));
+      if (known && call == 2) continue;
+      const NDArray b = known ? a : a.narrow(1, 0, call);
+      cuda_double::fail_nth(cuda_double::Fault::library, static_cast<std::uint64_t>(call), cudaErrorLaunchFailure);
+      const NDArray product = matmul(b, b, false, true);
+      const int line = __LINE__ - 1;
+      EXPECT_THAT(text_of(product + 1), AllOf(StartsWith("[matmul] " + here(line)), HasSubstr("cublasLt"),
+                                              HasSubstr("CUBLAS_STATUS_EXECUTION_FAILED")));
+      EXPECT_EQ(matmul(a, a, false, true).to_vector<float>(), want);
+      // What failed once is not taken for refused: the same sizes go to the library again.
+      const std::uint64_t before = cuda_double::calls(cuda_double::Fault::library);
+      EXPECT_EQ(matmul(b, b, false, true).to_vector<float>()[0], b.to_vector<float>()[1] * (known ? 5 : call - 1));
+      EXPECT_GT(cuda_double::calls(cuda_double::Fault::library), before);
+    }
+  }
+}
+
+TEST(CudaErrors, AConvolutionThatFails) {
+  const TwoCards on;
+  (on.first + 1).wait();  // makes the lane's handles
+  const NDArray x = numbers(36, gpu(0)).reshape({1, 1, 6, 6}), w = numbers(9, gpu(0)).reshape({1, 1, 3, 3});
+  for (std::uint64_t call = 1; call < 30; ++call) {
+    const std::uint64_t before = cuda_double::failures(cuda_double::Fault::library);
+    cuda_double::fail_nth(cuda_double::Fault::library, call, cudaErrorLaunchFailure);
+    const NDArray y = conv2d(x, w);
+    const int line = __LINE__ - 1;
+    const std::string text = text_of(y);
+    if (cuda_double::failures(cuda_double::Fault::library) == before) {
+      ASSERT_GT(call, 1U);
+      EXPECT_EQ(text, "no error");
+      return;
+    }
+    EXPECT_THAT(text, AllOf(StartsWith("[conv2d] " + here(line)), HasSubstr("cudnn")));
+    EXPECT_EQ(conv2d(x, w).to_vector<float>()[0], conv2d(x.to(cpu(0)), w.to(cpu(0))).to_vector<float>()[0]);
+  }
+  ADD_FAILURE() << "a convolution makes no 30 calls";
+}
+
+TEST(CudaErrors, StreamsThatCannotBeMade) {
+  for (std::uint64_t call = 1; call < 12; ++call) {
+    SCOPED_TRACE("call " + std::to_string(call));
+    OnDouble on({.devices = 1});
+    on.engine().on_unobserved_error([](const ErrorRoot&) {});
+    cuda_double::fail_nth(cuda_double::Fault::stream, call, cudaErrorInvalidValue);
+    const std::string text = text_of(numbers(6, gpu(0)) + 1);
+    if (text != "no error") {
+      EXPECT_THAT(text, HasSubstr("errors_test.cc:"));
+    }
+    EXPECT_EQ((numbers(6, gpu(0)) + 1).to_vector<float>()[5], 6);
+  }
+}
+
+/// Waiters of a card that has had a sticky error, whether they ask or wait already.
+TEST(CudaErrors, AStickyErrorIsTheEndOfTheCardAlone) {
+  for (const std::uint64_t commands : {0, 1, 5}) {
+    SCOPED_TRACE("after " + std::to_string(commands) + " commands");
+    TwoCards on;
+    on.leaves_what_a_lost_card_has();
+    cuda_double::fail_sticky(0, cudaErrorIllegalAddress, commands);
+    NDArray x = on.first;
+    for (int i = 0; i < 20; ++i) x = x + 1;
+    const NDArray there = x.to(gpu(1)) + 1, good = on.second + 1;
+    const auto begin = Clock::now();
+    const std::string text = text_of(x);
+    EXPECT_THAT(text, AllOf(HasSubstr("gpu(0) was lost"), HasSubstr("an illegal memory access")));
+    EXPECT_THAT(text_of(there), HasSubstr("gpu(0) was lost"));
+    EXPECT_THAT(text_of(on.first + 1), HasSubstr("gpu(0) was lost"));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_EQ(good.to_vector<float>()[5], 6);
+    EXPECT_EQ((good.to(cpu(0)) + 1).to_vector<float>()[5], 7);
+    on.first = {};
+    EXPECT_TRUE(on.engine().stop());
+  }
+}
+
+TEST(CudaErrors, ACardThatAnswersNoMoreIsGivenUp) {
+  TwoCards on({.device_limit = milliseconds(200)});
+  on.leaves_what_a_lost_card_has();
+  cuda_double::silence(0, 3);
+  NDArray x = on.first;
+  for (int i = 0; i < 20; ++i) x = x + 1;
+  const NDArray good = on.second + 1;
+  EXPECT_THAT(text_of(x), HasSubstr("gpu(0) was lost: it has not answered for 200 ms"));
+  EXPECT_EQ(good.to_vector<float>()[5], 6);
+  EXPECT_EQ((on.second * 2).to_vector<float>()[5], 10);
+  x = on.first = {};
+  EXPECT_TRUE(on.engine().stop());
+}
+
+/// Without a limit waiters wait as long as they like, and then all is right.
+TEST(CudaErrors, ACardThatIsSilentForAWhile) {
+  const TwoCards on;
+  cuda_double::silence(0, 1);
+  const NDArray x = on.first + 1 + 2;
+  EXPECT_FALSE(default_engine().wait_for(x, milliseconds(5)));
+  EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
+  cuda_double::release();
+  EXPECT_EQ(x.to_vector<float>()[5], 8);
+}
+
+/// In a process of its own, because a process asks once whether there is a card.
+void without_a_driver() {
+  cuda_double::reset({.driver = cudaErrorInsufficientDriver});
+  const bool asked =
+      cuda_unavailable() == "the driver says: CUDA driver version is insufficient for CUDA runtime version";
+  std::string said;
+  {
+    Engine engine({.providers = {cuda_devices()}});
+    set_default_engine(&engine);
+    try {
+      ones({3}).to(gpu(0)).wait();
+    } catch (const UsageError& e) {
+      said = e.what();
+    }
+    if ((ones({3}) + 1).to_vector<float>()[2] != 2) said += ", and the CPU is gone";
+    set_default_engine(nullptr);
+  }
+  std::fprintf(stderr, "said: %s\n", said.c_str());
+  std::_Exit(asked ? 7 : 8);
+}
+
+TEST(CudaErrorsDeathTest, WithoutADriverProgramsOfTheCpuRun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(without_a_driver(), ::testing::ExitedWithCode(7),
+              "no CUDA device: the driver says: CUDA driver version is insufficient");
+}
+
+}  // namespace
+}  // namespace sluice
