@@ -1,4 +1,5 @@
 #include "sluice/resources/device_pool.h"
+#include "sluice/resources/memory_summary.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -220,6 +221,20 @@ void DevicePool::fail(Kind kind, std::size_t bytes) const {
 DevicePool& device_pool(Engine& engine, Device device) {
   const auto make = [&] { return std::make_shared<DevicePool>(engine.provider(device), device); };
   return *static_cast<DevicePool*>(engine.keep(device, make));
+}
+
+std::string memory_summary(Engine& engine, Device device) {
+  const auto sentence = [](const PoolStats& stats) {
+    return in_words(stats.in_use) + " in use, at most " + in_words(stats.peak) + " so far, " + in_words(stats.cached) +
+           " cached";
+  };
+  const std::string head = to_string(device) + ": ";
+  if (device.kind == DeviceKind::cpu) {
+    if (device.index >= engine.device_count()) throw UsageError("no device " + to_string(device) + " in this engine");
+    return head + sentence(memory_pool(device).stats());
+  }
+  const DevicePool& pool = device_pool(engine, device);
+  return head + sentence(pool.stats()) + "; pinned host memory: " + sentence(pool.stats(DevicePool::pinned_memory));
 }
 
 }  // namespace sluice
