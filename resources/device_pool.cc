@@ -178,6 +178,10 @@ std::size_t DevicePool::trim_locked() noexcept {
     for (std::size_t c = 0; c < cache.free.size(); ++c) {
       const std::size_t size = MemoryPool::size_of_class(static_cast<int>(c));
       for (const Block& block : cache.free[c]) {
+        for_each(block.users, [&](Stream* other) {
+          const StreamEvent passed{other, other->reached()};
+          provider_->host_reuses(block.memory, {&passed, 1});
+        });
         unmake(kind, block.memory, size, nullptr);
         freed += size;
         cache.stats.cached -= size;

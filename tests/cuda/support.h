@@ -12,6 +12,7 @@
 #include <cuda_double/cuda_double.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,24 +30,31 @@ class OnDouble {
   explicit OnDouble(cuda_double::Options options = {}, CudaOptions cuda = {}, EngineOptions engine = {}) {
     cuda_double::reset(options);
     engine.providers = {cuda_devices(cuda)};
+    logical_ = cuda.logical > 1 || std::getenv("SLUICE_LOGICAL_GPUS");
     engine_.emplace(engine);
     set_default_engine(&*engine_);
   }
   ~OnDouble() {
-    const std::weak_ptr<Provider> provider = engine_->provider(gpu(0));
+    std::shared_ptr<Provider> provider = engine_->provider(gpu(0));
     set_default_engine(nullptr);
     engine_.reset();
     // A watcher keeps the provider a little longer. What is there after 20 s leaks.
     const auto begin = std::chrono::steady_clock::now();
-    while (!provider.expired() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
-      std::this_thread::yield();
-    }
-    EXPECT_TRUE(provider.expired());
-    const cuda_double::Live live = cuda_double::live();
-    if (!lost_) {
-      EXPECT_EQ(live.blocks + live.pinned + live.streams + live.events, 0U);
-    }
-    EXPECT_THAT(cuda_double::take_reports(), ::testing::IsEmpty());
+    const auto wait_until = [&](auto over) {
+      while (!over() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) std::this_thread::yield();
+      EXPECT_TRUE(over());
+    };
+    wait_until([&] { return provider.use_count() == 1; });
+    provider.reset();
+    const auto left = [] {
+      const cuda_double::Live live = cuda_double::live();
+      return live.blocks + live.pinned + live.streams + live.events;
+    };
+    if (!lost_) wait_until([&] { return left() == 0; });
+    std::vector<std::string> reports = cuda_double::take_reports();
+    // Logical devices of one card make the handles of their libraries each at its own start.
+    if (logical_) std::erase_if(reports, [](const std::string& r) { return r.ends_with("at its start only"); });
+    EXPECT_THAT(reports, ::testing::IsEmpty());
   }
   Engine& engine() { return *engine_; }
   /// A card is lost in this test: what it was given stays with it.
@@ -54,7 +62,7 @@ class OnDouble {
 
  private:
   std::optional<Engine> engine_;
-  bool lost_ = false;
+  bool lost_ = false, logical_ = false;
 };
 
 using OnCuda = OnDouble;

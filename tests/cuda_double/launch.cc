@@ -101,8 +101,13 @@ void detail::issue(Launch launch) noexcept {
     if (!uses) return;  // reported; a card would run it, and end
     auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, std::move(*uses), world.core->caller(),
                                        world.options.seed + world.commands.load());
+    // The backend's own pinned memory is not recorded: kernels of several devices add to it with atomics.
+    std::vector<sluice::MemoryUse> recorded = grid->uses;
+    if (sluice::current_memory_uses().data()) {
+      std::erase_if(recorded, [&](const sluice::MemoryUse& use) { return world.owner(use.begin) < 0; });
+    }
     world.issue_kernel(
-        *stream, [grid] { grid->run(); }, grid->uses);
+        *stream, [grid] { grid->run(); }, recorded);
   });
 }
 
