@@ -46,7 +46,7 @@ struct Reduce {
 /// The first largest element; NaN counts as largest.
 template <class T>
 struct Largest {
-  struct Item {  // without gaps, so that copies of it copy nothing that was not written
+  struct alignas(16) Item {  // without gaps, so that copies of it copy nothing that was not written
     std::conditional_t<is_floating(dtype_of<T>), double, std::int64_t> value;
     std::int64_t place;
   };
