@@ -43,6 +43,8 @@ cudaStream_t CudaStream::stream() const {
       cudaStreamDestroy(made);
       throw;
     }
+    std::lock_guard lock(mutex_);
+    if (!owed_.empty()) cuda::ordered_after(made, owed_);
     stream_.store(made, std::memory_order_release);
   });
   return stream_.load(std::memory_order_acquire);
@@ -109,6 +111,7 @@ bool CudaStream::wait(const StreamEvent& event) {
     if (keeps_order()) ordered_after({&event, 1});
     return true;
   }
+  if (!other->stream_if_made()) return true;  // nothing was ever issued there
   cudaEvent_t until = nullptr;
   std::lock_guard lock(other->mutex_);
   const auto at = std::lower_bound(other->points_.begin(), other->points_.end(), event.point,
@@ -129,7 +132,10 @@ bool CudaStream::wait(const StreamEvent& event) {
 }
 
 void CudaStream::ordered_after(std::span<const StreamEvent> passed) noexcept try {
-  cuda::ordered_after(stream(), passed_points(passed));
+  const std::vector<Passed> points = passed_points(passed);
+  std::lock_guard lock(mutex_);
+  if (const cudaStream_t made = stream_if_made()) return cuda::ordered_after(made, points);
+  owed_.insert(owed_.end(), points.begin(), points.end());
 } catch (...) {
   // Without memory the record knows less.
 }

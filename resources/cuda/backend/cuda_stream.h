@@ -63,9 +63,10 @@ class CudaStream final : public Stream {
   mutable std::once_flag once_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<Point> points_;        ///< recorded, and perhaps not passed, by their numbers
   std::vector<cudaEvent_t> spare_;  ///< events for the next points
+  std::vector<Passed> owed_;        ///< what ordered_after() was told before CUDA's stream was made
 };
 
 /// The points of this provider's streams among these.
