@@ -99,7 +99,8 @@ bool CudaStream::record(std::uint64_t point) noexcept try {
   last_.store(point, std::memory_order_release);
   return true;
 } catch (...) {
-  return false;
+  // A lost device passes no point, and the engine must see that there is something to give up.
+  return core_->at(device_).lost.load(std::memory_order_acquire);
 }
 
 bool CudaStream::wait(const StreamEvent& event) {
