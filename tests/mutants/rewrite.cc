@@ -10,11 +10,6 @@
 //
 // A place is named by its file, its function and what stands there: "chain.h take: tail.load acquire". The second such
 // place of a function has " #2" behind it. Lines keep their numbers. What stands in comments and strings is left alone.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of std::regex where AddressSanitizer is on (GCC bug 105562).
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
