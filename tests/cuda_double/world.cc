@@ -63,6 +63,8 @@ World::~World() {
   }
   control->release();
   for (auto& [handle, stream] : streams_) stream->sim.reset();
+  // What a program leaves on a card that is lost goes with the card.
+  for (const auto& [block, bytes] : pinned_) core->free_pinned(const_cast<std::byte*>(block));
 }
 
 std::shared_ptr<World> World::current() {
