@@ -6,7 +6,7 @@
 
 namespace sluice::cuda {
 
-void add_kernels(void* registry, const void* add);  // operators/backends/cuda/backend.cc
+void add_kernels(void* registry, const void* add);  // operators/backends/cuda/backend.cu
 
 namespace {
 
