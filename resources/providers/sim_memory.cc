@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SLUICE_ASAN 1
@@ -34,6 +35,24 @@ void forbid([[maybe_unused]] const std::byte* begin, [[maybe_unused]] std::size_
 #ifdef SLUICE_ASAN
   ASAN_POISON_MEMORY_REGION(begin, bytes);
 #endif
+}
+
+/// Fills memory, but of large blocks only the pages that somebody has touched: the others hold nothing to be hidden.
+void poison(std::byte* begin, std::size_t bytes) {
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto past = reinterpret_cast<std::uintptr_t>(begin) % page;  // the mapping begins with a page, a block need not
+  std::vector<unsigned char> touched;
+  if (bytes > kLarge) touched.resize((past + bytes + page - 1) / page);
+  if (touched.empty() || ::mincore(begin - past, past + bytes, touched.data()) != 0) {
+    std::memset(begin, SimMemory::kPoison, bytes);
+    return;
+  }
+  for (std::size_t i = 0, at = 0; at < bytes; ++i) {
+    const std::size_t end = std::min(bytes, (i + 1) * page - past);
+    if (touched[i] & 1) std::memset(begin + at, SimMemory::kPoison, end - at);
+    at = end;
+  }
 }
 
 constexpr std::size_t padded(std::size_t bytes) {
@@ -152,7 +171,7 @@ bool SimMemory::end_free(const void* handle, std::uint64_t ticket) noexcept {
   forbid(begin + inside, kGuardBytes);
   // Nobody else has the block now: not even where it is handed out again, for then its stream comes to that later.
   lock.unlock();
-  if (options_.poison) std::memset(begin, kPoison, inside);
+  if (options_.poison) poison(begin, inside);
   lock.lock();
   if (at->second.use != Use::freeing || at->second.ticket != ticket) return whole;
   forbid(begin, inside);

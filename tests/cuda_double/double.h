@@ -139,6 +139,10 @@ class World {
   /// The pinned block, or the live block of a device, with the address; empty where there is none.
   Range pinned_block(const void* address) const;
   Range device_block(const void* address) const;
+  /// Copies to pinned memory that were issued and have not run yet.
+  void add_arriving(const Range& range);
+  void remove_arriving(const Range& range);
+  bool is_arriving(const Range& range) const;
 
   // ---- commands
   /// Enqueues a function of the host. Waits while the queue is full.
@@ -189,6 +193,7 @@ class World {
   std::unordered_map<cudaStream_t, StreamHandle> streams_;
   std::unordered_map<cudaEvent_t, std::shared_ptr<CUevent_st>> events_;
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;
+  std::vector<Range> arriving_;
   std::unordered_map<const void*, std::size_t> dynamic_shared_;
   std::vector<CUmemPoolHandle_st> pools_;
   std::atomic<std::size_t> blocks_{0};

@@ -51,17 +51,22 @@ void copy(World& world, void* to, const void* from, std::size_t bytes, CUstream_
   SimCore& core = *world.core;
   void* const target = core.reach(to, bytes, false);
   const void* const source = core.reach(from, bytes, false);
-  const bool reads_pinned = world.owner(from) < 0;
-  const std::uint64_t before = reads_pinned ? digest(source, bytes) : 0;
+  // What a copy that has not run yet will bring cannot be compared; the record sees who comes after whom.
+  const bool compares = world.owner(from) < 0 && !world.is_arriving({static_cast<const std::byte*>(from), bytes});
+  const std::uint64_t before = compares ? digest(source, bytes) : 0;
+  const bool arrives = world.owner(to) < 0;
+  const Range arriving{static_cast<const std::byte*>(to), bytes};
+  if (arrives) world.add_arriving(arriving);
   const sluice::MemoryUse uses[] = {{from, bytes, false}, {to, bytes, true}};
   world.issue(
       stream,
-      [&world, caller = core.caller(), target, source, bytes, reads_pinned, before] {
-        if (reads_pinned && digest(source, bytes) != before) {
+      [&world, caller = core.caller(), target, source, bytes, compares, before, arrives, arriving] {
+        if (compares && digest(source, bytes) != before) {
           world.report(caller, "a pinned buffer of " + std::to_string(bytes) +
                                    " bytes was changed before the copy from it had begun");
         }
         std::memcpy(target, source, bytes);
+        if (arrives) world.remove_arriving(arriving);
       },
       uses);
 }
@@ -143,6 +148,26 @@ Range World::pinned_block(const void* address) const {
   if (next == pinned_.begin()) return {};
   const auto& [begin, bytes] = *std::prev(next);
   return at < begin + bytes ? Range{begin, bytes} : Range{};
+}
+
+void World::add_arriving(const Range& range) {
+  std::lock_guard lock(mutex_);
+  arriving_.push_back(range);
+}
+
+void World::remove_arriving(const Range& range) {
+  std::lock_guard lock(mutex_);
+  const auto at = std::find_if(arriving_.begin(), arriving_.end(), [&](const Range& each) {
+    return each.begin == range.begin && each.bytes == range.bytes;
+  });
+  if (at != arriving_.end()) arriving_.erase(at);
+}
+
+bool World::is_arriving(const Range& range) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(arriving_.begin(), arriving_.end(), [&](const Range& each) {
+    return each.begin < range.begin + range.bytes && range.begin < each.begin + each.bytes;
+  });
 }
 
 Range World::device_block(const void* address) const {

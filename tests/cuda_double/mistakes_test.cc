@@ -116,6 +116,19 @@ TEST_F(Mistakes, APinnedBufferChangedBeforeItsCopy) {
   CHECK_CUDA(cudaFreeHost(host));
 }
 
+TEST_F(Mistakes, APinnedBufferThatAnEarlierCopyFillsIsNone) {
+  const cudaStream_t s = make_stream();
+  float* const x = to_device(std::vector<float>(100, 3), s);
+  float* const host = pinned<float>(100);
+  std::memset(host, 0, 400);
+  cuda_double::silence(0);  // so that both copies surely wait
+  CHECK_CUDA(cudaMemcpyAsync(host, x, 400, cudaMemcpyDeviceToHost, s));
+  CHECK_CUDA(cudaMemcpyAsync(x, host, 400, cudaMemcpyHostToDevice, s));
+  cuda_double::release();
+  EXPECT_EQ(to_host(x, 100, s), std::vector<float>(100, 3));
+  CHECK_CUDA(cudaFreeHost(host));
+}
+
 TEST_F(Mistakes, APinnedBufferThatTheHostTouchesTooEarly) {
   const cudaStream_t s = make_stream();
   float* const x = allocate<float>(100, s);
