@@ -65,19 +65,17 @@ void DeviceCall::issue(Context& context) {
   bool began = false;  // something that writes an output may have been issued
   try {
     // What takes memory comes first, so that nothing is issued where there is none.
-    windows_.reserve(count);
-    views_.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
       const Resolved& operand = call_.operands[i];
       TensorView view = call_.window(i);
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
-      windows_.push_back(view);
+      if (call_.packs) windows_.emplace_back(view);
       if (recorded) uses_.push_back(use_of(view, i >= call_.inputs));
       if (operand.pack) {
         view.strides = row_major(view.shape);
         view.data = static_cast<std::byte*>(scratch(static_cast<std::size_t>(view.count() * item(view))));
       }
-      views_.push_back(view);
+      views_.emplace_back(view);
     }
     if (recorded) declared_.emplace(uses_);
     if (call_.preserves) {
@@ -92,7 +90,7 @@ void DeviceCall::issue(Context& context) {
     }
     if (issues && call_.body) {
       began = true;
-      const std::span<const TensorView> views(views_);
+      const std::span<const TensorView> views(views_.begin(), count);
       ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.attributes.data(), &context,
                              this);
       issued = refused = false;  // packing goes to memory of this op's own
@@ -122,15 +120,17 @@ void DeviceCall::issue(Context& context) {
 
 /// What only this op uses is for the next op of the stream, which comes after it on the device.
 void DeviceCall::give_back(Stream* stream) noexcept {
-  for (const Block& block : blocks_) pool_->deallocate_after(block.memory, block.bytes, stream, this);
+  for (const Block& block : blocks_) {
+    if (block.memory) pool_->deallocate_after(block.memory, block.bytes, stream, this);
+  }
 }
 
 void* DeviceCall::scratch(std::size_t bytes) {
-  blocks_.reserve(blocks_.size() + 1);
+  Block& kept = blocks_.emplace_back();  // before there is something to lose
   DevicePool::Users before = 0;
   void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before);
   pool_->order(before, context_.stream());
-  blocks_.push_back({block, bytes});
+  kept = {block, bytes};
   if (pool_->wants_order()) {
     declared_.reset();
     uses_.push_back({block, bytes, true});

@@ -13,7 +13,7 @@ namespace sluice {
 
 /// On simulated devices host functions are launched as kernels, and launch() gives them the windows at addresses that
 /// kernels can touch. Outside of kernels all addresses are handles, and functions that issue get these.
-class DeviceCall final : public Issuing {
+class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
  public:
   DeviceCall(ArrayCall& call, Context& context);
   /// Called when the device has confirmed the op.
@@ -41,13 +41,13 @@ class DeviceCall final : public Issuing {
   ArrayCall& call_;
   Context context_;  ///< used while the op is issued, and by kernels that ask it something
   DevicePool* pool_ = nullptr;
-  std::vector<TensorView> windows_;  ///< the windows of the operands
-  std::vector<TensorView> views_;    ///< what the body sees: these windows, or packed copies
+  ShortList<TensorView, 4> windows_;  ///< the windows of the operands, where some are packed
+  ShortList<TensorView, 4> views_;    ///< what the body sees: the windows, or packed copies
   struct Block {
-    void* memory;
-    std::size_t bytes;
+    void* memory = nullptr;
+    std::size_t bytes = 0;
   };
-  std::vector<Block> blocks_;           ///< packed copies and scratch
+  ShortList<Block, 2> blocks_;          ///< packed copies and scratch
   std::vector<MemoryUse> uses_;         ///< operands, packed copies and scratch; empty where no record is kept
   std::optional<MemoryUses> declared_;  ///< tells them to the provider, while the op is issued
   std::shared_ptr<DevicePool> keeps_;

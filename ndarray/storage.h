@@ -60,7 +60,7 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
   std::byte* allocate(Context* context);
 
   /// What a buffer in ordinary host memory has none of.
-  struct Foreign {
+  struct Foreign : Pooled<Foreign> {
     std::shared_ptr<void> owner;  ///< the owner of foreign memory, or keeps the pool
     std::unique_ptr<Import> import;
     DevicePool* pool = nullptr;
