@@ -55,24 +55,24 @@ NDArray NDArray::grad(Where where) const {
     whole = leaf->grad;
   }
   const auto window = autograd::window_of(*this);
-  return !whole || !window ? whole : autograd::look(whole, *window, where);
+  return !whole.defined() || !window ? whole : autograd::look(whole, *window, where);
 }
 
 void NDArray::set_grad(const NDArray& gradient, Where where) const {
   const Array& array = checked("set_grad", where);
   autograd::Node* leaf = leaf_of(*this);
   if (!leaf) throw ArrayError("set_grad", where, "an array that was not made with with_grad()");
-  if (gradient && (!(gradient.shape() == array.shape()) || gradient.dtype() != array.dtype())) {
+  if (gradient.defined() && (!(gradient.shape() == array.shape()) || gradient.dtype() != array.dtype())) {
     throw ArrayError("set_grad", where,
                      sluice::to_string(gradient.shape()) + " for an array of " + sluice::to_string(array.shape()));
   }
-  if (gradient && !(gradient.device() == array.device())) {
+  if (gradient.defined() && !(gradient.device() == array.device())) {
     throw ArrayError("set_grad", where,
                      "a gradient on " + sluice::to_string(gradient.device()) + " for an array on " +
                          sluice::to_string(array.device()) + "; use to(device)");
   }
   NDArray before;  // the old one goes after the lock
-  if (gradient) {
+  if (gradient.defined()) {
     // An array of its own, which the next backward adds to in place; with a history it would own its leaf.
     const NoGrad scope;
     const bool own = autograd::window_of(gradient) || gradient.array()->group();

@@ -26,19 +26,19 @@ class Rule final : public GradientContext {
       : node_(node), gradients_(gradients), options_(options), results_(node.edges.size()) {
     if (!options.create_graph) return;
     for (std::size_t i = 0; i < node.saved_outputs.size(); ++i) {
-      outputs_.push_back(node.saved_outputs[i] ? with_history(i) : NDArray());
+      outputs_.push_back(node.saved_outputs[i].defined() ? with_history(i) : NDArray());
     }
   }
   bool wanted(int i) const override { return static_cast<bool>(node_.edges[index(i)].node) && useful_[index(i)]; }
   const NDArray& gradient(int i) override {
     NDArray& g = gradients_[index(i)];
-    if (!g) {
+    if (!g.defined()) {
       const DeviceScope scope(node_.device);
       g = zeros(node_.outputs[index(i)].shape, node_.outputs[index(i)].dtype, options_.where);
     }
     return g;
   }
-  bool has_gradient(int i) const override { return static_cast<bool>(gradients_[index(i)]); }
+  bool has_gradient(int i) const override { return gradients_[index(i)].defined(); }
   const NDArray& input(int i) const override { return kept(node_.saved_inputs, i); }
   const NDArray& output(int i) const override { return kept(outputs_.empty() ? node_.saved_outputs : outputs_, i); }
   const Spec& input_spec(int i) const override { return node_.inputs[index(i)]; }
@@ -61,7 +61,7 @@ class Rule final : public GradientContext {
  private:
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   const NDArray& kept(const std::vector<NDArray>& list, int i) const {
-    if (index(i) >= list.size() || !list[index(i)]) {
+    if (index(i) >= list.size() || !list[index(i)].defined()) {
       throw ArrayError(node_.op->name, node_.where, "its gradient rule uses a value that `needs` does not name");
     }
     return list[index(i)];
@@ -165,7 +165,7 @@ class Run {
     if (at == captured_.end()) return {};
     const NDArray& whole = at->second[static_cast<std::size_t>(output_of(x))];
     const std::unique_ptr<Window> window = window_of(x);
-    if (!whole) return {};
+    if (!whole.defined()) return {};
     // Contiguous, so that the program may write to it.
     return alias((window ? look(whole, *window, options_.where) : whole).contiguous(options_.where),
                  options_.create_graph);
@@ -212,7 +212,7 @@ class Run {
   }
 
   void send(const Edge& edge, NDArray gradient) {
-    if (!leads_on(edge) || !gradient) return;
+    if (!leads_on(edge) || !gradient.defined()) return;
     add(edge.node, edge.output, edge.window ? fold(gradient, *edge.window, options_.where) : std::move(gradient));
   }
 
@@ -273,11 +273,11 @@ class Run {
       std::lock_guard lock(leaf.mutex);
       existing = leaf.grad;
     }
-    if (!existing) {
+    if (!existing.defined()) {
       NDArray own =
           window_of(gradient) || gradient.array()->group() ? gradient.copy(options_.where) : alias(gradient, false);
       std::lock_guard lock(leaf.mutex);
-      if (!leaf.grad) {
+      if (!leaf.grad.defined()) {
         leaf.grad = std::move(own);
         return;
       }
@@ -305,7 +305,7 @@ std::vector<NDArray> seeds(std::span<const NDArray> roots, std::span<const NDArr
     const NDArray& root = roots[i];
     root.checked("backward", where);
     if (!Run::history_of(root)) throw ArrayError("backward", where, "an array that no recorded operator made");
-    if (!gradients[i]) {
+    if (!gradients[i].defined()) {
       if (root.count() != 1) {
         throw ArrayError("backward", where, to_string(root.shape()) + " has not one element: give its gradient");
       }
@@ -336,8 +336,7 @@ struct Mode : ScopeGuard {
 }  // namespace
 }  // namespace autograd
 
-void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients, bool retain,
-              std::source_location where) {
+void backward(const NDArrays& roots, const NDArrays& gradients, bool retain, std::source_location where) {
   const autograd::Mode mode(false);
   const autograd::Options options{.create_graph = false, .retain = retain, .where = where};
   std::vector<NDArray> first = autograd::seeds(roots, gradients, where);
@@ -347,8 +346,8 @@ void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients
   run.run();
 }
 
-std::vector<NDArray> grad(std::span<const NDArray> roots, std::span<const NDArray> gradients,
-                          std::span<const NDArray> xs, bool create_graph, bool retain, std::source_location where) {
+std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, const NDArrays& xs, bool create_graph,
+                          bool retain, std::source_location where) {
   const autograd::Mode mode(create_graph);
   const autograd::Options options{.create_graph = create_graph, .retain = retain, .where = where};
   for (const NDArray& x : xs) x.checked("grad", where);
@@ -363,7 +362,7 @@ std::vector<NDArray> grad(std::span<const NDArray> roots, std::span<const NDArra
   return result;
 }
 
-std::vector<NDArray> grad(const NDArray& y, std::span<const NDArray> xs, bool create_graph, bool retain,
+std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, bool create_graph, bool retain,
                           std::source_location where) {
   const NDArray one;
   return grad(std::span(&y, 1), std::span(&one, 1), xs, create_graph, retain, where);

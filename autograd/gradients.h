@@ -28,17 +28,17 @@ class WithGrad : ScopeGuard {
 /// as the last term for those before them), and then added into .grad() in the order of pushes. Frees the tape unless
 /// `retain`. Pushes and returns; does not wait. Throws ArrayError for a root without history, a tape that was freed
 /// before, and shapes that differ. Several threads may run backward on separate graphs at once.
-void backward(std::span<const NDArray> roots, std::span<const NDArray> gradients, bool retain = false,
+void backward(const NDArrays& roots, const NDArrays& gradients, bool retain = false,
               std::source_location where = std::source_location::current());
 
 /// Returns the gradients of `y`'s only element with respect to each of `xs`, which are leaves or results on the way to
 /// y. It does not change .grad(). With `create_graph` the gradients are recorded themselves. The result is an empty
 /// handle for an x that y does not depend on. Keeps the tape with create_graph or `retain`.
-std::vector<NDArray> grad(const NDArray& y, std::span<const NDArray> xs, bool create_graph = false, bool retain = false,
+std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, bool create_graph = false, bool retain = false,
                           std::source_location where = std::source_location::current());
 /// The same for <roots, gradients> as in backward().
-std::vector<NDArray> grad(std::span<const NDArray> roots, std::span<const NDArray> gradients,
-                          std::span<const NDArray> xs, bool create_graph = false, bool retain = false,
+std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, const NDArrays& xs,
+                          bool create_graph = false, bool retain = false,
                           std::source_location where = std::source_location::current());
 
 }  // namespace sluice

@@ -168,7 +168,7 @@ class TapeRecorder final : public detail::Recorder {
     for (const NDArray& y : outputs) node.outputs.emplace_back(y.shape(), y.array()->dtype());
     // The kernel may have seen inputs broadcast; the gradient sees them as they were given.
     for (std::size_t i = 0; i < tape.saved_inputs.size(); ++i) {
-      if (tape.saved_inputs[i]) tape.saved_inputs[i] = inputs[i]->on(tape.saved_inputs[i].array());
+      if (tape.saved_inputs[i].defined()) tape.saved_inputs[i] = inputs[i]->on(tape.saved_inputs[i].array());
     }
     node.saved_inputs = std::move(tape.saved_inputs);
     node.saved_outputs = std::move(tape.saved_outputs);

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
         const NDArray loss = cross_entropy(net.forward(x), y);
         loss.backward();
         sgd.step();
-        if (before) before.wait();  // one step ahead, no more
+        if (before.defined()) before.wait();  // one step ahead, no more
         before = loss;
       }
       engine.wait_all();

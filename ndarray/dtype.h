@@ -12,15 +12,15 @@
 namespace sluice {
 
 /// The table of element types: X(name in DType, C++ type of an element, name in texts, kind, the type in which kernels
-/// compute). The last is std::nullopt for types without arithmetic, which are stored, moved, converted, saved and
-/// loaded.
+/// compute). The last is std::nullopt for bool, which has no arithmetic: it is stored, moved, compared, converted,
+/// saved and loaded.
 #define SLUICE_DTYPES(X)                           \
   X(f32, float, "f32", floating, DType::f32)       \
   X(f64, double, "f64", floating, DType::f64)      \
   X(f16, Float16, "f16", floating, DType::f32)     \
   X(bf16, BFloat16, "bf16", floating, DType::f32)  \
-  X(i8, std::int8_t, "i8", integer, std::nullopt)  \
-  X(u8, std::uint8_t, "u8", integer, std::nullopt) \
+  X(i8, std::int8_t, "i8", integer, DType::i8)     \
+  X(u8, std::uint8_t, "u8", integer, DType::u8)    \
   X(i32, std::int32_t, "i32", integer, DType::i32) \
   X(i64, std::int64_t, "i64", integer, DType::i64) \
   X(boolean, bool, "bool", boolean, std::nullopt)
@@ -51,8 +51,22 @@ constexpr std::string_view name_of(DType t) { return info_of(t).name; }
 constexpr bool is_floating(DType t) { return info_of(t).kind == DTypeKind::floating; }
 constexpr bool is_integer(DType t) { return info_of(t).kind == DTypeKind::integer; }
 constexpr bool has_arithmetic(DType t) { return info_of(t).compute.has_value(); }
-/// True if kernels compute in the type itself: for f32 f64 i32 i64.
+/// True if kernels compute in the type itself: for f32 f64 i8 u8 i32 i64.
 constexpr bool computes_in_itself(DType t) { return info_of(t).compute == t; }
+/// True where sums and products of many elements fit as a rule: for all with arithmetic but i8 and u8.
+constexpr bool has_sums(DType t) { return has_arithmetic(t) && (is_floating(t) || size_of(t) >= 4); }
+
+/// The dtype in which operators on arrays of both compute. A floating dtype beats integers and bool; of two floating
+/// ones, or of two integers, the wider wins; i8 with u8 gives i32; bool gives way to all. Empty for f16 with bf16: none
+/// of them holds the other.
+constexpr std::optional<DType> promote(DType a, DType b) {
+  if (a == b) return a;
+  const auto rank = [](DType t) { return is_floating(t) ? 2 : is_integer(t) ? 1 : 0; };
+  if (rank(a) != rank(b)) return rank(a) > rank(b) ? a : b;
+  if (size_of(a) != size_of(b)) return size_of(a) > size_of(b) ? a : b;
+  if (is_floating(a)) return std::nullopt;
+  return DType::i32;
+}
 
 /// The DType of a C++ type.
 template <class T>

@@ -1,6 +1,7 @@
 // NDArray: a handle to a strided view of an array.
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +80,9 @@ class NDArray {
   void operator=(const ScalarOperand& value) && { fill(value); }
 
   // What it is. Nothing here waits.
-  explicit operator bool() const { return static_cast<bool>(array_); }
+  /// False for an empty handle. An array is no condition: `if (x)` and `if (a < b)` do not compile, and item<bool>() of
+  /// one element is.
+  bool defined() const { return static_cast<bool>(array_); }
   const Dims& shape() const { return shape_; }
   /// Elements along an axis; negative axes count from the last.
   std::int64_t size(int axis, Where where = Where::current()) const;
@@ -136,8 +139,10 @@ class NDArray {
   NDArray to(Device device, Where where = Where::current()) const;
   /// A copy in another dtype, converted as by static_cast; for this array's own dtype, the same handle.
   NDArray to(DType dtype, Where where = Where::current()) const;
-  /// Writes y's elements, broadcast, to this view. Throws ArrayError where y's dtype differs. Outside of a NoGrad scope
-  /// this and all writes below throw ArrayError for an array made by with_grad.
+  /// Writes y's elements, broadcast, to this view. Writes never widen an array: y is converted if promote(dtype(),
+  /// y.dtype()) is this array's dtype, else this and the operators below throw ArrayError (use y.to(dtype)). A number
+  /// must fit the dtype (Scalar::fits). Outside of a NoGrad scope this and all writes below throw ArrayError for an
+  /// array made by with_grad.
   void assign(const Operand& y) const;
   void fill(const ScalarOperand& value) const;
   NDArray& operator+=(const Operand& y);
@@ -216,6 +221,14 @@ class NDArray {
   Dims shape_;
   Dims strides_;
   std::int64_t offset_ = 0;
+};
+
+/// Arguments that are several arrays: a span or a vector of them, or a list, {x, y}. Owns nothing.
+struct NDArrays : std::span<const NDArray> {
+  template <class R>
+  requires std::convertible_to<const R&, std::span<const NDArray>> NDArrays(const R& arrays)  // NOLINT: made by
+      : span(arrays) {}
+  NDArrays(std::initializer_list<NDArray> arrays) : span(arrays.begin(), arrays.size()) {}  // NOLINT: conversion
 };
 
 /// The engine's variable of the array's present value. It makes engine.wait(x) and engine.error(x) work, and read(x) in
@@ -319,7 +332,12 @@ template <class T>
 T NDArray::item(Where where) const {
   static_assert(std::is_arithmetic_v<T>);
   if constexpr (std::is_floating_point_v<T>) {
-    return static_cast<T>(item_real(where));
+    const double value = item_real(where);
+    const T converted = static_cast<T>(value);
+    if (std::isinf(converted) && !std::isinf(value)) {
+      throw ArrayError("item", where, std::to_string(value) + " does not fit the type");
+    }
+    return converted;
   } else {
     const std::int64_t value = item_integer(std::is_same_v<T, bool>, where);
     if constexpr (!std::is_same_v<T, bool>) {

@@ -139,7 +139,7 @@ void Resolution::keep_input(std::size_t index) {
   std::vector<NDArray>& saved = push_.tape->saved_inputs;
   if (saved.empty()) saved.resize(push_.inputs.size());
   const NDArray& x = *push_.inputs[index];
-  if (!saved[index]) saved[index] = x.on(x.array()->snapshot());
+  if (!saved[index].defined()) saved[index] = x.on(x.array()->snapshot());
 }
 
 void Resolution::keep_outputs() {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <source_location>
+
+#include "sluice/ndarray/dims.h"
 
 namespace sluice {
 
@@ -23,6 +26,18 @@ inline Slice reversed() { return {std::nullopt, std::nullopt, -1}; }
 /// The whole axis.
 inline constexpr struct All {
 } all{};
+
+/// The axes of an operator that works along some: one, or several, as 0 or {0, -1}, where negative axes count from the
+/// last; `all`; or none, {}.
+struct Axes {
+  bool every = false;
+  Dims list;
+  Axes(All) : every(true) {}                                      // NOLINT: made by conversion
+  Axes(std::int64_t axis) { list.push_back(axis); }               // NOLINT
+  Axes(int axis) : Axes(static_cast<std::int64_t>(axis)) {}       // NOLINT
+  Axes(std::initializer_list<std::int64_t> axes) : list(axes) {}  // NOLINT
+  Axes(const Dims& axes) : list(axes) {}                          // NOLINT
+};
 
 /// One index of x(...): a position (drops the axis), a Slice, or `all`; and the place of the call, for errors.
 struct Index {

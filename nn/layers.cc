@@ -39,7 +39,7 @@ NDArray Linear::forward(const NDArray& x) { return linear(Operand(x, where_), Op
 
 void Linear::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
   out.push_back({prefix + "weight", &weight});
-  if (bias) out.push_back({prefix + "bias", &bias});
+  if (bias.defined()) out.push_back({prefix + "bias", &bias});
 }
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, RandomStream& stream, const ConvOptions& options,
@@ -65,7 +65,7 @@ NDArray Conv2d::forward(const NDArray& x) {
 
 void Conv2d::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
   out.push_back({prefix + "weight", &weight});
-  if (bias) out.push_back({prefix + "bias", &bias});
+  if (bias.defined()) out.push_back({prefix + "bias", &bias});
 }
 
 MaxPool2d::MaxPool2d(std::int64_t kernel, std::int64_t stride, std::source_location where)

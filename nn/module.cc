@@ -33,7 +33,7 @@ void Module::to(Device device) {
     const NDArray gradient = value.grad();
     value = value.to(device);
     if (wants_gradient) value.with_grad();
-    if (gradient) value.set_grad(gradient.to(device));
+    if (gradient.defined()) value.set_grad(gradient.to(device));
   }
 }
 

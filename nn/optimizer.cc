@@ -81,7 +81,7 @@ void Optimizer::step(std::source_location where) {
     for (std::size_t i : group.members) {
       const auto& [name, value] = parameters_[i];
       const NDArray gradient = value.grad();
-      if (!gradient) continue;
+      if (!gradient.defined()) continue;
       if (gradient.shape() != value.shape() || gradient.dtype() != value.dtype()) {
         throw ArrayError(row_.name, where,
                          "parameter '" + name + "' is " + std::string(name_of(value.dtype())) + " " +
@@ -110,7 +110,8 @@ void Optimizer::step(std::source_location where) {
     // One operation of the host that reads all gradients is a gate by itself: it runs or is skipped as a whole.
     const bool own_gate = groups.size() > 1 || late.kind != DeviceKind::cpu;
     const NDArray gate = own_gate ? push_gate(groups, late, where) : NDArray();
-    if (gate) current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
+    if (gate.defined())
+      current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
     for (const Group& group : groups) push_step(group, gate, groups.size() == 1, attributes, where);
   } else {
     for (const Group& group : groups) {
@@ -150,7 +151,7 @@ void Optimizer::push_step(const Group& group, const NDArray& gate, bool alone, c
   }
   std::vector<const NDArray*> inputs;
   for (const NDArray& gradient : group.gradients) inputs.push_back(&gradient);
-  if (gate) inputs.push_back(&gate);
+  if (gate.defined()) inputs.push_back(&gate);
   // Behind the gate the other devices' kernels are on their way.
   apply_into(row_, inputs, attributes,
              {.where = where,

@@ -2,10 +2,17 @@
 // themselves.
 #pragma once
 
+#include <source_location>
+#include <span>
+#include <vector>
+
+#include "sluice/ndarray/dtype.h"
+
 namespace sluice {
 
 class GradientContext;
 class NDArray;
+struct Operand;
 class Registry;
 
 namespace builtin {
@@ -23,6 +30,12 @@ NDArray relu_gradient(GradientContext& context);
 // Kernels.
 void add_reference_kernels(Registry& registry);
 void add_cpu_kernels(Registry& registry);
+/// Converts arrays of several dtypes to one. The pointers to those that were converted go to the result, which is empty
+/// where there is nothing to do.
+std::vector<NDArray> in_one_dtype(const char* name, std::span<const NDArray*> inputs,
+                                  const std::source_location& where);
+/// y as elements of this dtype, for a write in place: throws ArrayError if y's dtype would widen it.
+NDArray narrowed(const char* name, const Operand& y, DType dtype);
 void add_device_transfers(Registry& registry);
 void add_device_gates(Registry& registry);
 void add_cuda_kernels(Registry& registry);

@@ -154,7 +154,7 @@ NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, con
   static const Operator& with_relu = named("conv2d_relu");
   const Operator& row = options.relu ? with_relu : plain;
   const ConvAttributes a{options.stride, options.padding, options.relu, {}};
-  if (bias) return apply(row, {&x.array, &weight.array, &bias}, a, {.where = x.where});
+  if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, a, {.where = x.where});
   return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
 }
 

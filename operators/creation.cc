@@ -14,6 +14,12 @@ const Operator& fill_row() {
   return row;
 }
 
+void check_number(const char* name, const Scalar& value, DType dtype, const std::source_location& where) {
+  if (value.fits(dtype)) [[likely]]
+    return;
+  throw ArrayError(name, where, "the number " + value.text() + " is none of " + std::string(name_of(dtype)));
+}
+
 NDArray filled(const Dims& shape, const Scalar& value, const Scalar& step, DType dtype, Place on,
                const std::source_location& where) {
   return apply(fill_row(), {}, FillAttributes{value, step, shape, dtype}, {.where = where, .on = on});
@@ -56,6 +62,7 @@ NDArray ones(const Dims& shape, DType dtype, std::source_location where) {
   return filled(shape, 1, 0, dtype, {}, where);
 }
 NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_location where) {
+  check_number("full", value, dtype, where);
   return filled(shape, value, 0, dtype, {}, where);
 }
 NDArray zeros_like(const Operand& x) {
@@ -67,7 +74,12 @@ NDArray ones_like(const Operand& x) {
   return filled(x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
-NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, DType dtype, std::source_location where) {
+NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::optional<DType> wanted,
+               std::source_location where) {
+  const bool integers = begin.is_integer && end.is_integer && step.is_integer;
+  const DType dtype = wanted.value_or(integers ? DType::i64 : DType::f32);
+  check_number("arange", begin, dtype, where);
+  check_number("arange", step, dtype, where);
   const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
   if (step.as<double>() == 0 || !(length < 9e18)) {
     throw ArrayError("arange", where,
@@ -76,6 +88,8 @@ NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, DType
   }
   return filled({length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
 }
+
+NDArray arange(const Scalar& end, std::source_location where) { return arange(0, end, 1, {}, where); }
 
 NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high, DType dtype, std::uint64_t first,
                 std::source_location where) {
@@ -88,6 +102,7 @@ NDArray normal(const Dims& shape, RandomStream& stream, double mean, double devi
 
 void NDArray::fill(const ScalarOperand& value) const {
   const Array& array = checked("fill", value.where);
+  check_number("fill", value, array.dtype(), value.where);
   apply(fill_row(), {}, FillAttributes{value, 0, shape_, array.dtype()},
         {.where = value.where, .into = std::span(this, 1)});
 }

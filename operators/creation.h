@@ -1,6 +1,8 @@
 // New arrays, on the device of the thread's scope; those of *_like, on the device of x. Each call pushes one op.
 #pragma once
 
+#include <optional>
+
 #include "sluice/operators/registry.h"
 #include "sluice/resources/random.h"
 
@@ -9,11 +11,15 @@ namespace sluice {
 NDArray zeros(const Dims& shape, DType dtype = DType::f32,
               std::source_location where = std::source_location::current());
 NDArray ones(const Dims& shape, DType dtype = DType::f32, std::source_location where = std::source_location::current());
+/// Throws ArrayError for a number that the dtype cannot hold (Scalar::fits).
 NDArray full(const Dims& shape, const Scalar& value, DType dtype = DType::f32,
              std::source_location where = std::source_location::current());
-/// begin, begin + step, ... below end (above, for a negative step): shape (n,).
-NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step = 1, DType dtype = DType::i64,
+/// begin, begin + step, ... below end (above, for a negative step): shape (n,). Without a dtype, i64 for integers and
+/// f32 if one of the numbers is real. Throws ArrayError where the dtype cannot hold begin and step.
+NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step = 1, std::optional<DType> dtype = {},
                std::source_location where = std::source_location::current());
+/// 0, 1, ... below end.
+NDArray arange(const Scalar& end, std::source_location where = std::source_location::current());
 /// Arrays of x's shape, dtype and device.
 NDArray zeros_like(const Operand& x);
 NDArray ones_like(const Operand& x);

@@ -12,7 +12,7 @@
 //
 //   struct mine::Softsign;                              // row() is the operator's row, for kernels of other backends
 //   NDArray mine::softsign(const Operand& x);           // as the library's functions (elementwise.h)
-//   NDArray mine::sum_squares(const Operand& x, const Dims& axes = {}, bool keep = false);  // (reduction.h)
+//   NDArray mine::sum_squares(const Operand& x, const Axes& axes = all, const ReduceOptions& = {});  // (reduction.h)
 //
 // with the gradient, the gradient's gradient, and kernels for the CPU in all dtypes, which simulated devices use too.
 // The kernels have rank 0, use all threads, and are compiled for the instruction set of the program; f16 and bf16
@@ -47,17 +47,18 @@
     return ::sluice::apply(Name::row(), {&x.array}, {}, {.where = x.where});   \
   }
 
-#define SLUICE_DEFINE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)                                  \
-  SLUICE_REDUCTION_FUNCTOR(Name##Functor, function, dtypes, empty_value, fold)                                        \
-  struct Name : Name##Functor {                                                                                       \
-    SLUICE_REDUCTION_RULE(gradient)                                                                                   \
-    static const ::sluice::Operator& row() {                                                                          \
-      static const ::sluice::Operator& made = ::sluice::define::reduction<Name>();                                    \
-      return made;                                                                                                    \
-    }                                                                                                                 \
-  };                                                                                                                  \
-  inline ::sluice::NDArray function(const ::sluice::Operand& x, const ::sluice::Dims& axes = {}, bool keep = false) { \
-    return ::sluice::rows::reduce(Name::row(), x, axes, keep);                                                        \
+#define SLUICE_DEFINE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)                        \
+  SLUICE_REDUCTION_FUNCTOR(Name##Functor, function, dtypes, empty_value, fold)                              \
+  struct Name : Name##Functor {                                                                             \
+    SLUICE_REDUCTION_RULE(gradient)                                                                         \
+    static const ::sluice::Operator& row() {                                                                \
+      static const ::sluice::Operator& made = ::sluice::define::reduction<Name>();                          \
+      return made;                                                                                          \
+    }                                                                                                       \
+  };                                                                                                        \
+  inline ::sluice::NDArray function(const ::sluice::Operand& x, const ::sluice::Axes& axes = ::sluice::all, \
+                                    const ::sluice::ReduceOptions& options = {}) {                          \
+    return ::sluice::rows::reduce(Name::row(), x, axes, options);                                           \
   }
 
 /// What the macros are made of.

@@ -1,7 +1,8 @@
 // Rows and functions of elementwise operators.
 #include "sluice/operators/elementwise.h"
 
-#include <cmath>
+#include <optional>
+#include <type_traits>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
@@ -25,9 +26,41 @@ NDArray unary(const Operand& x) {
   return apply(row_of<F>(), {&x.array}, {}, {.where = x.where});
 }
 
+bool is_of(const NDArray& x, DType dtype) { return x.array()->dtype() == dtype; }
+
+[[noreturn]] void refuse_dtypes(const char* name, DType a, DType b, const std::source_location& where) {
+  throw ArrayError(
+      name, where,
+      "no dtype holds both " + std::string(name_of(a)) + " and " + std::string(name_of(b)) + "; use to(dtype)");
+}
+
+/// The dtype in which both are computed.
+DType common_dtype(const char* name, const NDArray& a, const NDArray& b, const std::source_location& where) {
+  const DType types[] = {a.checked(name, where).dtype(), b.checked(name, where).dtype()};
+  if (const std::optional<DType> common = promote(types[0], types[1])) return *common;
+  refuse_dtypes(name, types[0], types[1], where);
+}
+
+/// Calls f with both arrays in one dtype. Comparisons of bool are those of u8.
+template <class F, class Call>
+NDArray in_one_dtype(const Operand& a, const Operand& b, Call call) {
+  constexpr bool compares = std::is_same_v<decltype(F{}(1.0, 1.0)), bool>;
+  if (a.array.defined() && b.array.defined()) [[likely]] {
+    const DType of_a = a.array.array()->dtype(), of_b = b.array.array()->dtype();
+    if (of_a != of_b || (compares && of_a == DType::boolean)) [[unlikely]] {
+      DType common = common_dtype(F::name, a.array, b.array, a.where);
+      if (compares && common == DType::boolean) common = DType::u8;
+      return call(a.array.to(common, a.where), b.array.to(common, a.where));
+    }
+  }
+  return call(a.array, b.array);
+}
+
 template <class F>
 NDArray binary(const Operand& a, const Operand& b) {
-  return apply(row_of<F>(), {&a.array, &b.array}, {}, {.where = a.where});
+  return in_one_dtype<F>(a, b, [&](const NDArray& x, const NDArray& y) {
+    return apply(row_of<F>(), {&x, &y}, {}, {.where = a.where});
+  });
 }
 
 template <class F>
@@ -38,6 +71,9 @@ const Operator& scalar_row_of() {
 
 template <class F>
 NDArray with_scalar(const Operand& x, const Scalar& value, bool left = false) {
+  constexpr bool compares = std::is_same_v<decltype(F{}(1.0, 1.0)), bool>;
+  if (compares && x.array.defined() && is_of(x.array, DType::boolean)) [[unlikely]]
+    return with_scalar<F>({x.array.to(DType::u8, x.where), x.where}, value, left);
   return apply(scalar_row_of<F>(), {&x.array}, ScalarAttributes{value, left}, {.where = x.where});
 }
 
@@ -52,9 +88,20 @@ template <class F>
 void scalar_infer(Signature& s) {
   F::integers ? s.arithmetic() : s.floating();
   const Scalar& value = s.attributes<ScalarAttributes>().value;
-  if (!is_floating(s.dtype()) && !value.is_integer && value.real != std::trunc(value.real)) {
-    s.fail("the number " + std::to_string(value.real) + " beside " + std::string(name_of(s.dtype())));
+  if (!value.fits(s.dtype())) [[unlikely]]
+    s.fail("the number " + value.text() + " beside " + std::string(name_of(s.dtype())) + "; use to(dtype)");
+}
+
+/// An array of one element, on the device and of the dtype of the array beside it.
+NDArray number_beside(const char* name, const Operand& x, const ScalarOperand& value) {
+  const Array& beside = x.array.checked(name, x.where);
+  if (!value.fits(beside.dtype())) {
+    throw ArrayError(
+        name, value.where,
+        "the number " + value.text() + " beside " + std::string(name_of(beside.dtype())) + "; use to(dtype)");
   }
+  const DeviceScope on(beside.device());
+  return full({}, value, beside.dtype(), value.where);
 }
 
 // Gradient i of a broadcasting operator, summed back to its input's shape.
@@ -135,6 +182,37 @@ void scalar_gradient(GradientContext& c) {
 
 }  // namespace
 
+std::vector<NDArray> builtin::in_one_dtype(const char* name, std::span<const NDArray*> inputs,
+                                           const std::source_location& where) {
+  DType common = inputs[0]->checked(name, where).dtype();
+  bool differ = false;
+  for (const NDArray* x : inputs.subspan(1)) {
+    const DType dtype = x->checked(name, where).dtype();
+    differ = differ || dtype != common;
+    const std::optional<DType> both = promote(common, dtype);
+    if (!both) refuse_dtypes(name, common, dtype, where);
+    common = *both;
+  }
+  std::vector<NDArray> converted;
+  if (!differ) return converted;
+  converted.reserve(inputs.size());
+  for (const NDArray*& x : inputs) {
+    if (!is_of(*x, common)) x = &converted.emplace_back(x->to(common, where));
+  }
+  return converted;
+}
+
+NDArray builtin::narrowed(const char* name, const Operand& y, DType dtype) {
+  const DType given = y.array.checked(name, y.where).dtype();
+  if (given == dtype) return y.array;
+  if (promote(dtype, given) != dtype) {
+    throw ArrayError(name, y.where,
+                     "a write of " + std::string(name_of(given)) + " to an array of " + std::string(name_of(dtype)) +
+                         ", which it would have to widen; use to(dtype)");
+  }
+  return y.array.to(dtype, y.where);
+}
+
 NDArray builtin::relu_gradient(GradientContext& c) {
   if (c.create_graph()) return functors::Relu::gradient_of(c.gradient(), c.output());
   static const Operator& row = Registry::instance().get(functors::Relu::grad_name);
@@ -206,13 +284,26 @@ void builtin::add_elementwise_rows(Registry& registry) {
 
 NDArray where(const Operand& condition, const Operand& a, const Operand& b) {
   static const Operator& row = Registry::instance().get("where");
+  if (a.array.defined() && b.array.defined() && !is_of(a.array, b.array.array()->dtype())) [[unlikely]] {
+    const DType common = common_dtype("where", a.array, b.array, condition.where);
+    return where(condition, {a.array.to(common, a.where), a.where}, {b.array.to(common, b.where), b.where});
+  }
   return apply(row, {&condition.array, &a.array, &b.array}, {}, {.where = condition.where});
+}
+
+NDArray where(const Operand& condition, const Operand& a, const ScalarOperand& b) {
+  return where(condition, a, {number_beside("where", a, b), b.where});
+}
+NDArray where(const Operand& condition, const ScalarOperand& a, const Operand& b) {
+  return where(condition, {number_beside("where", b, a), a.where}, b);
 }
 
 namespace {
 
 template <class F>
 NDArray& in_place(NDArray& x, const Operand& y) {
+  if (x.defined() && y.array.defined() && !is_of(y.array, x.array()->dtype())) [[unlikely]]
+    return in_place<F>(x, {builtin::narrowed(F::name, y, x.array()->dtype()), y.where});
   apply_into(row_of<F>(), {&x, &y.array}, {}, {.where = y.where, .into = std::span(&x, 1)});
   return x;
 }

@@ -65,14 +65,33 @@ template <Number T>
 SLUICE_HD T times(T a, T b) {
   return wrapping(a, b, [](auto x, auto y) { return x * y; });
 }
+/// Of floating numbers the sign changes, of zeros too.
+template <Number T>
+SLUICE_HD T negative(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return minus(T(0), x);
+  } else {
+    return -x;
+  }
+}
+template <Number T>
+SLUICE_HD T magnitude(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return x < T(0) ? minus(T(0), x) : x;
+  } else {
+    return std::fabs(x);
+  }
+}
 /// Integers: towards zero; by 0 gives 0.
 template <Number T>
 SLUICE_HD T divide(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
-    if (b == 0) return 0;
-    if (b == -1) return minus(T(0), a);  // the least number has no negative
+    if (b == T(0)) return T(0);
+    if constexpr (std::is_signed_v<T>) {
+      if (b == T(-1)) return minus(T(0), a);  // the least number has no negative
+    }
   }
-  return a / b;
+  return static_cast<T>(a / b);
 }
 
 enum class DTypes { floating, arithmetic };
@@ -168,23 +187,24 @@ struct None {
 };
 
 // The struct of a reduction; its gradient is in ReductionRule (reduction.cc), or in SLUICE_DEFINE_REDUCTION (define.h).
-#define SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)          \
-  struct Name {                                                                      \
-    using DTypes = ::sluice::functors::DTypes;                                       \
-    static constexpr const char* name = #function;                                   \
-    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;           \
-    static constexpr bool needs_elements = std::string_view(#empty_value) == "none"; \
-    template <class T>                                                               \
-    SLUICE_HD static T empty() {                                                     \
-      using namespace ::sluice::functors;                                            \
-      [[maybe_unused]] constexpr ::sluice::functors::None none;                      \
-      return static_cast<T>(empty_value);                                            \
-    }                                                                                \
-    template <class T>                                                               \
-    SLUICE_HD T operator()(T a, T b) const {                                         \
-      using namespace ::sluice::functors;                                            \
-      return static_cast<T>(fold);                                                   \
-    }                                                                                \
+#define SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)                           \
+  struct Name {                                                                                       \
+    using DTypes = ::sluice::functors::DTypes;                                                        \
+    static constexpr const char* name = #function;                                                    \
+    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;                            \
+    static constexpr bool needs_elements = std::string_view(#empty_value) == "none";                  \
+    static constexpr bool widens = !needs_elements; /* sums and products of small integers are i64 */ \
+    template <class T>                                                                                \
+    SLUICE_HD static T empty() {                                                                      \
+      using namespace ::sluice::functors;                                                             \
+      [[maybe_unused]] constexpr ::sluice::functors::None none;                                       \
+      return static_cast<T>(empty_value);                                                             \
+    }                                                                                                 \
+    template <class T>                                                                                \
+    SLUICE_HD T operator()(T a, T b) const {                                                          \
+      using namespace ::sluice::functors;                                                             \
+      return static_cast<T>(fold);                                                                    \
+    }                                                                                                 \
   };
 #define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient) \
   SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)

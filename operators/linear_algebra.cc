@@ -11,7 +11,7 @@ namespace {
 
 void infer_matmul(Signature& s) {
   s.same_dtypes();
-  s.arithmetic();
+  s.sums();
   s.rank(0, 2);
   s.rank(1, 2);
   const auto& [ta, tb] = s.attributes<MatmulAttributes>();
@@ -49,7 +49,7 @@ void linear_gradient(GradientContext& c) {
   }
   if (c.wanted(0)) c.set(0, matmul({g, c.where()}, c.input(1)));
   if (c.wanted(1)) c.set(1, matmul({g, c.where()}, c.input(0), true, false));
-  if (c.inputs() == 3 && c.wanted(2)) c.set(2, sum({g, c.where()}, {0}));
+  if (c.inputs() == 3 && c.wanted(2)) c.set(2, sum({g, c.where()}, 0));
 }
 
 template <bool with_relu>
@@ -84,7 +84,7 @@ NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, boo
   static const Operator& plain = Registry::instance().get("linear");
   static const Operator& with_relu = Registry::instance().get("linear_relu");
   const Operator& row = relu ? with_relu : plain;
-  if (bias) return apply(row, {&x.array, &weight.array, &bias}, LinearAttributes{relu}, {.where = x.where});
+  if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, LinearAttributes{relu}, {.where = x.where});
   return apply(row, {&x.array, &weight.array}, LinearAttributes{relu}, {.where = x.where});
 }
 

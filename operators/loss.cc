@@ -37,8 +37,8 @@ void builtin::add_loss_rows(Registry& registry) {
       }
       if (c.has_gradient(1)) {
         const NDArray& g = c.gradient(1);
-        const NDArray part = p * (g - sum(g * p, {-1}, true));
-        total = total ? total + part : part;
+        const NDArray part = p * (g - sum(g * p, -1, {.keep = true}));
+        total = total.defined() ? total + part : part;
       }
       c.set(0, total);
     };

@@ -28,7 +28,7 @@ void step_row(Operator& op) {
 
 void infer_terms(Signature& s) {
   s.same_dtypes();
-  s.arithmetic();
+  s.sums();
   for (int i = 1; i < s.inputs(); ++i) {
     if (!(s.shape(i) == s.shape(0))) s.fail("shapes differ");
   }
@@ -85,8 +85,9 @@ void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, doubl
   static const Operator& with_momentum = Registry::instance().get("sgd_momentum_step");
   const NDArray* inputs[] = {&gradient.array};
   const NDArray targets[] = {w, v};
-  apply_all(v ? with_momentum : plain, inputs, SgdAttributes{lr, momentum, weight_decay},
-            {.where = gradient.where, .into = std::span(targets).first(v ? 2 : 1), .updates = Updates::all()});
+  apply_all(
+      v.defined() ? with_momentum : plain, inputs, SgdAttributes{lr, momentum, weight_decay},
+      {.where = gradient.where, .into = std::span(targets).first(v.defined() ? 2 : 1), .updates = Updates::all()});
 }
 
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step) {
@@ -97,14 +98,14 @@ void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Opera
   apply_all(row, inputs, step, {.where = gradient.where, .into = targets, .updates = Updates::all()});
 }
 
-void accumulate(const NDArray& target, std::span<const NDArray> terms, std::source_location where) {
+void accumulate(const NDArray& target, const NDArrays& terms, std::source_location where) {
   if (terms.empty()) return;
   const Unrecorded scope;
   static const Operator& row = Registry::instance().get("accumulate");
   apply_all(row, pointers(terms), {}, {.where = where, .into = std::span(&target, 1), .updates = Updates::all()});
 }
 
-NDArray add_n(std::span<const NDArray> terms, std::source_location where) {
+NDArray add_n(const NDArrays& terms, std::source_location where) {
   if (terms.empty()) throw ArrayError("add_n", where, "no terms");
   if (terms.size() == 1) return terms[0];
   static const Operator& row = Registry::instance().get("add_n");

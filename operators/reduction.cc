@@ -11,15 +11,16 @@ namespace sluice {
 
 // ---- what all reductions share
 
-std::uint32_t rows::axis_bits(const char* who, const Operand& x, const Dims& axes) {
+std::uint32_t rows::axis_bits(const char* who, const Operand& x, const Axes& axes) {
   x.array.checked(who, x.where);
   const int rank = x.array.rank();
-  if (axes.empty()) return (1U << rank) - 1;
+  if (axes.every) return (1U << rank) - 1;
   std::uint32_t bits = 0;
-  for (std::int64_t axis : axes) {
+  for (std::int64_t axis : axes.list) {
     const std::int64_t at = axis < 0 ? axis + rank : axis;
+    if (rank == 0 && (axis == 0 || axis == -1)) continue;  // of one element, as in NumPy
     if (at < 0 || at >= rank || (bits >> at & 1U) != 0) {
-      throw ArrayError(who, x.where, to_string(x.array.shape()) + ": axes " + to_string(axes));
+      throw ArrayError(who, x.where, to_string(x.array.shape()) + ": axes " + to_string(axes.list));
     }
     bits |= 1U << at;
   }
@@ -80,9 +81,11 @@ struct ReductionRule;
 #include "sluice/operators/reduction_table.inc"
 
 template <class F>
-NDArray reduce(const Operand& x, const Dims& axes, bool keep) {
+NDArray reduce(const Operand& x, const Axes& axes, const ReduceOptions& options) {
   static const Operator& row = named(F::name);
-  return rows::reduce(row, x, axes, keep);
+  if (F::widens && x.array.defined() && !has_sums(x.array.array()->dtype())) [[unlikely]]
+    return rows::reduce(row, {x.array.to(DType::i64, x.where), x.where}, axes, options);
+  return rows::reduce(row, x, axes, options);
 }
 
 NDArray last_axis(const char* name, const Operand& x, int axis) {
@@ -129,7 +132,7 @@ void builtin::add_reduction_rows(Registry& registry) {
     op.gradient = [](GradientContext& c) {
       const NDArray& y = c.output();
       const NDArray& g = c.gradient();
-      c.set(0, y * (g - sum(g * y, {-1}, true)));
+      c.set(0, y * (g - sum(g * y, -1, {.keep = true})));
     };
   });
   add_operator(registry, "log_softmax", [&](Operator& op) {
@@ -137,16 +140,18 @@ void builtin::add_reduction_rows(Registry& registry) {
     op.needs = {needs::output()};
     op.gradient = [](GradientContext& c) {
       const NDArray& g = c.gradient();
-      c.set(0, g - exp(c.output()) * sum(g, {-1}, true));
+      c.set(0, g - exp(c.output()) * sum(g, -1, {.keep = true}));
     };
   });
 }
 
-#define SLUICE_REDUCTION(Name, name, ...) \
-  NDArray name(const Operand& x, const Dims& axes, bool keep) { return reduce<functors::Name>(x, axes, keep); }
+#define SLUICE_REDUCTION(Name, name, ...)                                          \
+  NDArray name(const Operand& x, const Axes& axes, const ReduceOptions& options) { \
+    return reduce<functors::Name>(x, axes, options);                               \
+  }
 #include "sluice/operators/reduction_table.inc"
 
-NDArray mean(const Operand& x, const Dims& axes, bool keep) {
+NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {
   static const Operator& row = named("sum");
   const std::uint32_t bits = axis_bits("mean", x, axes);
   std::int64_t n = 1;
@@ -154,12 +159,12 @@ NDArray mean(const Operand& x, const Dims& axes, bool keep) {
   if (!is_floating(x.array.dtype())) {
     throw ArrayError("mean", x.where, "needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   }
-  return apply(row, {&x.array}, ReduceAttributes{bits, keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
+  return apply(row, {&x.array}, ReduceAttributes{bits, options.keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
 }
 
-NDArray argmax(const Operand& x, int axis, bool keep) {
+NDArray argmax(const Operand& x, int axis, const ReduceOptions& options) {
   static const Operator& row = named("argmax");
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits("argmax", x, {axis}), keep, 1}, {.where = x.where});
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits("argmax", x, axis), options.keep, 1}, {.where = x.where});
 }
 
 NDArray sum_to(const Operand& x, const Dims& shape) {

@@ -1,20 +1,27 @@
-// Reductions over axes, and operators made of them. Negative axes count from the last; no axes means all of them.
+// Reductions over axes, and operators made of them. Axes are one, as 0, or several, as {0, -1}, where negative axes
+// count from the last; all of them where none are given; and {} means none: the result is then x, folded with nothing.
 #pragma once
 
 #include "sluice/operators/registry.h"
 
 namespace sluice {
 
-// The reductions of reduction_table.inc, which says what each computes: name(x, axes, keep). The axes are dropped or,
-// with `keep`, stay with size 1. Results come by a fixed tree, so the bits are the same on any number of threads.
-// Throws ArrayError for axes that x does not have, and where there are no elements and no result over none.
-#define SLUICE_REDUCTION(Name, name, ...) NDArray name(const Operand& x, const Dims& axes = {}, bool keep = false);
+struct ReduceOptions {
+  bool keep = false;  ///< the axes stay, with size 1; else they are dropped
+};
+
+// The reductions of reduction_table.inc, which says what each computes: sum(x), sum(x, 0), sum(x, {0, -1}, {.keep =
+// true}). Results come by a fixed tree, so the bits are the same on any number of threads. f16 and bf16 are summed in
+// f32 or wider, and sums of i8, u8 and bool are i64. Throws ArrayError for axes that x does not have, and where there
+// are no elements and no result over none.
+#define SLUICE_REDUCTION(Name, name, ...) \
+  NDArray name(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
 #include "sluice/operators/reduction_table.inc"
 
 /// The mean, of floating dtypes. The mean over no elements is NaN.
-NDArray mean(const Operand& x, const Dims& axes = {}, bool keep = false);
-/// The index (i64) of the first largest element along one axis. The axis is dropped or, with `keep`, stays with size 1.
-NDArray argmax(const Operand& x, int axis = -1, bool keep = false);
+NDArray mean(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
+/// The index (i64) of the first largest element along one axis.
+NDArray argmax(const Operand& x, int axis = -1, const ReduceOptions& options = {});
 /// Sums over the axes that broadcasting from `shape` added or widened, so that the result has `shape`.
 NDArray sum_to(const Operand& x, const Dims& shape);
 

@@ -34,9 +34,15 @@ using AllTypes = detail::WithoutFirst<void SLUICE_DTYPES(SLUICE_DTYPE_TYPE)>::ty
 #undef SLUICE_DTYPE_TYPE
 using Floating = detail::Filtered<is_floating, AllTypes>::type;
 using Arithmetic = detail::Filtered<has_arithmetic, AllTypes>::type;
-/// Of a list those types that kernels compute in, without converting elements.
+/// Those that hold sums: without i8 and u8.
+using Sums = detail::Filtered<has_sums, AllTypes>::type;
+namespace detail {
+constexpr bool is_direct(DType t) { return computes_in_itself(t) && has_sums(t); }
+}  // namespace detail
+/// Of a list those types for which a fast kernel is worth its size: f32 f64 i32 i64. They compute without converting
+/// elements.
 template <class List>
-using Direct = typename detail::Filtered<computes_in_itself, List>::type;
+using Direct = typename detail::Filtered<detail::is_direct, List>::type;
 
 /// Adds Make<T>::run for each T, under its dtype. `kernel` says what else holds for them.
 template <template <class> class Make, class... T>

@@ -29,6 +29,11 @@ void Signature::arithmetic(int i) const {
   if (!has_arithmetic(dtype(i))) fail("no arithmetic in " + std::string(name_of(dtype(i))) + "; use to(dtype)");
 }
 
+void Signature::sums(int i) const {
+  arithmetic(i);
+  if (!has_sums(dtype(i))) fail(std::string(name_of(dtype(i))) + " is too narrow for sums; use to(dtype)");
+}
+
 void Signature::floating(int i) const {
   if (!is_floating(dtype(i))) fail("needs a floating dtype, not " + std::string(name_of(dtype(i))));
 }

@@ -56,7 +56,7 @@ const Operator& add_unary(Registry& registry) {
 // ---- reductions
 
 /// ReduceAttributes::axes. Throws ArrayError for axes that x does not have, or that are named twice.
-std::uint32_t axis_bits(const char* who, const Operand& x, const Dims& axes);
+std::uint32_t axis_bits(const char* who, const Operand& x, const Axes& axes);
 Dims reduced_shape(const Dims& shape, std::uint32_t axes, bool keep);
 /// Throws ArrayError where a group of elements to reduce is empty.
 void need_elements(Signature& s, std::uint32_t axes);
@@ -104,8 +104,8 @@ const Operator& add_reduction(Registry& registry) {
   });
 }
 
-inline NDArray reduce(const Operator& row, const Operand& x, const Dims& axes, bool keep) {
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits(row.name, x, axes), keep, 1}, {.where = x.where});
+inline NDArray reduce(const Operator& row, const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  return apply(row, {&x.array}, ReduceAttributes{axis_bits(row.name, x, axes), options.keep, 1}, {.where = x.where});
 }
 
 }  // namespace sluice::rows

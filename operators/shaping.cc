@@ -115,17 +115,18 @@ void builtin::add_shaping_rows(Registry& registry) {
   });
 }
 
-NDArray concat(std::span<const NDArray> arrays, int axis, std::source_location where) {
+NDArray concat(const NDArrays& arrays, int axis, std::source_location where) {
   if (arrays.empty()) throw ArrayError("concat", where, "no arrays");
   arrays[0].checked("concat", where);
   axis = positive_axis(axis, arrays[0].rank(), "concat", where);
   std::vector<const NDArray*> inputs;
   for (const NDArray& x : arrays) inputs.push_back(&x);
+  const std::vector<NDArray> converted = builtin::in_one_dtype("concat", inputs, where);
   static const Operator& row = Registry::instance().get("concat");
   return apply_all(row, inputs, AxisAttributes{axis, 0, DType::f32}, {.where = where})[0];
 }
 
-NDArray stack(std::span<const NDArray> arrays, int axis, std::source_location where) {
+NDArray stack(const NDArrays& arrays, int axis, std::source_location where) {
   if (arrays.empty()) throw ArrayError("stack", where, "no arrays");
   axis = positive_axis(axis, arrays[0].rank() + 1, "stack", where);
   std::vector<NDArray> widened;
@@ -202,7 +203,7 @@ void NDArray::assign(const Operand& y) const {
   y.array.checked("assign", y.where);
   if (y.array.device() == device()) {
     static const Operator& row = Registry::instance().get("copy");
-    const NDArray widened = y.array.broadcast_to(shape_, y.where);
+    const NDArray widened = builtin::narrowed("assign", y, dtype()).broadcast_to(shape_, y.where);
     apply(row, {&widened}, {}, {.where = y.where, .into = std::span(this, 1)});
   } else {
     assign({y.array.to(device(), y.where), y.where});

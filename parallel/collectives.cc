@@ -55,7 +55,7 @@ const Operator& all_reduce_row() {
     op.max_inputs = Operator::kAnyNumber;
     op.infer = [](Signature& s) {
       s.same_dtypes();
-      s.arithmetic();
+      s.sums();
       for (int i = 1; i < s.inputs(); ++i)
         if (!(s.shape(i) == s.shape(0))) s.fail("the ranks' shapes differ");
       s.output(s.shape(0), s.dtype());
@@ -65,9 +65,9 @@ const Operator& all_reduce_row() {
       for (int i = 0; i < c.inputs(); ++i)
         if (c.wanted(i)) c.set(i, c.gradient().to(devices[static_cast<std::size_t>(i)], c.where()));
     };
-    using backends::Arithmetic;
-    backends::add<Reference>(op, backends::kReference, Arithmetic{}, backends::kDense);
-    backends::add<Cpu>(op, backends::kCpu, backends::Direct<Arithmetic>{}, backends::kDense);
+    using backends::Sums;
+    backends::add<Reference>(op, backends::kReference, Sums{}, backends::kDense);
+    backends::add<Cpu>(op, backends::kCpu, backends::Direct<Sums>{}, backends::kDense);
   });
   return row;
 }

@@ -141,7 +141,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
         gradient = send(above.input.grad(), device);
         above = {};
       }
-      inside(action, [&] { backward({&here.output, 1}, {&gradient, 1}, false, where); });
+      inside(action, [&] { backward({here.output}, {gradient}, false, where); });
       here.output = {};
       if (action.stage == 0) here = {};
     }

@@ -31,7 +31,7 @@ void gradient(GradientContext& c) {
   const NDArray& g = c.gradient(0);
   if (c.wanted(0)) {
     const NDArray weighted = g * c.input(1);
-    NDArray of_scale = sum(weighted * x, {-1}, true);
+    NDArray of_scale = sum(weighted * x, -1, {.keep = true});
     if (c.has_gradient(1)) of_scale = of_scale + c.gradient(1);
     const double n = static_cast<double>(x.size(-1));
     c.set(0, scale * weighted - x * (scale * scale * scale) * of_scale / n);

@@ -29,7 +29,7 @@ TEST(Backward, AddsIntoTheGradientsAndFreesTheTape) {
     EXPECT_THAT(e.what(), ::testing::HasSubstr("freed"));
   }
   w.zero_grad();
-  EXPECT_FALSE(w.grad());
+  EXPECT_FALSE(w.grad().defined());
 }
 
 TEST(Backward, MisuseIsOneClearLine) {
@@ -85,8 +85,8 @@ TEST(Grad, OfIntermediateArraysAndOfViews) {
   EXPECT_EQ(floats(g[0]), (Floats{4, 8, 12}));
   EXPECT_EQ(floats(g[1]), (Floats{8, 16, 24}));
   EXPECT_EQ(floats(g[2]), (Floats{8, 12}));
-  EXPECT_FALSE(g[3]);
-  EXPECT_FALSE(x.grad());
+  EXPECT_FALSE(g[3].defined());
+  EXPECT_FALSE(x.grad().defined());
 }
 
 TEST(Grad, ThirdDerivatives) {
@@ -220,7 +220,7 @@ TEST(Rule22, UsesAreSummedInTheOrderOfTheProgram) {
     NDArray total;
     for (float f : factors) {
       const NDArray term = w * f;
-      total = total ? total + term : term;
+      total = total.defined() ? total + term : term;
     }
     sum(total).backward();
     return floats(w.grad())[0];

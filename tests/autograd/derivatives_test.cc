@@ -20,7 +20,7 @@ Floats derivative(const Function& f, const NDArray& x, int n) {
   const Arrays xs{x};
   for (int i = 1; i <= n; ++i) {
     const NDArray g = grad(y, xs, i < n)[0];
-    if (!g) return Floats(static_cast<std::size_t>(x.count()), 0.0F);  // the one before was constant
+    if (!g.defined()) return Floats(static_cast<std::size_t>(x.count()), 0.0F);  // the one before was constant
     if (i == n) return g.to_vector<float>();
     if (!g.requires_grad()) return Floats(static_cast<std::size_t>(x.count()), 0.0F);
     y = sum(g);

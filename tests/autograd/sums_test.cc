@@ -40,7 +40,7 @@ TEST(Sums, TermsBeyondSixteenFollowTheRule) {
   NDArray total;
   for (float f : factors) {
     const NDArray term = w * f;
-    total = total ? total + term : term;
+    total = total.defined() ? total + term : term;
   }
   sum(total).backward();
   std::vector<float> terms;  // from the last use on
@@ -109,7 +109,7 @@ TEST(SetGrad, RefusesAnotherDevice) {
   TestEngine test(2, 2);
   const NDArray x = ones({3}).with_grad();
   EXPECT_THROW(x.set_grad(ones({3}).to(test::device(1))), ArrayError);
-  EXPECT_FALSE(x.grad());
+  EXPECT_FALSE(x.grad().defined());
 }
 
 TEST(Gradients, WantNoneThemselvesUnlessTheyAreRecorded) {

@@ -172,7 +172,7 @@ TEST(DTypes, TheTableSaysWhatThereIs) {
   EXPECT_EQ(name_of(DType::boolean), "bool");
   EXPECT_TRUE(is_floating(DType::f16) && is_integer(DType::u8) && !is_integer(DType::boolean));
   EXPECT_EQ(info_of(DType::f16).compute, DType::f32);
-  EXPECT_FALSE(has_arithmetic(DType::i8));
+  EXPECT_TRUE(has_arithmetic(DType::i8) && !has_sums(DType::i8) && !has_arithmetic(DType::boolean));
   EXPECT_TRUE(computes_in_itself(DType::i64) && !computes_in_itself(DType::bf16));
   static_assert(std::is_same_v<compute_of<BFloat16>, float> && std::is_same_v<compute_of<double>, double>);
   static_assert(dtype_of<Float16> == DType::f16 && std::is_same_v<element_of<DType::u8>, std::uint8_t>);

@@ -110,16 +110,18 @@ inline std::vector<OperatorCase> operator_cases() {
                     return square(take_rows(x[0], from(std::vector<std::int64_t>{4, 0, 4}, {3})));
                   }});
   // reduction(name, operator, fold, range): the fold of two results is the test's own.
-  using Reduce = NDArray (*)(const Operand&, const Dims&, bool);
+  using Reduce = NDArray (*)(const Operand&, const Axes&, const ReduceOptions&);
   const auto reduction = [&](std::string name, Reduce f, Two fold, double low = -2, double high = 2) {
     const Dims cube{3, 4, 5};
     for (const bool keep : {false, true}) {
       for (const Dims& axes : {Dims{}, Dims{0}, Dims{-1}, Dims{1}, Dims{0, 2}, Dims{0, 1}}) {
-        const auto call = [f, axes, keep](const Arrays& x) { return square(f(x[0], axes, keep)); };
+        const auto call = [f, axes, keep](const Arrays& x) {
+          return square(f(x[0], axes.empty() ? Axes(all) : Axes(axes), {.keep = keep}));
+        };
         list.push_back({name + (axes.empty() ? "" : " over " + to_string(axes)), {cube}, call, low, high});
       }
     }
-    list.push_back({name, {s}, [f](const Arrays& x) { return f(x[0], {}, false); }, low, high});
+    list.push_back({name, {s}, [f](const Arrays& x) { return f(x[0], all, {}); }, low, high});
     list.back().fold = fold;
   };
   reduction("sum", sum, [](double a, double b) { return a + b; });

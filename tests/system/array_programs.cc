@@ -104,7 +104,7 @@ class Run {
     for (const NDArray& x : arrays_) see([&x] { return bytes_of(x); });
     for (const NDArray& w : leaves_) {
       see([&w] { return bytes_of(w); });
-      if (const NDArray g = w.grad()) see([&g] { return bytes_of(g); });
+      if (const NDArray g = w.grad(); g.defined()) see([&g] { return bytes_of(g); });
     }
     see([this] { return bytes_of(parts_.whole); });
     finish();
@@ -263,7 +263,7 @@ class Run {
         return loss.backward(s.b % 4 == 0);
       }
       case StepKind::gradient:
-        if (const NDArray g = leaf(s.a).grad()) put(g, s.d);
+        if (const NDArray g = leaf(s.a).grad(); g.defined()) put(g, s.d);
         return;
       case StepKind::second_gradient: {
         const NDArray& w = leaf(s.a);

@@ -239,7 +239,7 @@ struct Linear {
 }  // namespace
 
 void add_matrix_kernels(const Rows& rows) {
-  rows.add<Matmul>("matmul", backends::Arithmetic{}, kDenseOutputs);
+  rows.add<Matmul>("matmul", backends::Sums{}, kDenseOutputs);
   rows.add<Linear>("linear", backends::Floating{}, kDenseOutputs);
   rows.add<Linear>("linear_relu", backends::Floating{}, kDenseOutputs);
 }

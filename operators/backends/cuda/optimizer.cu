@@ -266,8 +266,8 @@ void add_optimizer_kernels(const Rows& rows) {
   rows.add<Sgd>("sgd_momentum_step", backends::Floating{}, kDense);
   rows.add<Adam>("adam_step", backends::Floating{}, kDense);
   rows.add("gate", {DType::u8}, open_gate);
-  rows.add<Terms<false>::Make>("add_n", backends::Arithmetic{}, kDense);
-  rows.add<Terms<true>::Make>("accumulate", backends::Arithmetic{}, kDense);
+  rows.add<Terms<false>::Make>("add_n", backends::Sums{}, kDense);
+  rows.add<Terms<true>::Make>("accumulate", backends::Sums{}, kDense);
 }
 
 }  // namespace sluice::cuda

@@ -32,7 +32,7 @@ struct Linear {
 }  // namespace
 
 void add_matrix_kernels(Registry& registry) {
-  add<Matmul>(registry.get("matmul"), kReference, Arithmetic{}, kDense);
+  add<Matmul>(registry.get("matmul"), kReference, Sums{}, kDense);
   add<Linear>(registry.get("linear"), kReference, Floating{}, kDense);
   add<Linear>(registry.get("linear_relu"), kReference, Floating{}, kDense);
 }

@@ -66,8 +66,8 @@ void add_optimizer_kernels(Registry& registry) {
   add<Sgd>(registry.get("sgd_momentum_step"), kReference, Floating{}, kDense);
   add<Adam>(registry.get("adam_step"), kReference, Floating{}, kDense);
   registry.get("gate").add_kernel(kReference, {DType::u8}, {.run = open_gate});
-  add<AddTerms<false>::Make>(registry.get("add_n"), kReference, Arithmetic{}, kDense);
-  add<AddTerms<true>::Make>(registry.get("accumulate"), kReference, Arithmetic{}, kDense);
+  add<AddTerms<false>::Make>(registry.get("add_n"), kReference, Sums{}, kDense);
+  add<AddTerms<true>::Make>(registry.get("accumulate"), kReference, Sums{}, kDense);
 }
 
 }  // namespace sluice::reference
