@@ -36,6 +36,7 @@ struct CUstream_st {
   std::uint64_t point = 0, issued = 0, issued_at_point = 0;
   std::array<std::uint64_t, kQueue / kStep> marks{};             ///< points, one each kStep commands
   std::deque<std::pair<std::uint64_t, std::uint64_t>> written;   ///< values by cuStreamWriteValue64, and their points
+  std::string owed;                                              ///< a report that the next command's op is to name
   bool launched = false;                                         ///< a kernel, or a call of a library
   const std::uint64_t* word = nullptr;                           ///< where it wrote the last
   std::unordered_map<const CUstream_st*, std::uint64_t> behind;  ///< what the record was told
@@ -94,6 +95,9 @@ class World {
   // ---- reports
   void report(const Caller& caller, const std::string& what);
   void report(const std::string& what) { report(core->caller(), what); }
+  /// Reports a mistake that was made in a stream. Engines make waits before the op's body begins; then the report comes
+  /// with the stream's next command, which is the op's that waits.
+  void report_in(CUstream_st& stream, const std::string& what);
   /// Reports and refuses.
   [[noreturn]] void refuse(cudaError_t error, const std::string& what);
 
@@ -109,7 +113,7 @@ class World {
   StreamHandle stream(cudaStream_t handle, const char* call);
   /// Null where it is none.
   StreamHandle find(cudaStream_t handle) const;
-  std::shared_ptr<CUevent_st> event(cudaEvent_t handle, const char* call);
+  std::shared_ptr<CUevent_st> event(cudaEvent_t handle, const char* call, CUstream_st* in = nullptr);
   StreamHandle make_stream(int device, unsigned flags, int priority);
   void destroy(cudaStream_t handle);
   cudaEvent_t make_event(int device, unsigned flags);

@@ -86,6 +86,12 @@ void World::report(const Caller& caller, const std::string& what) {
                              : what);
 }
 
+void World::report_in(CUstream_st& stream, const std::string& what) {
+  if (core->caller().label.name) return report(what);
+  std::lock_guard lock(stream.mutex);
+  stream.owed = what;
+}
+
 void World::refuse(cudaError_t error, const std::string& what) {
   report(what);
   throw Refused{error};
@@ -119,14 +125,17 @@ StreamHandle World::stream(cudaStream_t handle, const char* call) {
   return found;
 }
 
-std::shared_ptr<CUevent_st> World::event(cudaEvent_t handle, const char* call) {
+std::shared_ptr<CUevent_st> World::event(cudaEvent_t handle, const char* call, CUstream_st* in) {
   std::shared_ptr<CUevent_st> found;
   {
     std::lock_guard lock(mutex_);
     if (const auto at = events_.find(handle); at != events_.end()) found = at->second;
   }
-  if (!found) refuse(cudaErrorInvalidResourceHandle, std::string(call) + " of what is no event");
-  if (found->destroyed) refuse(cudaErrorInvalidResourceHandle, std::string(call) + " of an event that is destroyed");
+  if (!found || found->destroyed) {
+    const std::string what = std::string(call) + " of " + (found ? "an event that is destroyed" : "what is no event");
+    in ? report_in(*in, what) : report(what);
+    throw Refused{cudaErrorInvalidResourceHandle};
+  }
   return found;
 }
 
@@ -148,6 +157,7 @@ void World::destroy(cudaStream_t handle) {
   {
     std::lock_guard lock(found->mutex);
     busy = found->issued > found->issued_at_point || found->sim->reached() < found->point;
+    if (!found->owed.empty()) report(std::exchange(found->owed, {}));
     gone = std::move(found->sim);
     found->word = nullptr;  // its memory may go now
   }
@@ -211,6 +221,7 @@ void World::issue(CUstream_st& stream, std::function<void()> run, std::span<cons
   tell_order(stream);
   std::uint64_t oldest = 0;
   std::unique_lock lock(stream.mutex);
+  if (!stream.owed.empty()) report(std::exchange(stream.owed, {}));
   if (!stream.sim) refuse(cudaErrorInvalidResourceHandle, "work for a stream that is destroyed");
   if (stream.issued >= CUstream_st::kQueue && stream.issued % CUstream_st::kStep == 0) {
     oldest = stream.marks[(stream.issued / CUstream_st::kStep) % stream.marks.size()];
