@@ -27,6 +27,7 @@ namespace sluice {
 class OnDouble {
  public:
   explicit OnDouble(cuda_double::Options options = {}, CudaOptions cuda = {}, EngineOptions engine = {}) {
+    options.lazy_kernels = true;
     cuda_double::reset(options);
     if (engine.providers.empty()) engine.providers = {cuda_devices(cuda)};
     engine_.emplace(engine);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -123,6 +124,8 @@ class World {
   Live live() const;
   /// Whether some stream of the device was given a kernel. Until then is the start.
   bool is_started(int device) const;
+  /// Reports a kernel that is loaded too late (Options::lazy_kernels).
+  void load_kernel(const void* kernel, int device);
   /// Enqueues a kernel.
   void issue_kernel(CUstream_st& stream, std::function<void()> run, std::span<const sluice::MemoryUse> uses) {
     issue(stream, std::move(run), uses);
@@ -199,6 +202,9 @@ class World {
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;
   std::vector<Range> arriving_;
   std::unordered_map<const void*, std::size_t> dynamic_shared_;
+  std::once_flag loading_;  ///< how kernels are loaded is asked once
+  bool loads_late_ = false;
+  std::set<std::pair<const void*, int>> loaded_;  ///< kernels, and devices
   std::vector<CUmemPoolHandle_st> pools_;
   std::atomic<std::size_t> blocks_{0};
 };

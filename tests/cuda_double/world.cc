@@ -1,10 +1,12 @@
 // The world of the double: handles, points and commands.
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "cuda_double/order.h"
 #include "double.h"
+#include "names.h"
 #include "sluice/engine/errors.h"
 
 namespace cuda_double {
@@ -189,6 +191,23 @@ bool World::is_started(int device) const {
     std::lock_guard inner(stream->mutex);
     return stream->device == device && stream->sim && stream->launched;
   });
+}
+
+void World::load_kernel(const void* kernel, int device) {
+  if (!options.lazy_kernels) return;
+  std::call_once(loading_, [&] {
+    const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
+    loads_late_ = !wanted || std::string_view(wanted) != "EAGER";
+  });
+  if (!loads_late_) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (!loaded_.emplace(kernel, device).second) return;
+  }
+  if (is_started(device)) {
+    report("the kernel " + name_of_kernel(kernel) +
+           " is loaded at its first launch, which waits for all work of the device: at its start only");
+  }
 }
 
 std::size_t World::dynamic_shared(const void* kernel) const {
