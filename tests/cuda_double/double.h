@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -36,6 +37,7 @@ struct CUstream_st {
   std::uint64_t point = 0, issued = 0, issued_at_point = 0;
   std::array<std::uint64_t, kQueue / kStep> marks{};             ///< points, one each kStep commands
   std::deque<std::pair<std::uint64_t, std::uint64_t>> written;   ///< values by cuStreamWriteValue64, and their points
+  std::string owed;                                              ///< a report that the next command's op is to name
   bool launched = false;                                         ///< a kernel, or a call of a library
   const std::uint64_t* word = nullptr;                           ///< where it wrote the last
   std::unordered_map<const CUstream_st*, std::uint64_t> behind;  ///< what the record was told
@@ -94,6 +96,9 @@ class World {
   // ---- reports
   void report(const Caller& caller, const std::string& what);
   void report(const std::string& what) { report(core->caller(), what); }
+  /// Reports a mistake that was made in a stream. Engines make waits before the op's body begins; then the report comes
+  /// with the stream's next command, which is the op's that waits.
+  void report_in(CUstream_st& stream, const std::string& what);
   /// Reports and refuses.
   [[noreturn]] void refuse(cudaError_t error, const std::string& what);
 
@@ -109,7 +114,7 @@ class World {
   StreamHandle stream(cudaStream_t handle, const char* call);
   /// Null where it is none.
   StreamHandle find(cudaStream_t handle) const;
-  std::shared_ptr<CUevent_st> event(cudaEvent_t handle, const char* call);
+  std::shared_ptr<CUevent_st> event(cudaEvent_t handle, const char* call, CUstream_st* in = nullptr);
   StreamHandle make_stream(int device, unsigned flags, int priority);
   void destroy(cudaStream_t handle);
   cudaEvent_t make_event(int device, unsigned flags);
@@ -119,6 +124,8 @@ class World {
   Live live() const;
   /// Whether some stream of the device was given a kernel. Until then is the start.
   bool is_started(int device) const;
+  /// Reports a kernel that is loaded too late (Options::lazy_kernels).
+  void load_kernel(const void* kernel, int device);
   /// Enqueues a kernel.
   void issue_kernel(CUstream_st& stream, std::function<void()> run, std::span<const sluice::MemoryUse> uses) {
     issue(stream, std::move(run), uses);
@@ -195,6 +202,9 @@ class World {
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;
   std::vector<Range> arriving_;
   std::unordered_map<const void*, std::size_t> dynamic_shared_;
+  std::once_flag loading_;  ///< how kernels are loaded is asked once
+  bool loads_late_ = false;
+  std::set<std::pair<const void*, int>> loaded_;  ///< kernels, and devices
   std::vector<CUmemPoolHandle_st> pools_;
   std::atomic<std::size_t> blocks_{0};
 };

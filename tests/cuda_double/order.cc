@@ -11,6 +11,7 @@ namespace {
 struct Point {
   std::shared_ptr<SimStream> sim;
   std::uint64_t point = 0;
+  int device = 0;
 };
 
 /// The streams' own points. A stream that is gone stands before everything anyhow.
@@ -24,7 +25,7 @@ std::vector<Point> points_of(World& world, std::span<const Passed> passed) {
     // The first write of at least the value.
     const auto at = std::lower_bound(stream->written.begin(), stream->written.end(), value,
                                      [](const auto& write, std::uint64_t v) { return write.first < v; });
-    if (at != stream->written.end()) points.push_back({stream->sim, at->second});
+    if (at != stream->written.end()) points.push_back({stream->sim, at->second, stream->device});
   }
   return points;
 }
@@ -41,7 +42,13 @@ void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
   if (!stream) return;
   const std::vector<Point> points = points_of(*world, passed);
   std::vector<sluice::StreamEvent> events;
-  for (const Point& each : points) events.push_back({each.sim.get(), each.point});
+  for (const Point& each : points) {
+    if (each.sim->reached() < each.point && !world->is_lost(each.device)) {
+      world->report_in(*stream, "work takes a point of another stream as passed that is not");
+    } else {
+      events.push_back({each.sim.get(), each.point});
+    }
+  }
   std::lock_guard lock(stream->mutex);
   if (stream->sim) stream->sim->ordered_after(events);
 }

@@ -68,9 +68,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
   return call(Fault::any, [&](World& world, ThreadState&) {
     if (flags != cudaEventWaitDefault) throw Refused{cudaErrorInvalidValue};
     const StreamHandle stream = world.stream(handle, "cudaStreamWaitEvent");
-    const Recorded from = recorded(*world.event(event_handle, "cudaStreamWaitEvent"));
+    const Recorded from = recorded(*world.event(event_handle, "cudaStreamWaitEvent", stream.get()));
     // A card takes this for an event that is long over.
-    if (!from.stream) return world.report("a stream waits for an event that was never recorded");
+    if (!from.stream) return world.report_in(*stream, "a stream waits for an event that was never recorded");
     world.wait(*stream, *from.stream, from.point);
   });
 }

@@ -1,10 +1,12 @@
 // The world of the double: handles, points and commands.
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "cuda_double/order.h"
 #include "double.h"
+#include "names.h"
 #include "sluice/engine/errors.h"
 
 namespace cuda_double {
@@ -86,6 +88,12 @@ void World::report(const Caller& caller, const std::string& what) {
                              : what);
 }
 
+void World::report_in(CUstream_st& stream, const std::string& what) {
+  if (core->caller().label.name) return report(what);
+  std::lock_guard lock(stream.mutex);
+  stream.owed = what;
+}
+
 void World::refuse(cudaError_t error, const std::string& what) {
   report(what);
   throw Refused{error};
@@ -119,14 +127,17 @@ StreamHandle World::stream(cudaStream_t handle, const char* call) {
   return found;
 }
 
-std::shared_ptr<CUevent_st> World::event(cudaEvent_t handle, const char* call) {
+std::shared_ptr<CUevent_st> World::event(cudaEvent_t handle, const char* call, CUstream_st* in) {
   std::shared_ptr<CUevent_st> found;
   {
     std::lock_guard lock(mutex_);
     if (const auto at = events_.find(handle); at != events_.end()) found = at->second;
   }
-  if (!found) refuse(cudaErrorInvalidResourceHandle, std::string(call) + " of what is no event");
-  if (found->destroyed) refuse(cudaErrorInvalidResourceHandle, std::string(call) + " of an event that is destroyed");
+  if (!found || found->destroyed) {
+    const std::string what = std::string(call) + " of " + (found ? "an event that is destroyed" : "what is no event");
+    in ? report_in(*in, what) : report(what);
+    throw Refused{cudaErrorInvalidResourceHandle};
+  }
   return found;
 }
 
@@ -148,6 +159,7 @@ void World::destroy(cudaStream_t handle) {
   {
     std::lock_guard lock(found->mutex);
     busy = found->issued > found->issued_at_point || found->sim->reached() < found->point;
+    if (!found->owed.empty()) report(std::exchange(found->owed, {}));
     gone = std::move(found->sim);
     found->word = nullptr;  // its memory may go now
   }
@@ -181,6 +193,23 @@ bool World::is_started(int device) const {
   });
 }
 
+void World::load_kernel(const void* kernel, int device) {
+  if (!options.lazy_kernels) return;
+  std::call_once(loading_, [&] {
+    const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
+    loads_late_ = !wanted || std::string_view(wanted) != "EAGER";
+  });
+  if (!loads_late_) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (!loaded_.emplace(kernel, device).second) return;
+  }
+  if (is_started(device)) {
+    report("the kernel " + name_of_kernel(kernel) +
+           " is loaded at its first launch, which waits for all work of the device: at its start only");
+  }
+}
+
 std::size_t World::dynamic_shared(const void* kernel) const {
   std::lock_guard lock(mutex_);
   const auto at = dynamic_shared_.find(kernel);
@@ -211,6 +240,7 @@ void World::issue(CUstream_st& stream, std::function<void()> run, std::span<cons
   tell_order(stream);
   std::uint64_t oldest = 0;
   std::unique_lock lock(stream.mutex);
+  if (!stream.owed.empty()) report(std::exchange(stream.owed, {}));
   if (!stream.sim) refuse(cudaErrorInvalidResourceHandle, "work for a stream that is destroyed");
   if (stream.issued >= CUstream_st::kQueue && stream.issued % CUstream_st::kStep == 0) {
     oldest = stream.marks[(stream.issued / CUstream_st::kStep) % stream.marks.size()];

@@ -7,7 +7,8 @@
 
 namespace sluice::cuda {
 
-class CudaProvider final : public Provider {
+/// Tests derive providers that make mistakes (tests/cuda/planted_provider_test.cc).
+class CudaProvider : public Provider {
  public:
   explicit CudaProvider(std::shared_ptr<CudaCore> core) : core_(std::move(core)) {}
   DeviceKind kind() const override { return DeviceKind::gpu; }

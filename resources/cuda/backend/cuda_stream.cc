@@ -85,9 +85,8 @@ bool CudaStream::record(std::uint64_t point) noexcept try {
   try {
     spare_.reserve(points_.size() + spare_.size());
     points_.back().event = new_event();
-    Word& word = core_->words()[word_];
     const CUresult written =
-        core_->write_value(reinterpret_cast<CUstream>(to), reinterpret_cast<CUdeviceptr>(&word.value), point, 0);
+        core_->write_value(reinterpret_cast<CUstream>(to), reinterpret_cast<CUdeviceptr>(&word().value), point, 0);
     core_->check(written == CUDA_SUCCESS ? cudaSuccess : static_cast<cudaError_t>(written), "cuStreamWriteValue64",
                  card());
     core_->check(cudaEventRecord(points_.back().event, to), "cudaEventRecord", card());

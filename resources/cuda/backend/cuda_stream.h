@@ -15,7 +15,7 @@ namespace sluice::cuda {
 
 /// Its progress is a word of pinned memory that the stream writes. Each recorded point is an event too, for streams
 /// that wait for it. CUDA's stream is made at the first use.
-class CudaStream final : public Stream {
+class CudaStream : public Stream {
  public:
   CudaStream(std::shared_ptr<CudaCore> core, int device, LaneKind lane)
       : core_(std::move(core)),
@@ -25,7 +25,7 @@ class CudaStream final : public Stream {
   ~CudaStream() override;
 
   bool record(std::uint64_t point) noexcept override;
-  std::uint64_t reached() const noexcept override;
+  std::uint64_t reached() const noexcept final;
   bool wait(const StreamEvent& event) override;
   void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
@@ -48,12 +48,20 @@ class CudaStream final : public Stream {
   /// Something was recorded that is not passed.
   bool in_flight() const noexcept { return reached() < last_.load(std::memory_order_acquire); }
 
- private:
+ protected:  // for tests, which derive streams that make mistakes (tests/cuda/planted_provider_test.cc)
   struct Point {
     std::uint64_t point;
     cudaEvent_t event;
   };
   cudaEvent_t new_event();
+  Word& word() { return core_->words()[word_]; }
+  LaneKind lane() const { return lane_; }
+
+  mutable std::mutex mutex_;
+  std::deque<Point> points_;        ///< recorded, and perhaps not passed, by their numbers
+  std::vector<cudaEvent_t> spare_;  ///< events for the next points
+
+ private:
   void recycle();
 
   const std::shared_ptr<CudaCore> core_;
@@ -63,10 +71,7 @@ class CudaStream final : public Stream {
   mutable std::once_flag once_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
-  mutable std::mutex mutex_;
-  std::deque<Point> points_;        ///< recorded, and perhaps not passed, by their numbers
-  std::vector<cudaEvent_t> spare_;  ///< events for the next points
-  std::vector<Passed> owed_;        ///< what ordered_after() was told before CUDA's stream was made
+  std::vector<Passed> owed_;            ///< what ordered_after() was told before CUDA's stream was made
 };
 
 /// The points of this provider's streams among these.

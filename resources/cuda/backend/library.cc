@@ -1,6 +1,7 @@
 // The backend library's one symbol.
 #include "sluice/resources/cuda/backend/cuda_provider.h"
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,9 @@ extern "C" __attribute__((visibility("default"))) const sluice::cuda::Library* s
     const sluice::cuda::Host& given) {
   using namespace sluice::cuda;
   host = given;
+  // A kernel that is loaded at its first launch, the driver's default, may wait for all of the card's work. The driver
+  // asks this when it begins.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   static const Library library{kLibraryVersion, unavailable, make_provider, add_kernels};
   return &library;
 }

@@ -26,6 +26,9 @@ struct Options {
   cudaError_t driver = cudaSuccess;
   /// How many of 100 calls of cuBLASLt and cuDNN are refused as not supported, drawn from the seed.
   int refused_of_100 = 0;
+  /// Kernels are loaded at their first launch, and a launch that loads one while the device is at work is reported. Not
+  /// where CUDA_MODULE_LOADING=EAGER is in the environment at the first launch: then all are loaded at the start.
+  bool lazy_kernels = false;
   /// Whether reports go to stderr as well.
   bool print_reports = true;
 };

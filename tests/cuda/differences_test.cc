@@ -1,0 +1,144 @@
+// Ways in which a card differs from plain loops, for the backend as a whole: docs/cuda-double.md lists all of them,
+// with the tests of each.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "support.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+NDArray numbers(const Dims& shape) {
+  const DeviceScope scope(cpu(0));
+  std::int64_t count = 1;
+  for (const std::int64_t n : shape) count *= n;
+  return (arange(0, count, 1, DType::f32) * 0.25 - 3).reshape(shape);
+}
+
+/// A library refuses what it took a moment ago: its kernels and plain ones have to serve the same calls.
+TEST(CudaDifferences, LibrariesThatRefuseAtRandom) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const OnDouble on({.seed = seed, .refused_of_100 = 50});
+    for (std::int64_t n = 1; n <= 8; ++n) {
+      const NDArray a = numbers({n, 3}), b = numbers({3, n + 1});
+      const NDArray x = numbers({2, 2, n + 2, n + 3}), w = numbers({3, 2, 3, 2});
+      const auto on_card = [](const NDArray& array) { return array.to(gpu(0)); };
+      // Small multiples of 1/16: every order of a sum gives the same bits.
+      EXPECT_EQ(matmul(on_card(a), on_card(b)).to_vector<float>(), matmul(a, b).to_vector<float>());
+      EXPECT_EQ(conv2d(on_card(x), on_card(w)).to_vector<float>(), conv2d(x, w).to_vector<float>());
+    }
+  }
+}
+
+/// A card's queue of launches has some 1,000 places, and a launch blocks when it is full.
+TEST(CudaDifferences, ALaneKeepsFewerOpsThanAQueueHasPlaces) {
+  OnDouble on;
+  EXPECT_LE(on.engine().provider(gpu(0))->limits(0).unconfirmed, 512);
+  NDArray x = numbers({4}).to(gpu(0));
+  x.wait();
+  const std::uint64_t before = cuda_double::commands();
+  cuda_double::silence(0);
+  for (int i = 0; i < 2000; ++i) x += 1;
+  while (cuda_double::commands() < before + 512) std::this_thread::yield();
+  cuda_double::release();
+  EXPECT_EQ(x.to_vector<float>()[0], 1997);
+  EXPECT_EQ(cuda_double::full_queues(), 0U);
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+const fs::path kSources = SLUICE_SOURCE_DIR;
+
+/// The page has all fifteen, and the tests that it names are there.
+TEST(CudaDifferences, AreOnThePageWithTheirTests) {
+  std::string tests;
+  for (const char* folder : {"tests/cuda", "tests/cuda_double", "tests/system"}) {
+    for (const auto& entry : fs::directory_iterator(kSources / folder)) {
+      if (entry.path().extension() == ".cc") tests += text_of(entry.path());
+    }
+  }
+  const std::string card = text_of(kSources / "tests/card.sh");
+  std::istringstream page(text_of(kSources / "docs/cuda-double.md"));
+  const std::regex row(R"(\| (\d+)\. .*\| .*\| (.*) \|)"), name(R"(`([^`]+)`)");
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    std::smatch found;
+    if (!std::regex_match(line, found, row)) continue;
+    EXPECT_EQ(found[1], std::to_string(++rows));
+    const std::string last = found[2];
+    for (std::sregex_iterator at(last.begin(), last.end(), name), end; at != end; ++at) {
+      const std::string word = (*at)[1];
+      const std::size_t dot = word.find('.');
+      const auto has = [&](const std::string& text) { return tests.find(text) != std::string::npos; };
+      if (word.starts_with("tests/card.sh ")) {
+        EXPECT_NE(card.find("\n" + word.substr(14) + "() {"), std::string::npos) << word;
+      } else if (word.ends_with(".*")) {
+        EXPECT_TRUE(has("(" + word.substr(0, dot) + ", ")) << word;
+      } else if (dot != std::string::npos) {
+        EXPECT_TRUE(has("(" + word.substr(0, dot) + ", " + word.substr(dot + 1) + ")")) << word;
+      } else {  // a suite, a test of the suite before, or a row of a list
+        EXPECT_TRUE(has(", " + word + ")") || has("(" + word + ", ") || has("{\"" + word + "\",")) << word;
+      }
+    }
+  }
+  EXPECT_EQ(rows, 15);
+}
+
+/// A kernel that is loaded at its first launch waits for the card, so the backend has all of them loaded at the start.
+TEST(CudaDifferences, KernelsAreLoadedAtTheStart) {
+  for (const bool planted : {false, true}) {
+    SCOPED_TRACE(planted);
+    OnDouble on({.print_reports = false});
+    const std::string chosen = std::getenv("CUDA_MODULE_LOADING");  // by the backend
+    if (planted) {
+      on.has_a_mistake();
+      ASSERT_EQ(unsetenv("CUDA_MODULE_LOADING"), 0);
+    }
+    const NDArray x = numbers({4}).to(gpu(0)) + 1;
+    (x * 2).wait();
+    ASSERT_EQ(setenv("CUDA_MODULE_LOADING", chosen.c_str(), 1), 0);
+    if (planted) {
+      EXPECT_THAT(cuda_double::take_reports(),
+                  testing::Contains(testing::AllOf(testing::HasSubstr("[mul_scalar] differences_test.cc:"),
+                                                   testing::HasSubstr("is loaded at its first launch"))));
+    }
+  }
+}
+
+/// Much is illegal while a stream is captured. The backend captures nothing, and the double has no such calls.
+TEST(CudaDifferences, NothingCaptures) {
+  for (const char* folder : {"resources/cuda", "operators/backends/cuda", "tests/cuda_double/include"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kSources / folder)) {
+      if (!entry.is_regular_file()) continue;
+      const std::string text = text_of(entry.path());
+      EXPECT_EQ(text.find("cudaStreamBeginCapture"), std::string::npos) << entry.path();
+      EXPECT_EQ(text.find("cudaGraph"), std::string::npos) << entry.path();
+    }
+  }
+}
+
+/// Windows behind element 2^31, of arrays whose elements nobody else touches, so that they take no memory.
+TEST(CudaDifferences, IndicesOver32BitsReachTheirElements) {
+  const OnDouble on({.poison = false});
+  constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 90;
+  NDArray x = empty({kFar + 10}, DType::u8, gpu(0)), rows = empty({kFar / 8, 8}, DType::u8, gpu(0));
+  NDArray tail = x.narrow(0, kFar, kFar + 10), column = rows.narrow(0, kFar / 8 - 4, kFar / 8).narrow(1, 7, 8);
+  tail.fill(3);
+  column.fill(5);
+  EXPECT_EQ((tail.to(DType::f32) + 1).to_vector<float>(), std::vector<float>(10, 4));
+  EXPECT_EQ((column.to(DType::f32) + 1).to_vector<float>(), std::vector<float>(4, 6));
+  EXPECT_EQ(x.narrow(0, kFar - 1, kFar + 1).to_vector<std::uint8_t>(), (std::vector<std::uint8_t>{0, 3}));
+}
+
+}  // namespace
+}  // namespace sluice
