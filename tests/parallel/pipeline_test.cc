@@ -213,7 +213,7 @@ class Bomb : public Module {
     push_op(
         [explode](ArrayContext& c) {
           if (explode) throw std::runtime_error("stage on fire");
-          std::memcpy(c.output().data, c.input(0).data, static_cast<std::size_t>(c.input(0).shape.count()) * 4);
+          test::copy_body(c);
         },
         {x}, {y}, {.on = x.device(), .name = "bomb"});
     return y;
