@@ -141,7 +141,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     require(can != nullptr);
     world.check_device(device);
     world.check_device(peer);
-    *can = device != peer;
+    *can = device != peer && world.options.links;
   });
 }
 
@@ -150,6 +150,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     require(flags == 0);
     world.check_device(peer);
     require(peer != thread.device, cudaErrorInvalidDevice);
+    require(world.options.links, cudaErrorPeerAccessUnsupported);
     auto& enabled = world.peers[static_cast<std::size_t>(thread.device * 64 + peer)];
     require(!enabled.exchange(true), cudaErrorPeerAccessAlreadyEnabled);
   });

@@ -109,6 +109,9 @@ class World {
   void check_health(int device);
   bool is_lost(int device) const;
   std::array<std::atomic<bool>, 64 * 64> peers{};  ///< enabled, by device and peer
+  std::array<std::atomic<bool>, 64 * 64>
+      pool_access{};  ///< to the pool's memory, by the device that has it and its pool's
+  std::atomic<std::uint64_t> direct_copies{0}, staged_copies{0};
 
   // ---- handles. Unknown and destroyed ones are refused.
   StreamHandle stream(cudaStream_t handle, const char* call);

@@ -1,6 +1,7 @@
 // Memory, copies and fills.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "double.h"
 
@@ -57,15 +58,27 @@ void copy(World& world, void* to, const void* from, std::size_t bytes, CUstream_
   const bool arrives = world.owner(to) < 0;
   const Range arriving{static_cast<const std::byte*>(to), bytes};
   if (arrives) world.add_arriving(arriving);
+  const int source_device = world.owner(from), target_device = world.owner(to);
+  bool staged = false;
+  if (source_device >= 0 && target_device >= 0 && source_device != target_device) {
+    staged = !world.pool_access[static_cast<std::size_t>(target_device * 64 + source_device)].load();
+    (staged ? world.staged_copies : world.direct_copies).fetch_add(1);
+  }
   const sluice::MemoryUse uses[] = {{from, bytes, false}, {to, bytes, true}};
   world.issue(
       stream,
-      [&world, caller = core.caller(), target, source, bytes, compares, before, arrives, arriving] {
+      [&world, caller = core.caller(), target, source, bytes, compares, before, arrives, arriving, staged] {
         if (compares && digest(source, bytes) != before) {
           world.report(caller, "a pinned buffer of " + std::to_string(bytes) +
                                    " bytes was changed before the copy from it had begun");
         }
-        std::memcpy(target, source, bytes);
+        if (staged) {
+          const auto* const begin = static_cast<const std::byte*>(source);
+          const std::vector<std::byte> on_the_host(begin, begin + bytes);
+          std::memcpy(target, on_the_host.data(), bytes);
+        } else {
+          std::memcpy(target, source, bytes);
+        }
         if (arrives) world.remove_arriving(arriving);
       },
       uses);
@@ -247,6 +260,21 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
     if (!value || attribute < cudaMemPoolAttrReleaseThreshold || attribute > 8) throw Refused{cudaErrorInvalidValue};
     const auto device = static_cast<std::size_t>(world.device_of(pool));
     *static_cast<std::uint64_t*>(value) = world.core->devices[device]->memory.in_use();
+  });
+}
+
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* list, std::size_t count) {
+  return call(Fault::any, [&](World& world, ThreadState&) {
+    const int owner = world.device_of(pool);
+    for (std::size_t i = 0; i < count; ++i) {
+      const cudaMemLocation& location = list[i].location;
+      if (location.type != cudaMemLocationTypeDevice) throw Refused{cudaErrorInvalidValue};
+      world.check_device(location.id);
+      const bool gives = list[i].flags != cudaMemAccessFlagsProtNone;
+      if (location.id == owner && !gives) throw Refused{cudaErrorInvalidValue};
+      if (location.id != owner && !world.options.links) throw Refused{cudaErrorInvalidDevice};
+      world.pool_access[static_cast<std::size_t>(location.id * 64 + owner)] = gives;
+    }
   });
 }
 

@@ -43,6 +43,11 @@ int main() {
   VALUE(cudaMemPoolAttrReservedMemHigh);
   VALUE(cudaMemPoolAttrUsedMemCurrent);
   VALUE(cudaMemPoolAttrUsedMemHigh);
+  VALUE(cudaMemLocationTypeInvalid);
+  VALUE(cudaMemLocationTypeDevice);
+  VALUE(cudaMemAccessFlagsProtNone);
+  VALUE(cudaMemAccessFlagsProtRead);
+  VALUE(cudaMemAccessFlagsProtReadWrite);
   VALUE(cudaDevAttrMaxThreadsPerBlock);
   VALUE(cudaDevAttrMaxBlockDimX);
   VALUE(cudaDevAttrMaxBlockDimY);
@@ -92,6 +97,7 @@ int main() {
   VALUE(CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
   SIZE(cudaDeviceProp);
   SIZE(cudaPointerAttributes);
+  SIZE(cudaMemAccessDesc);
   SIZE(cudaFuncAttributes);
   SIZE(uint3);
   SIZE(dim3);
@@ -163,6 +169,7 @@ int main() {
   FUNCTION(cudaMemPoolSetAttribute);
   FUNCTION(cudaMemPoolGetAttribute);
   FUNCTION(cudaMemPoolTrimTo);
+  FUNCTION(cudaMemPoolSetAccess);
   FUNCTION(cudaHostAlloc);
   FUNCTION(cudaFreeHost);
   FUNCTION(cudaHostGetDevicePointer);

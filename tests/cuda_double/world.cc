@@ -419,6 +419,10 @@ void reset(const Options& options) { World::replace(options); }
 std::vector<std::string> take_reports() { return World::current()->control->take_reports(); }
 std::uint64_t commands() { return World::current()->commands.load(); }
 std::uint64_t full_queues() { return World::current()->full_queues.load(); }
+PeerCopies peer_copies() {
+  const auto world = World::current();
+  return {world->direct_copies.load(), world->staged_copies.load()};
+}
 Live live() { return World::current()->live(); }
 
 }  // namespace cuda_double

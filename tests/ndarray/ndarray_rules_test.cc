@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -68,11 +69,7 @@ TEST(Rule7, ABodyWorksOnTheVersionsResolvedForIt) {
   NDArray x = ones({4});
   Gate gate(x);
   NDArray y = empty({4});
-  push_op(
-      [](ArrayContext& c) {
-        for (int i = 0; i < 4; ++i) c.output().as<float>()[i] = c.input(0).as<float>()[i];
-      },
-      {x}, {y});
+  push_op(test::copy_body, {x}, {y});
   const NDArray kept = x.detach();
   x.fill(7);
   gate.open();
@@ -87,11 +84,7 @@ TEST(Rule7, TwoThreadsPushingOnSharedArraysSeeWholeOperations) {
     for (int i = 1; i <= 300; ++i) {
       const NDArray kept = x.detach();  // so that writes move to new versions
       const float value = static_cast<float>(i);
-      push_op(
-          [value](ArrayContext& c) {
-            for (int k = 0; k < 2; ++k) std::fill_n(c.output(k).as<float>(), 1000, value);
-          },
-          {}, {x, y});
+      push_value({x, y}, value);
     }
     stop = true;
   });
@@ -179,7 +172,7 @@ TEST(Rule10, PartsRunAtOnceAndTheWholeWaitsForAll) {
   const std::int64_t sizes[] = {2, 3};
   const Partitioned p = partitioned(sizes, {2}, DType::f32, test::device(0));
   // The first part is held back; the second goes on.
-  push_op([](ArrayContext& c) { std::fill_n(c.output().as<float>(), 4, 1.0F); }, {}, {p.parts[0]});
+  push_value({p.parts[0]}, 1);
   Gate held(p.parts[0]);
   p.parts[0].fill(2);
   p.parts[1].fill(5);
@@ -303,12 +296,17 @@ TEST(Rule12, WaitMeansReadableNow) {
   const NDArray x = zeros({1});
   push_op(
       [&ran](ArrayContext& c) {
-        *c.output().as<float>() = 1;
+        if (c.device().kind == DeviceKind::gpu) {
+          c.provider().fill(c.output().data, std::byte{0x3f}, sizeof(float), &c.stream());
+        } else {
+          *c.output().as<std::uint32_t>() = 0x3f3f3f3f;
+        }
         ran = true;
       },
       {}, {x});
   x.wait();
   EXPECT_TRUE(ran);
+  EXPECT_EQ(x.item<float>(), std::bit_cast<float>(0x3f3f3f3f));
 }
 
 // ---- 14, 15: errors

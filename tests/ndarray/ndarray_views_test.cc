@@ -123,7 +123,7 @@ TEST(Files, ArraysComeBack) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(Devices, ArraysMoveBetweenThem) {
+TEST(Transfers, ArraysMoveBetweenThem) {
   TestEngine test(2, 2);
   const NDArray x = arange(0, 4, 1, DType::f32);
   const NDArray y = x.to(test::device(1));

@@ -18,7 +18,7 @@ NDArray poisoned(const Dims& shape) {
 
 TEST(Recover, ASkippedOverwriteIsIntactWhetherASnapshotIsHeldOrNot) {
   for (EngineMode mode : {EngineMode::threaded, EngineMode::serial}) {
-    if (test::on_sim() && mode == EngineMode::serial) continue;
+    if (test::device_kind() == DeviceKind::sim && mode == EngineMode::serial) continue;
     TestEngine test(2, 1, mode);
     for (bool held : {false, true}) {
       const NDArray x = from({1.0F, 2.0F}, {2}), bad = poisoned({2});

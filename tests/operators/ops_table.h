@@ -191,6 +191,14 @@ inline Arrays make_inputs(const OperatorCase& c, DType dtype, std::uint64_t seed
   return inputs;
 }
 
+/// What f gives by the reference's kernels: on the tests' device, or on the CPU where that device has none.
+template <class F>
+auto by_reference(F f) {
+  const KernelRankLimit reference_only(0);
+  const DeviceScope scope(test::device_kind() == DeviceKind::gpu ? cpu(0) : test::device(0));
+  return f();
+}
+
 inline std::vector<double> values_of(const NDArray& x) { return x.to(DType::f64).to_vector<double>(); }
 
 }  // namespace sluice::testing

@@ -1,6 +1,10 @@
-// The devices that tests of arrays run on: cpu(i), or, with SLUICE_TEST_DEVICE=sim, simulated devices with random
-// delays, freed memory poisoned, the host's memory copied from and to only where it is pinned, and a record of
-// accesses.
+// The devices that tests of arrays run on. SLUICE_TEST_DEVICE says which:
+//   cpu   logical CPUs, if nothing else is said
+//   sim   simulated devices with random delays, freed memory poisoned, the host's memory copied from and to only where
+//   it
+//         is pinned, and a record of accesses
+//   gpu   GPUs: of the double of CUDA, which has all that too, in a program that is linked with it (cuda_devices.cc);
+//         else logical devices of the machine's card
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,27 +15,68 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "sluice/resources/cuda/cuda.h"
 #include "sluice/resources/providers/sim.h"
 #include "sluice/sluice.h"
 
 namespace sluice::test {
 
-inline bool on_sim() {
+/// The kind of the devices that arrays live on.
+inline DeviceKind device_kind() {
   const char* const device = std::getenv("SLUICE_TEST_DEVICE");
-  return device && std::strcmp(device, "sim") == 0;
+  if (device && std::strcmp(device, "sim") == 0) return DeviceKind::sim;
+  if (device && std::strcmp(device, "gpu") == 0) return DeviceKind::gpu;
+  return DeviceKind::cpu;
 }
+/// They have streams: bodies are issued there, and the host cannot reach their memory.
+inline bool on_streams() { return device_kind() != DeviceKind::cpu; }
 
 /// The i-th device that arrays live on.
-inline Device device(int i = 0) { return on_sim() ? sim(i) : cpu(i); }
+inline Device device(int i = 0) { return {device_kind(), sluice::detail::device_number(i)}; }
 
-/// What a test's engine is made with: as many simulated devices as logical CPUs. New arrays of this thread go to
-/// device(0). Reports of the simulated devices fail the test. Outlives the engine.
+/// The body of an op of a program's own that copies its input to its output, both contiguous.
+inline void copy_body(ArrayContext& c) {
+  const std::size_t bytes = static_cast<std::size_t>(c.input(0).count()) * size_of(c.input(0).dtype);
+  if (c.device().kind == DeviceKind::gpu) {
+    c.provider().copy(c.output().data, c.input(0).data, bytes, &c.stream());
+  } else {
+    std::memcpy(c.output().data, c.input(0).data, bytes);
+  }
+}
+
+/// How many GPUs there are with SLUICE_TEST_DEVICE=gpu.
+inline constexpr int kGpus = 4;
+
+/// What a program that is linked with the double of CUDA sets.
+struct CudaDouble {
+  void (*begin)(int devices) = nullptr;
+  std::vector<std::string> (*reports)() = nullptr;
+  /// "" once nothing is left that an engine had; else what, after a while.
+  std::string (*left_over)() = nullptr;
+};
+inline CudaDouble double_of_cuda;
+
+/// What a test's engine is made with: as many simulated devices as logical CPUs, or all GPUs. New arrays of this thread
+/// go to device(0). Reports of the devices fail the test. Outlives the engine.
 class TestDevices {
  public:
   explicit TestDevices(EngineOptions options) : options_(std::move(options)) {
-    if (!on_sim()) return;
+    if (!on_streams()) return;
+    scope_.emplace(device(0));
+    if (device_kind() == DeviceKind::gpu) {
+      const ProviderFactory gpus = cuda_devices({.logical = double_of_cuda.begin ? 1 : kGpus});
+      options_.providers.push_back([this, gpus] {
+        std::shared_ptr<Provider> made = gpus();
+        gpus_ = made;
+        return made;
+      });
+      return;
+    }
     const int count = std::max(1, options_.logical_cpus);
     control_ = std::make_shared<SimControl>();
     control_->print_reports(false);
@@ -41,9 +86,13 @@ class TestDevices {
     devices.pinned_only = true;
     devices.control = control_;
     options_.providers.push_back(sim_devices(count, devices));
-    scope_.emplace(sim(0));
   }
   ~TestDevices() {
+    // The watcher's thread keeps the provider a little longer than the engine. The next engine's start waits for the
+    // card, so that nothing of this one may be there.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!gpus_.expired() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(gpus_.expired()) << "something keeps the GPUs of an engine that is gone";
     if (!control_) return;
     for (const std::string& report : control_->reports()) ADD_FAILURE() << report;
   }
@@ -55,6 +104,7 @@ class TestDevices {
  private:
   EngineOptions options_;
   std::shared_ptr<SimControl> control_;
+  std::weak_ptr<Provider> gpus_;
   std::optional<DeviceScope> scope_;
 };
 
@@ -81,15 +131,31 @@ class DefaultEngine {
   Engine* before_ = nullptr;
 };
 
-/// For tests that make no engine of their own.
+/// For tests that make no engine of their own: one for all of them on simulated devices, and one for each on GPUs.
 class DevicesOfAllTests final : public ::testing::Environment {
  public:
   void SetUp() override {
-    if (on_sim()) engine_.emplace(EngineOptions{.logical_cpus = 2});
+    if (device_kind() == DeviceKind::sim) engine_.emplace(EngineOptions{.logical_cpus = 2});
+    if (device_kind() == DeviceKind::gpu) ::testing::UnitTest::GetInstance()->listeners().Append(new GpusOfEachTest);
   }
   void TearDown() override { engine_.reset(); }
 
  private:
+  /// Each test begins with GPUs that nobody has used, and leaves nothing there.
+  class GpusOfEachTest final : public ::testing::EmptyTestEventListener {
+    void OnTestStart(const ::testing::TestInfo&) override {
+      if (double_of_cuda.begin) double_of_cuda.begin(kGpus);
+      engine_.emplace(EngineOptions{});
+    }
+    void OnTestEnd(const ::testing::TestInfo&) override {
+      engine_.reset();
+      if (!double_of_cuda.begin) return;
+      EXPECT_EQ(double_of_cuda.left_over(), "");
+      for (const std::string& report : double_of_cuda.reports()) ADD_FAILURE() << report;
+    }
+    std::optional<DefaultEngine> engine_;
+  };
+
   std::optional<DefaultEngine> engine_;
 };
 [[maybe_unused]] inline ::testing::Environment* const devices_of_all_tests =

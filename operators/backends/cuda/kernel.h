@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sluice/ndarray/push.h"
+#include "sluice/operators/backends/cuda/grid.h"
 #include "sluice/resources/cuda/backend/cuda_provider.h"
 
 #ifndef __CUDACC__
@@ -16,13 +17,6 @@
 #endif
 
 namespace sluice::cuda {
-
-/// How many threads run a kernel.
-struct Grid {
-  unsigned blocks = 1, threads = 1;
-  std::size_t shared = 0;  ///< bytes of shared memory beside what the kernel declares
-  bool barriers = false;   ///< the threads of a block wait for each other, or exchange values
-};
 
 /// What a body of this backend issues to.
 class Issue {
@@ -87,16 +81,6 @@ class Issue {
   CudaProvider& provider_;
   CudaStream& stream_;
 };
-
-/// Blocks of 256 threads for `count` things, as many as keep a card busy: each thread takes several if there are more.
-inline Grid grid_for(std::int64_t count) {
-  constexpr std::int64_t kThreads = 256, kMostBlocks = 1 << 14;
-  const std::int64_t blocks = (count + kThreads - 1) / kThreads;
-  return {.blocks = static_cast<unsigned>(blocks < 1             ? 1
-                                          : blocks < kMostBlocks ? blocks
-                                                                 : kMostBlocks),
-          .threads = static_cast<unsigned>(kThreads)};
-}
 
 /// The calling thread's number in its grid, and the number of threads.
 __device__ inline std::int64_t thread_number() {

@@ -78,15 +78,35 @@ CudaDevice& CudaCore::use(int number) {
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
     // Of every device of the card, because making handles waits for all of the card's work.
     {
-      std::lock_guard lock(libraries_mutex_);
+      std::lock_guard lock(start_mutex_);
       for (auto& other : devices) {
         if (other->card == device.card && !other->libraries) other->libraries = make_libraries(device.card);
       }
     }
     check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
+    // With the cards in use alone, because a link makes CUDA's state on both.
+    std::lock_guard lock(start_mutex_);
+    for (auto& other : devices) {
+      if (other->card == device.card || !other->made.load(std::memory_order_acquire)) continue;
+      link(device.card, other->card);
+      link(other->card, device.card);
+    }
     device.made.store(true, std::memory_order_release);
   });
   return device;
+}
+
+/// Blocks are of the cards' pools, whose memory another card reaches if the pool says so (cudaDeviceEnablePeerAccess
+/// does not concern them). Without a link CUDA copies by way of the host.
+void CudaCore::link(int card, int other) noexcept {
+  int can = 0;
+  cudaMemPool_t pool = nullptr;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, card}, cudaMemAccessFlagsProtReadWrite};
+  if (cudaDeviceCanAccessPeer(&can, card, other) == cudaSuccess && can == 0) return;
+  if (can == 0 || cudaDeviceGetDefaultMemPool(&pool, other) != cudaSuccess ||
+      cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess) {
+    cudaGetLastError();  // copies go by way of the host; a card that is lost will be found so
+  }
 }
 
 void CudaCore::check(cudaError_t code, const char* call, int card) {

@@ -93,10 +93,13 @@ struct CudaCore {
   WriteValue write_value = nullptr;
 
  private:
+  /// Lets two cards copy from each other without the host, where there is a link.
+  void link(int card, int other) noexcept;
+
   std::once_flag words_once_;
   std::atomic<Word*> words_{nullptr};
   std::atomic<std::uint64_t> losses_{0};
-  std::mutex lose_mutex_, libraries_mutex_;
+  std::mutex lose_mutex_, start_mutex_;  ///< the second: cards start one after the other
 };
 
 }  // namespace sluice::cuda

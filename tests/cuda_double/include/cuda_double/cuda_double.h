@@ -22,6 +22,8 @@ struct Options {
   bool order_record = true;
   /// What each device gives at most, in bytes.
   std::size_t memory = std::size_t{16} << 30;
+  /// Whether the devices reach each other's memory.
+  bool links = true;
   /// What every call answers where it is not cudaSuccess: cudaErrorNoDevice, cudaErrorInsufficientDriver.
   cudaError_t driver = cudaSuccess;
   /// How many of 100 calls of cuBLASLt and cuDNN are refused as not supported, drawn from the seed.
@@ -82,5 +84,10 @@ struct Live {
   std::size_t blocks = 0, pinned = 0, streams = 0, events = 0;
 };
 Live live();
+/// Copies between two devices: by a link that was opened (cudaMemPoolSetAccess), and by way of the host.
+struct PeerCopies {
+  std::uint64_t direct = 0, staged = 0;
+};
+PeerCopies peer_copies();
 
 }  // namespace cuda_double
