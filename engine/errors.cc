@@ -37,6 +37,7 @@ std::string ErrorRoot::to_string() const {
     text += ':';
     text += std::to_string(line);
     if (!layer.empty()) text.append(" in ").append(layer);
+    if (device != Device{}) text.append(" on ").append(sluice::to_string(device));
     text += ": ";
   }
   return text += message;
@@ -53,6 +54,7 @@ ErrorRef joined(const std::vector<ErrorRef>& roots) {
   all->operation = "wait_all";
   all->file.clear();
   all->layer.clear();
+  all->device = {};
   all->message = std::to_string(roots.size());
   all->message += " errors:\n";
   all->message += text;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/engine/device.h"
+
 namespace sluice {
 
 enum class ErrorKind : std::uint8_t {
@@ -27,10 +29,13 @@ struct ErrorRoot {
   std::string file;            ///< push site
   std::uint32_t line = 0;
   std::string layer;         ///< that the op was pushed in (LayerScope); empty: in none
+  Device device{};           ///< of the op
   std::string message;       ///< what() of the exception, or another description
   std::exception_ptr cause;  ///< the exception itself, where there was one
 
-  /// "[resize] main.cc:41: no such file": one line. With a layer: "[resize] main.cc:41 in encoder.2: no such file".
+  /// "[resize] main.cc:41: no such file": one line. With a layer: "[resize] main.cc:41 in encoder.2: no such file". On
+  /// another device than cpu(0): "[conv2d] net.cc:41 in encoder.2 on gpu(0): cudnnConvolutionForward: ...". A device
+  /// that has no memory left says in further lines what holds it.
   std::string to_string() const;
 };
 using ErrorRef = std::shared_ptr<const ErrorRoot>;

@@ -54,6 +54,11 @@ OpLabel current_op_label() noexcept {
   return op ? OpLabel{op->name, op->where} : OpLabel{};
 }
 
+const char* current_op_layer() noexcept {
+  const detail::ThreadState& state = detail::thread_state();
+  return state.core ? state.core->layer_path(state.operation) : "";
+}
+
 DeviceOp current_device_op() noexcept {
   const detail::ThreadState& state = detail::thread_state();
   return state.core ? state.core->device_op(state.operation) : DeviceOp{};

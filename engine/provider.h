@@ -39,6 +39,10 @@ struct OpLabel {
 /// The label of the op whose body the calling thread is in; without a name outside of bodies.
 OpLabel current_op_label() noexcept;
 
+/// The layer that this op was pushed in (LayerScope); empty: in none, or outside of bodies. The text lives as long as
+/// the program. Two ops of one layer get the same address.
+const char* current_op_layer() noexcept;
+
 /// The memory of a device that the op whose body the calling thread is in may touch, as MemoryUses says; a null span
 /// where nobody said. For a record of accesses, behind interfaces that have no room for it (a CUDA launch).
 std::span<const MemoryUse> current_memory_uses() noexcept;
@@ -99,6 +103,14 @@ class Provider {
   /// Blocks until progress() is not `seen` any more or the time is over; it may return earlier. Called only while some
   /// op is in flight.
   virtual void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept = 0;
+
+  // ---- ranges, for the tools of a device's maker that show what a thread does (NVTX)
+  /// Whether the provider wants to be told of each op that is issued. The engine asks once for each lane; where it does
+  /// not, the next two are not called.
+  virtual bool wants_ranges() const noexcept { return false; }
+  /// The calling thread issues an op of this name to one of the provider's streams, until range_ends(). Ranges nest.
+  virtual void range_begins(const char* /*name*/) noexcept {}
+  virtual void range_ends() noexcept {}
 
   // ---- the order of accesses, for a record of them (resources/providers/order_record.h)
   /// Whether the provider keeps a record. The engine asks once; where there is no record the next four are not called.

@@ -22,6 +22,12 @@ struct StreamEvent {
   std::uint64_t point = 0;
 };
 
+/// When a device began and ended something: nanoseconds of the host's steady clock, as exactly as the device's clock
+/// can be told by it.
+struct DeviceTimes {
+  std::int64_t begin = 0, end = 0;
+};
+
 /// Memory of a device that a kernel touches.
 struct MemoryUse {
   const void* begin = nullptr;
@@ -56,6 +62,17 @@ class Stream {
   virtual void launch(std::function<void()> /*kernel*/, std::span<const MemoryUse> /*uses*/ = {}) {
     throw UsageError("[launch] this device runs no functions of the host");
   }
+
+  // ---- the device's times of an op. The engine calls these for traced ops alone, because measuring costs time.
+  /// What the calling thread issues here until end_times() is to be timed by the device. Returns the number of this
+  /// span, until take_times(); 0 where there are no times. Spans may overlap.
+  virtual std::uint64_t begin_times() noexcept { return 0; }
+  /// `span` is what begin_times() returned, and not 0.
+  virtual void end_times(std::uint64_t /*span*/) noexcept {}
+  /// Called once for each span that was ended, when a point behind it is passed or will not be (a lost device). Forgets
+  /// the span. Returns false, and sets nothing, where the times are not known.
+  virtual bool take_times(std::uint64_t /*span*/, DeviceTimes& /*times*/) noexcept { return false; }
+
   /// The backend's handle (a cudaStream_t); null for a simulated stream.
   virtual void* native() const { return nullptr; }
 };

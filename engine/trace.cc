@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sluice/engine/stream.h"
+
 namespace sluice {
 namespace {
 
@@ -121,49 +123,73 @@ std::vector<std::size_t> by_start(std::span<const TraceEvent> events) {
   return order;
 }
 
-/// A row for each device, lane and thread; more where ops overlap, as on a stream.
+bool has_device_times(const TraceEvent& e) { return e.device_end != 0; }
+
+/// When an op's work was done, as far as it is known: by its device, or by its body.
+DeviceTimes work_of(const TraceEvent& e) {
+  return has_device_times(e) ? DeviceTimes{e.device_start, e.device_end} : DeviceTimes{e.start, e.end};
+}
+
+/// A row for each device, lane and thread, and one for each lane whose device gives times; more where slices overlap.
 class Rows {
  public:
-  Rows(std::span<const TraceEvent> events, const std::vector<std::size_t>& order) : of_(events.size()) {
-    using Key = std::tuple<int, int, int, std::uint32_t>;
-    struct Part {
-      int number;                      ///< in the order in which they were found
-      std::vector<std::int64_t> ends;  ///< of what is open
-      std::string name;
-    };
-    std::map<Key, std::vector<Part>> rows;
-    int found = 0;
+  Rows(std::span<const TraceEvent> events, const std::vector<std::size_t>& order) : body_(events.size()) {
     for (const std::size_t i : order) {
       const TraceEvent& e = events[i];
-      auto& parts = rows[Key{static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), e.thread}];
-      std::size_t k = 0;
-      for (;; ++k) {
-        if (k == parts.size())
-          parts.push_back(
-              {found++,
-               {},
-               lane_name(e) + ", thread " + std::to_string(e.thread) + (k ? " (" + std::to_string(k + 1) + ")" : "")});
-        auto& ends = parts[k].ends;
-        while (!ends.empty() && ends.back() <= e.start) ends.pop_back();
-        if (ends.empty() || e.end <= ends.back()) break;
-      }
-      parts[k].ends.push_back(e.end);
-      of_[i] = parts[k].number;
+      body_[i] = place({static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), false, e.thread},
+                       {e.start, e.end}, [&] { return lane_name(e) + ", thread " + std::to_string(e.thread); });
     }
-    row_.resize(static_cast<std::size_t>(found));
-    for (auto& [unused, parts] : rows)
+    std::vector<std::size_t> on_device;
+    for (const std::size_t i : order)
+      if (has_device_times(events[i])) on_device.push_back(i);
+    if (!on_device.empty()) device_.resize(events.size());
+    std::stable_sort(on_device.begin(), on_device.end(),
+                     [&](std::size_t a, std::size_t b) { return events[a].device_start < events[b].device_start; });
+    for (const std::size_t i : on_device) {
+      const TraceEvent& e = events[i];
+      device_[i] = place({static_cast<int>(e.device.kind), e.device.index, static_cast<int>(e.lane), true, 0},
+                         work_of(e), [&] { return lane_name(e) + " (device)"; });
+    }
+    row_.resize(static_cast<std::size_t>(found_));
+    for (auto& [unused, parts] : rows_)
       for (Part& part : parts) {
         names_.push_back(std::move(part.name));
         row_[static_cast<std::size_t>(part.number)] = static_cast<int>(names_.size());
       }
+    rows_.clear();
   }
   /// Names of rows 1, 2, ...
   const std::vector<std::string>& names() const { return names_; }
-  int operator[](std::size_t event) const { return row_[static_cast<std::size_t>(of_[event])]; }
+  int body(std::size_t event) const { return row_[static_cast<std::size_t>(body_[event])]; }
+  /// Of an op with device times.
+  int device(std::size_t event) const { return row_[static_cast<std::size_t>(device_[event])]; }
 
  private:
+  using Key = std::tuple<int, int, int, bool, std::uint32_t>;
+  struct Part {
+    int number;                      ///< in the order in which they were found
+    std::vector<std::int64_t> ends;  ///< of what is open
+    std::string name;
+  };
+  /// The number of the row in which the slice overlaps no other, or lies within it.
+  template <class Name>
+  int place(const Key& key, DeviceTimes slice, Name name) {
+    auto& parts = rows_[key];
+    std::size_t k = 0;
+    for (;; ++k) {
+      if (k == parts.size()) parts.push_back({found_++, {}, name() + (k ? " (" + std::to_string(k + 1) + ")" : "")});
+      auto& ends = parts[k].ends;
+      while (!ends.empty() && ends.back() <= slice.begin) ends.pop_back();
+      if (ends.empty() || slice.end <= ends.back()) break;
+    }
+    parts[k].ends.push_back(slice.end);
+    return parts[k].number;
+  }
+
+  std::map<Key, std::vector<Part>> rows_;
+  int found_ = 0;
   std::vector<std::string> names_;
-  std::vector<int> of_, row_;
+  std::vector<int> body_, device_, row_;
 };
 
 /// A number over time: how many have begun and not ended.
@@ -193,16 +219,31 @@ class Counter {
   std::vector<std::int64_t> begins_, ends_;
 };
 
-void write_slice(Out& out, const TraceEvent& e, int row, std::int64_t zero) {
+/// A slice up to the arguments that differ.
+void begin_slice(Out& out, const TraceEvent& e, int row, DeviceTimes times, std::int64_t zero) {
   out.element() << "{\"ph\": \"X\", \"name\": \"";
   out.escaped(e.name) << "\", \"pid\": 1, \"tid\": " << row << ", \"ts\": ";
-  out.micros(e.start - zero) << ", \"dur\": ";
-  out.micros(e.end - e.start) << ", \"args\": {\"op\": " << e.id << ", \"pushed at\": \"";
-  out.escaped(e.file) << ":" << e.line << "\", \"waited us\": ";
-  out.micros(e.ready - e.pushed) << ", \"queued us\": ";
-  out.micros(e.start - e.ready);
+  out.micros(times.begin - zero) << ", \"dur\": ";
+  out.micros(times.end - times.begin) << ", \"args\": {\"op\": " << e.id << ", \"pushed at\": \"";
+  out.escaped(e.file) << ":" << e.line << "\"";
+}
+
+void end_slice(Out& out, const TraceEvent& e) {
   if (e.layer && *e.layer) (out << ", \"layer\": \"").escaped(e.layer) << "\"";
   out << (e.failed ? ", \"failed\": true}}" : "}}");
+}
+
+void write_slices(Out& out, const TraceEvent& e, std::size_t event, const Rows& rows, std::int64_t zero) {
+  begin_slice(out, e, rows.body(event), {e.start, e.end}, zero);
+  out << ", \"waited us\": ";
+  out.micros(e.ready - e.pushed) << ", \"queued us\": ";
+  out.micros(e.start - e.ready);
+  end_slice(out, e);
+  if (!has_device_times(e)) return;
+  begin_slice(out, e, rows.device(event), work_of(e), zero);
+  out << ", \"issued before us\": ";
+  out.micros(e.device_start - e.start);
+  end_slice(out, e);
 }
 
 void write_arrow(Out& out, std::span<const TraceEvent> events, const TraceDependency& d, const Rows& rows,
@@ -218,11 +259,16 @@ void write_arrow(Out& out, std::span<const TraceEvent> events, const TraceDepend
     }
     return out << "\", \"id\": " << number << ", \"pid\": 1, \"tid\": " << row << ", \"ts\": ";
   };
-  // Both ends must lie within their slices, and the tail not behind the head: a stream's op may begin before the one
-  // that it waits for on the device has ended.
-  const std::int64_t tail = std::max(before.start, std::min(before.end - 1, after.start));
-  end("\"s\"", rows[d.before]).micros(tail - zero) << "}";
-  end("\"f\", \"bp\": \"e\"", rows[d.after]).micros(after.start - zero) << "}";
+  // Both ends must lie within their slices, and the tail not behind the head: without device times, a stream's op may
+  // begin before the one that it waits for on the device has ended; and two clocks may disagree a little.
+  const DeviceTimes from = work_of(before), to = work_of(after);
+  const std::int64_t tail = std::max(from.begin, std::min(from.end - 1, to.begin));
+  const std::int64_t head = std::max(to.begin, std::min(to.end, tail));
+  const auto row = [&](std::size_t event) {
+    return has_device_times(events[event]) ? rows.device(event) : rows.body(event);
+  };
+  end("\"s\"", row(d.before)).micros(tail - zero) << "}";
+  end("\"f\", \"bp\": \"e\"", row(d.after)).micros(head - zero) << "}";
 }
 
 /// Who used a variable last.
@@ -284,7 +330,7 @@ void write_events(Out& out, std::span<const TraceEvent> events) {
     for (std::size_t row = 0; row < rows.names().size(); ++row)
       out.element() << "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": " << row + 1
                     << ", \"args\": {\"name\": \"" << rows.names()[row] << "\"}}";
-    for (const std::size_t i : order) write_slice(out, events[i], rows[i], zero);
+    for (const std::size_t i : order) write_slices(out, events[i], i, rows, zero);
     std::size_t arrows = 0;
     each_dependency(events, order,
                     [&](const TraceDependency& d) { write_arrow(out, events, d, rows, ++arrows, zero); });

@@ -18,7 +18,8 @@ struct TraceAccess {
   std::string name;  ///< of the variable; empty if it has none
 };
 
-/// One op that was pushed and completed while the trace was on. Times are nanoseconds of the steady clock.
+/// One op that was pushed and completed while the trace was on. Times are nanoseconds of the steady clock. On a device
+/// with streams a body issues work and returns; when the device did the work only the device knows.
 struct TraceEvent {
   const char* name;
   Device device;
@@ -28,11 +29,16 @@ struct TraceEvent {
   std::uint64_t tag;     ///< ScopeState::tag of the push
   const char* file;      ///< push site
   std::uint32_t line;
-  std::int64_t pushed, ready, start, end;
-  std::int64_t done;  ///< when it was complete; with a Completion that is later than `end`
-  bool failed;        ///< failed, skipped or cancelled
+  std::int64_t pushed, ready;
+  std::int64_t start, end;  ///< of the body
+  std::int64_t
+      done;     ///< when it was complete; later than `end` with a Completion, and on a stream: there the host learns it
+  bool failed;  ///< failed, skipped or cancelled
   std::vector<TraceAccess> accesses{};
   const char* layer = "";  ///< of the push (LayerScope); empty: none
+  /// When the device began and ended the op's work, by its own clock, told by the host's as well
+  /// as the provider can. Zeros where the device gives no times, and for ops that were skipped.
+  std::int64_t device_start = 0, device_end = 0;
 };
 
 /// A pair of ops of which one had to wait for the other because of a variable.
@@ -46,9 +52,10 @@ struct TraceDependency {
 /// the order of `after`.
 std::vector<TraceDependency> dependencies(std::span<const TraceEvent> events);
 
-/// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread, an
-/// arrow for each dependency, and over time the ops in flight and the ready ops of each lane. Bytes of a name that are
-/// not UTF-8 show as U+FFFD.
+/// The events as a Chrome/Perfetto trace (JSON; open in ui.perfetto.dev): one row for each device, lane and thread with
+/// the times of bodies; behind them a row for the lane with the device's own times, where there are some ("gpu(0)
+/// compute (device)"); an arrow for each dependency, between device times where there are some; and over time the ops
+/// in flight and the ready ops of each lane. Bytes of a name that are not UTF-8 show as U+FFFD.
 std::string to_perfetto(std::span<const TraceEvent> events);
 
 /// to_perfetto into a file, piece by piece: takes some 50 bytes of memory for each event. Throws std::runtime_error

@@ -210,8 +210,9 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
   look.title = "Fashion-MNIST, " + std::to_string(a.stages) + " stages, " + std::to_string(a.microbatches) +
                " microbatches, " + a.schedule + ": one training step as measured";
   char text[160];
-  std::snprintf(text, sizeof text, "batch %d, %d %s%s, bubble of this step %.1f %%", a.batch, workers, word.c_str(),
-                workers == 1 ? "" : "s", 100 * median.bubble);
+  const bool timed = std::any_of(events.begin(), events.end(), [](const TraceEvent& e) { return e.device_end != 0; });
+  std::snprintf(text, sizeof text, "batch %d, %d %s%s, bubble of this step %.1f %%%s", a.batch, workers, word.c_str(),
+                workers == 1 ? "" : "s", 100 * median.bubble, timed ? ", by the devices' clocks" : "");
   look.subtitle = text;
   for (int i = 0; i < a.stages; ++i)
     look.labels.push_back("stage " + std::to_string(i) + " · " + to_string(device(a, i)));

@@ -121,16 +121,17 @@ void DeviceCall::issue(Context& context) {
 /// What only this op uses is for the next op of the stream, which comes after it on the device.
 void DeviceCall::give_back(Stream* stream) noexcept {
   for (const Block& block : blocks_) {
-    if (block.memory) pool_->deallocate_after(block.memory, block.bytes, stream, this);
+    if (block.memory) pool_->deallocate_after(block.memory, block.bytes, stream, this, block.holder);
   }
 }
 
 void* DeviceCall::scratch(std::size_t bytes) {
   Block& kept = blocks_.emplace_back();  // before there is something to lose
   DevicePool::Users before = 0;
-  void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before);
+  DevicePool::Holder holder = 0;
+  void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before, holder);
   pool_->order(before, context_.stream());
-  kept = {block, bytes};
+  kept = {block, bytes, holder};
   if (pool_->wants_order()) {
     declared_.reset();
     uses_.push_back({block, bytes, true});

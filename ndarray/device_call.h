@@ -46,6 +46,7 @@ class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
   struct Block {
     void* memory = nullptr;
     std::size_t bytes = 0;
+    DevicePool::Holder holder = 0;
   };
   ShortList<Block, 2> blocks_;          ///< packed copies and scratch
   std::vector<MemoryUse> uses_;         ///< operands, packed copies and scratch; empty where no record is kept

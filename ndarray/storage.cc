@@ -32,7 +32,8 @@ Buffer::~Buffer() {
     // Where nobody came to use it, the next is still to be after those who used its memory before.
     const DevicePool::Users users =
         foreign_->users.load(std::memory_order_relaxed) | foreign_->before.load(std::memory_order_relaxed);
-    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users);
+    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users,
+                     foreign_->holder);
   }
 }
 
@@ -41,17 +42,21 @@ std::byte* Buffer::allocate(Context* context) {
   if (foreign_ && !pool) return nullptr;  // brought, and empty
   std::byte* fresh = nullptr;
   DevicePool::Users before = 0;
+  DevicePool::Holder holder = 0;
   const DevicePool::Kind kind = pinned() ? DevicePool::pinned_memory : DevicePool::device_memory;
   if (pool) {
-    fresh = static_cast<std::byte*>(allocate_block(*pool, kind, bytes_, context, before));
+    fresh = static_cast<std::byte*>(allocate_block(*pool, kind, bytes_, context, before, holder));
     foreign_->before.fetch_or(before, std::memory_order_relaxed);
   } else {
     fresh = static_cast<std::byte*>(memory_pool(device_).allocate(bytes_));
   }
   std::byte* expected = nullptr;
-  if (data_.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
+  if (data_.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) {
+    if (holder) foreign_->holder = holder;  // the thread that lets go of the buffer last reads it
+    return fresh;
+  }
   if (pool) {
-    pool->deallocate(kind, fresh, bytes_, before);
+    pool->deallocate(kind, fresh, bytes_, before, holder);
   } else {
     memory_pool(device_).deallocate(fresh, bytes_);
   }
@@ -75,13 +80,13 @@ Ref<Buffer> Buffer::another(std::size_t bytes) const {
 }
 
 void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,
-                     DevicePool::Users& before) {
+                     DevicePool::Users& before, DevicePool::Holder& holder) {
   Stream* const stream = context ? context->stream() : nullptr;
-  if (void* block = pool.allocate(kind, bytes, stream, before)) return block;
+  if (void* block = pool.allocate(kind, bytes, stream, before, &holder)) return block;
   // What is issued comes to its end whatever else happens; what is only queued may wait for this very op.
   if (context && stream) context->await_issued();
   pool.trim();
-  if (void* block = pool.allocate(kind, bytes, stream, before)) return block;
+  if (void* block = pool.allocate(kind, bytes, stream, before, &holder)) return block;
   pool.fail(kind, bytes);
 }
 

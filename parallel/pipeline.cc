@@ -168,7 +168,8 @@ std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std
       TimelineBox box{a.kind, a.stage, a.microbatch, 0, 0};
       found.emplace(tag_of(step, plan_.schedule, a), box);
     }
-  // An op on a stream has no box while it is issued: it begins when the device is over with the op before it.
+  // An op on a stream has no box while it is issued. The device may say when it worked; else the op begins when the
+  // device is over with the op before it.
   std::map<std::pair<DeviceKind, int>, std::int64_t> free_at;
   std::vector<const TraceEvent*> in_order;
   for (const TraceEvent& e : events) {
@@ -178,7 +179,10 @@ std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std
   for (const TraceEvent* const event : in_order) {
     const TraceEvent& e = *event;
     std::int64_t from = e.start, to = e.end;
-    if (e.device.kind != DeviceKind::cpu) {
+    if (e.device_end != 0) {
+      from = e.device_start;
+      to = e.device_end;
+    } else if (e.device.kind != DeviceKind::cpu) {
       std::int64_t& free = free_at[{e.device.kind, e.device.index}];
       from = std::max(from, free);
       free = to = std::max(from, e.done);

@@ -62,8 +62,9 @@ class Pipeline {
   NDArray forward(const NDArray& x) const;
 
   /// step_number() is the number of the latest step, counting from 1. boxes() reads from a trace, for each action of a
-  /// step, the time from the start of its first op to the end of its last, in seconds. On a device with streams an op
-  /// begins when the one before it is over, and is over when the host learnt it.
+  /// step, the time from the start of its first op to the end of its last, in seconds. On a device with streams
+  /// these are the device's times; where it gives none an op begins when the one before it is over, and is over when
+  /// the host learnt it.
   std::uint64_t step_number() const { return step_; }
   std::vector<TimelineBox> boxes(std::span<const TraceEvent> events, std::uint64_t step) const;
 

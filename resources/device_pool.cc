@@ -2,25 +2,9 @@
 #include "sluice/resources/memory_summary.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <iterator>
 #include <stdexcept>
 
 namespace sluice {
-namespace {
-
-std::string in_words(std::size_t bytes) {
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text;
-}
-
-}  // namespace
-
 DevicePool::DevicePool(std::shared_ptr<Provider> provider, Device device)
     : provider_(std::move(provider)), device_(device), wants_order_(provider_->wants_order()) {}
 
@@ -31,12 +15,20 @@ DevicePool::~DevicePool() {
   trim_locked();
 }
 
-void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before) noexcept {
+void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before, Holder* holder) noexcept {
   before = 0;
+  if (holder) *holder = 0;
   const int size_class = MemoryPool::class_of(bytes);
   if (size_class >= MemoryPool::kClasses) return nullptr;
+  const char* const name = holder && kind == device_memory ? current_op_label().name : nullptr;
+  const char* const layer = name ? current_op_layer() : "";
   std::lock_guard lock(mutex_);
-  return take(kind, size_class, stream, before);
+  void* const block = take(kind, size_class, stream, before);
+  if (block && name) {
+    *holder = holders_.find(name, layer);
+    holders_.add(*holder, MemoryPool::size_of_class(size_class));
+  }
+  return block;
 }
 
 /// Calls it for each of these streams.
@@ -86,18 +78,21 @@ void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before)
   return block;
 }
 
-void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Users users) noexcept {
+void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Users users, Holder holder) noexcept {
   const int size_class = MemoryPool::class_of(bytes);
   std::lock_guard lock(mutex_);
+  holders_.remove(holder, MemoryPool::size_of_class(size_class));
   caches_[kind].stats.in_use -= MemoryPool::size_of_class(size_class);
   keep(kind, size_class, {block, users});
 }
 
-void DevicePool::deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op) noexcept {
+void DevicePool::deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op,
+                                  Holder holder) noexcept {
   const int size_class = MemoryPool::class_of(bytes);
   const std::size_t size = MemoryPool::size_of_class(size_class);
   std::lock_guard lock(mutex_);
   PoolStats& stats = caches_[device_memory].stats;
+  holders_.remove(holder, size);
   stats.in_use -= size;
   try {
     early_.push_back({block, size_class, stream, op});
@@ -210,6 +205,11 @@ PoolStats DevicePool::stats(Kind kind) const {
   return caches_[kind].stats;
 }
 
+std::string DevicePool::holders() const {
+  std::lock_guard lock(mutex_);
+  return holders_.in_words(caches_[device_memory].stats.in_use);
+}
+
 void DevicePool::fail(Kind kind, std::size_t bytes) const {
   try {
     if (const std::exception_ptr why = provider_->lost(device_.index)) std::rethrow_exception(why);
@@ -217,9 +217,10 @@ void DevicePool::fail(Kind kind, std::size_t bytes) const {
     throw std::runtime_error(to_string(device_) + " was lost: " + e.what());
   }
   const PoolStats now = stats(kind);
-  throw OutOfMemory(to_string(device_) + " has no " + in_words(bytes) +
-                    (kind == pinned_memory ? " of pinned host memory left: " : " left: ") + in_words(now.in_use) +
-                    " of it are in use, " + in_words(now.cached) + " cached");
+  throw OutOfMemory(to_string(device_) + " has no " + bytes_in_words(bytes) +
+                    (kind == pinned_memory ? " of pinned host memory left: " : " left: ") + bytes_in_words(now.in_use) +
+                    " of it are in use, " + bytes_in_words(now.cached) + " cached" +
+                    (kind == device_memory ? holders() : ""));
 }
 
 DevicePool& device_pool(Engine& engine, Device device) {
@@ -229,8 +230,8 @@ DevicePool& device_pool(Engine& engine, Device device) {
 
 std::string memory_summary(Engine& engine, Device device) {
   const auto sentence = [](const PoolStats& stats) {
-    return in_words(stats.in_use) + " in use, at most " + in_words(stats.peak) + " so far, " + in_words(stats.cached) +
-           " cached";
+    return bytes_in_words(stats.in_use) + " in use, at most " + bytes_in_words(stats.peak) + " so far, " +
+           bytes_in_words(stats.cached) + " cached";
   };
   const std::string head = to_string(device) + ": ";
   if (device.kind == DeviceKind::cpu) {
@@ -238,7 +239,8 @@ std::string memory_summary(Engine& engine, Device device) {
     return head + sentence(memory_pool(device).stats());
   }
   const DevicePool& pool = device_pool(engine, device);
-  return head + sentence(pool.stats()) + "; pinned host memory: " + sentence(pool.stats(DevicePool::pinned_memory));
+  return head + sentence(pool.stats()) + "; pinned host memory: " + sentence(pool.stats(DevicePool::pinned_memory)) +
+         pool.holders();
 }
 
 }  // namespace sluice

@@ -70,6 +70,10 @@ pipeline() {
       echo "the model of $devices devices has other bits than that of one"
       return 1
     fi
+    if ! grep -q 'compute (device)"' "$out/pipeline$devices/timeline.json"; then
+      echo "the trace of $devices devices has no times of theirs"
+      return 1
+    fi
   done
 }
 

@@ -99,6 +99,7 @@ class Core final : public CoreBase {
   std::shared_ptr<Provider> provider(Device device) const override;
   LaneStats lane_stats(const Place& place) const override;
   DeviceOp device_op(const Operation* operation) const override;
+  const char* layer_path(const Operation* operation) const noexcept override { return path_of(layer_of(operation)); }
   void await_issued(DeviceKind kind) override;
   std::uint64_t settled_errors(Device device) override;
   void start_trace() override;
@@ -188,6 +189,11 @@ class Core final : public CoreBase {
   void flush(Slot<P>& slot);
   RareParts<P>& rare(const Op* op) const {
     return slabs_[op->index / kSlabOps].load(std::memory_order_relaxed)->rare[op->index % kSlabOps];
+  }
+  /// Where the op runs. What has no body runs nowhere: cpu(0).
+  Device device_of(const Operation* operation) const {
+    if (operation->kind == OpKind::captured) return lanes_.all[static_cast<const Info*>(operation)->lane]->device;
+    return operation->kind == OpKind::body ? lanes_.all[static_cast<const Op*>(operation)->lane]->device : Device{};
   }
   const Layer* layer_of(const Operation* operation) const {
     if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->layer;
@@ -303,6 +309,8 @@ class Core final : public CoreBase {
   void count_variable(Slot<P>* slot, int change) noexcept;
   void count_slowly(std::int64_t change) noexcept;
   void record_trace(Op* op, bool failed);
+  void record_trace(const Captured* op, std::uint32_t thread, std::int64_t start, std::int64_t end, DeviceTimes device,
+                    bool failed);
   void keep_event(Slot<P>& slot, std::uint32_t trace, TraceEvent&& event);
 
   // core_stream.h
@@ -330,6 +338,7 @@ class Core final : public CoreBase {
   void give_up_silent(Watch<P>& watch);
   bool confirm_own(DeviceQueue<P>& queue);
   void read_errors(Watch<P>& watch);
+  void take_times(RareParts<P>& parts, const Lane<P>& lane);
   static void settle_errors(Watch<P>& watch);
   void suspect(Watch<P>& watch, int device);
   void lose(Watch<P>& watch, int device, const std::string& why);

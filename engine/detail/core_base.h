@@ -80,6 +80,7 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual std::shared_ptr<Provider> provider(Device device) const = 0;
   virtual LaneStats lane_stats(const Place& place) const = 0;
   virtual DeviceOp device_op(const Operation* operation) const = 0;
+  virtual const char* layer_path(const Operation* operation) const noexcept = 0;
   virtual void await_issued(DeviceKind kind) = 0;
   virtual std::uint64_t settled_errors(Device device) = 0;
   void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);

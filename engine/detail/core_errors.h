@@ -36,7 +36,7 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->operation = op ? op->name : "engine";
   root->file = op ? op->where.file_name() : "";
   root->line = op ? op->where.line() : 0;
-  if (op) root->layer = path_of(layer_of(op));
+  if (op) root->layer = path_of(layer_of(op)), root->device = device_of(op);
   root->message = message;
   root->cause = std::move(cause);
   look_over_roots();
@@ -347,8 +347,9 @@ void Core<P>::tell_unobserved(const ErrorRoot& root, const std::function<void(co
   if (root.kind == ErrorKind::stopped) return;  // the caller of stop(cancel) knows of it
   if (hook && *hook) return (*hook)(root);
   const char* const file = std::strrchr(root.file.c_str(), '/');
-  std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u: %s\n", root.operation.c_str(),
-               file ? file + 1 : root.file.c_str(), static_cast<unsigned>(root.line), root.message.c_str());
+  const std::string on = root.device == Device{} ? "" : " on " + to_string(root.device);
+  std::fprintf(stderr, "sluice: error that nobody waited for: [%s] %s:%u%s: %s\n", root.operation.c_str(),
+               file ? file + 1 : root.file.c_str(), static_cast<unsigned>(root.line), on.c_str(), root.message.c_str());
 }
 
 /// Tells the hook of each root that no wait threw, once.

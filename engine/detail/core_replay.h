@@ -2,6 +2,8 @@
 // run along the edges that were found at the capture (core_capture.h).
 #pragma once
 
+#include <optional>
+
 #include "sluice/engine/detail/core.h"
 
 namespace sluice::detail {
@@ -143,37 +145,35 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
                    : std::make_exception_ptr(std::runtime_error("the device has no room for it"));
     } else {
       if (on_stream) wait_on_devices(op, *lane.queue, info.accesses);  // all over: for a record of accesses
-      thrown = call(*op->table, op->closure(), info,
-                    {.device = info.scope_device,
-                     .flags = info.flags,
-                     .tag = info.tag,
-                     .cancel = info.cancel,
-                     .sequence = {},
-                     .layer = info.layer},
-                    lane, async);
+      if (on_stream && timed) info.rare->span = lane.queue->stream->begin_times();
+      {
+        std::optional<IssueRange<P>> range;
+        if (on_stream) range.emplace(*lane.queue, info.name);
+        thrown = call(*op->table, op->closure(), info,
+                      {.device = info.scope_device,
+                       .flags = info.flags,
+                       .tag = info.tag,
+                       .cancel = info.cancel,
+                       .sequence = {},
+                       .layer = info.layer},
+                      lane, async);
+      }
+      if (info.rare && info.rare->span) lane.queue->stream->end_times(info.rare->span);
     }
     if (on_stream || async) {
       later = true;
+      if (timed) {  // finish_captured traces it
+        info.rare->thread = slot.number;
+        info.rare->started_at = start;
+        info.rare->ended_at = P::now();
+      }
       info.rare->thrown = std::move(thrown);
       if (on_stream) place_captured(op, *lane.queue, doubts);
     } else if (thrown) {
       error = root_of(&info, thrown, ErrorKind::failed);
     }
   }
-  if (timed) {
-    const std::int64_t end = P::now();
-    try {
-      std::vector<TraceAccess> accesses;
-      for (const CapturedAccess<P>& a : info.accesses)
-        accesses.push_back({a.variable->number, a.mode, a.variable->name ? a.variable->name : ""});
-      keep_event(slot, program.traced,
-                 {info.name, lane.device, lane.kind, slot.number, id_seen(&info), info.tag, info.where.file_name(),
-                  info.where.line(), program.pushed_at, start, start, end, end, error != nullptr, std::move(accesses),
-                  path_of(info.layer)});
-    } catch (const std::bad_alloc&) {
-      // The op goes on; the trace lacks it.
-    }
-  }
+  if (timed && !later) record_trace(op, slot.number, start, P::now(), {}, error != nullptr);
   if (later) {
     if (info.rare->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return true;
     ReadyList<P> ready;
@@ -264,6 +264,7 @@ template <class P>
 void Core<P>::captured_device_done(Captured* op, std::exception_ptr error, ReadyList<P>& ready) {
   RareParts<P>& parts = *op->info->rare;
   if (error) parts.device_error = std::move(error);
+  take_times(parts, *lanes_.all[op->lane]);
   if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
 }
 
@@ -275,6 +276,8 @@ void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
   const RareParts<P>& parts = *info.rare;
   const ErrorRef error =
       parts.failed() ? root_of(&info, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind) : nullptr;
+  if (program.flags.load(std::memory_order_relaxed) & kTimed)
+    record_trace(op, parts.thread, parts.started_at, parts.ended_at, parts.device_times, error != nullptr);
   if (error || (program.flags.load(std::memory_order_relaxed) & kCareful)) settle_captured(op, error);
   Captured* const ops = program.ops.get();
   for (std::uint32_t k = 0, n = op->successors; k < n; ++k) {
@@ -283,6 +286,26 @@ void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
   }
   if (op->successors == 0 && program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1)
     finish(program.running, ready);
+}
+
+template <class P>
+void Core<P>::record_trace(const Captured* op, std::uint32_t thread, std::int64_t start, std::int64_t end,
+                           DeviceTimes device, bool failed) {
+  const Info& info = *op->info;
+  const Recorded& program = *op->program;
+  const Lane<P>& lane = *lanes_.all[op->lane];
+  const std::int64_t now = P::now();
+  try {
+    std::vector<TraceAccess> accesses;
+    for (const CapturedAccess<P>& a : info.accesses)
+      accesses.push_back({a.variable->number, a.mode, a.variable->name ? a.variable->name : ""});
+    keep_event(my_slot(), program.traced,
+               {info.name, lane.device, lane.kind, thread, id_seen(&info), info.tag, info.where.file_name(),
+                info.where.line(), program.pushed_at, start, start, end, now, failed, std::move(accesses),
+                path_of(info.layer), device.begin, device.end});
+  } catch (const std::bad_alloc&) {
+    // The op goes on; the trace lacks it.
+  }
 }
 
 /// True if the running op has the variable to itself, so that a wait for it can never end.

@@ -398,7 +398,9 @@ void Core<P>::record_trace(Op* op, bool failed) {
                  now,
                  failed,
                  std::move(accesses),
-                 path_of(layer_of(op))};
+                 path_of(layer_of(op)),
+                 parts.device_times.begin,
+                 parts.device_times.end};
     keep_event(slot, parts.traced, std::move(e));
   } catch (const std::bad_alloc&) {
     // The op goes on; the trace lacks it.

@@ -226,7 +226,18 @@ void Core<P>::issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready) {
     }
   run = run && !op->troubled;
   if (run) {
-    if (std::exception_ptr thrown = run_anywhere(op, lane)) {
+    const bool timed = op->is(kHasRare) && rare(op).traced;
+    if (timed) rare(op).span = queue.stream->begin_times();
+    std::exception_ptr thrown;
+    {
+      const IssueRange<P> range(queue, op->name);
+      thrown = run_anywhere(op, lane);
+    }
+    if (timed) {
+      if (const std::uint64_t span = rare(op).span) queue.stream->end_times(span);
+      rare(op).ended_at = P::now();
+    }
+    if (thrown) {
       rare(op).thrown = std::move(thrown);
       op->troubled = true;
     }
@@ -258,7 +269,7 @@ bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
     }
   }
   if (queue.issued.load(std::memory_order_relaxed) - queue.finished.load(std::memory_order_acquire) >= queue.most ||
-      queue.lost.load(std::memory_order_acquire))
+      queue.lost.load(std::memory_order_acquire) || queue.ranges)
     return false;
   tell<P>(Step::start, op);
   op->troubled = !call_body(op, lane);

@@ -15,7 +15,11 @@ void Core<P>::deadlock(const std::string& what) {
   const Operation* op = in_op() ? thread_state().operation : nullptr;
   root->kind = ErrorKind::deadlock;
   root->operation = op ? op->name : "wait";
-  if (op) root->file = op->where.file_name(), root->line = op->where.line(), root->layer = path_of(layer_of(op));
+  if (op) {
+    root->file = op->where.file_name(), root->line = op->where.line();
+    root->layer = path_of(layer_of(op));
+    root->device = device_of(op);
+  }
   root->message = what;
   throw Error(std::move(root));
 }

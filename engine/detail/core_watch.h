@@ -358,12 +358,18 @@ void Core<P>::device_done(Op* op, std::exception_ptr error, bool wrote_nothing, 
     op->troubled = true;
     if (wrote_nothing) op->wrote_nothing = true;
   }
-  if (op->is(kHasRare) && rare(op).traced) rare(op).ended_at = P::now();
+  if (op->is(kHasRare)) take_times(rare(op), *lanes_.all[op->lane]);
   // Most often everything that the op waited for is over already.
   if (op->finish_pending.load(std::memory_order_acquire) != 1 &&
       op->finish_pending.fetch_sub(1, std::memory_order_acq_rel) != 1)
     return;
   finish_issued(op, slot, ready);
+}
+
+/// What the device says of the times of an op that it is over with.
+template <class P>
+void Core<P>::take_times(RareParts<P>& parts, const Lane<P>& lane) {
+  if (const std::uint64_t span = std::exchange(parts.span, 0)) lane.queue->stream->take_times(span, parts.device_times);
 }
 
 /// Finishes a stream op for the host. A common one takes the same short path as a host op.

@@ -34,6 +34,7 @@ struct DeviceQueue {
         device(d),
         stream(std::move(s)),
         most(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2)),
+        ranges(p.wants_ranges()),
         waited(std::make_unique<Atomic<std::uint64_t>[]>(lanes)) {}
 
   void lock() {
@@ -60,6 +61,7 @@ struct DeviceQueue {
   const int device;
   const std::unique_ptr<Stream> stream;
   const std::uint64_t most;  ///< how many ops may be unconfirmed
+  const bool ranges;         ///< the provider is told of each op that is issued
 
   // Written by the thread that issues.
   alignas(64) Atomic<bool> locked{false};
@@ -80,6 +82,23 @@ struct DeviceQueue {
   std::uint64_t reached = 0;          ///< as read in the present look
   std::uint64_t settles_at = 0;       ///< Watch::settling waits for the op at this place
   Plain<ErrorRef> root;               ///< the root of a lost device; written once, before `lost`
+};
+
+/// While it lives the calling thread issues the op: tells a provider that wants to know.
+template <class P>
+class IssueRange {
+ public:
+  IssueRange(DeviceQueue<P>& queue, const char* name) : provider_(queue.ranges ? &queue.provider : nullptr) {
+    if (provider_) provider_->range_begins(name);
+  }
+  ~IssueRange() {
+    if (provider_) provider_->range_ends();
+  }
+  IssueRange(const IssueRange&) = delete;
+  IssueRange& operator=(const IssueRange&) = delete;
+
+ private:
+  Provider* const provider_;
 };
 
 /// The watcher of one provider's streams: a thread that is there while something is in flight, and a little longer.

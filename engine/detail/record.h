@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sluice/engine/operation.h"
+#include "sluice/engine/stream.h"
 
 namespace sluice::detail {
 
@@ -229,6 +230,8 @@ struct RareParts {
   std::uint32_t traced = 0;  ///< the number of the trace that was on at the push; 0: none, and no times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
   std::uint32_t thread = 0;
+  std::uint64_t span = 0;    ///< of a traced op on a stream: what Stream::begin_times returned
+  DeviceTimes device_times;  ///< of a traced op; zeros where there are none
   // For captured stream and async ops: how many of body, device work and Completion are not over.
   typename P::template Atomic<std::int32_t> finish_pending{0};
   // Written by the thread that runs the op.
@@ -264,6 +267,8 @@ struct RareParts {
     returned.store(false, std::memory_order_relaxed);
     traced = 0;
     started_at = ended_at = 0;
+    span = 0;
+    device_times = {};
     start_error = nullptr;
     skipped_for_input = false;
     thrown = exception = device_error = nullptr;

@@ -14,11 +14,19 @@ struct CudaOptions {
   int logical = 0;
   /// The most bytes that each device gives out; 0: its share of the card's memory.
   std::size_t memory = 0;
+  /// Names of ops for NVIDIA's tools: a thread that issues an op to a card does so within an NVTX range that has the
+  /// op's name, so that Nsight Systems (nsys profile --trace=cuda,nvtx) shows which op a kernel is of. SLUICE_NVTX=1
+  /// asks for it too. Where it is asked for, ops are issued on a longer path, also without a tool that looks.
+  bool nvtx = false;
 };
 
 /// The machine's GPUs, kind DeviceKind::gpu: Engine engine({.providers = {cuda_devices()}}). The default engine has
 /// them by itself. If cuda_unavailable() says why there is none, the provider has no devices. Streams, and CUDA's own
 /// state on a card, are made at the first use of a device.
+///
+/// While a trace is on (Engine::start_trace) each op is issued between two timed events of CUDA, so that the trace has
+/// the card's times of ops beside the host's. That slows ops down, small ones most. CUDA tells times to half a
+/// microsecond; they are compared with the host's clock by one event every few seconds. Without a trace none is timed.
 ProviderFactory cuda_devices(CudaOptions options = {});
 
 /// Empty if there is a GPU that can be used; else the reason in one line, as "the driver says: no CUDA-capable device

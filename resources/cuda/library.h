@@ -10,7 +10,7 @@
 namespace sluice::cuda {
 
 /// Raised with each change of what stands here, or of a class that both sides know.
-inline constexpr int kLibraryVersion = 2;
+inline constexpr int kLibraryVersion = 3;
 
 /// What the library may call.
 struct Host {

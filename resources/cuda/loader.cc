@@ -128,6 +128,7 @@ ProviderFactory cuda_devices(CudaOptions options) {
   return [options]() -> std::shared_ptr<Provider> {
     CudaOptions chosen = options;
     if (chosen.logical == 0) chosen.logical = cuda::logical_gpus();
+    if (const char* const nvtx = std::getenv("SLUICE_NVTX")) chosen.nvtx |= *nvtx && std::string(nvtx) != "0";
     if (!cuda_unavailable().empty()) return std::make_shared<cuda::NoCards>();
     return cuda::library()->make_provider(chosen);
   };

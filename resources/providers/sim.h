@@ -51,6 +51,7 @@ struct SimOptions {
 ///  - The destructor of a stream finishes its commands. If a device of the provider is silent or lost, it drops those
 ///  that
 ///    have not begun, so that it always ends.
+///  - A trace has the times at which a stream worked for an op.
 /// These devices test the protocol; they say nothing about the speed of a real device. Thread-safe.
 ProviderFactory sim_devices(int count = 1, SimOptions options = {});
 

@@ -35,10 +35,12 @@ struct SimStream::State {
   OrderRecord::Stream recorded_as = 0;  ///< where there is a record
   std::mutex mutex;
   std::condition_variable issued, passed;
-  std::vector<Command> queue;        ///< with the mutex
-  std::uint64_t late_record = 0;     ///< a point after all of the queue, for which it had no room; with the mutex
-  std::atomic<bool> closing{false};  ///< set with the mutex
-  std::atomic<bool> ended{false};    ///< the thread is done
+  std::vector<Command> queue;              ///< with the mutex
+  std::uint64_t late_record = 0;           ///< a point after all of the queue, for which it had no room; with the mutex
+  std::vector<DeviceTimes> spans;          ///< what was timed, at its number - 1; with the mutex, as the next
+  std::vector<std::uint64_t> spare_spans;  ///< numbers
+  std::atomic<bool> closing{false};        ///< set with the mutex
+  std::atomic<bool> ended{false};          ///< the thread is done
   std::atomic<std::uint64_t> reached{0};
   std::atomic<int> awaiting{0};  ///< threads in await()
   std::minstd_rand random;       ///< the thread's
@@ -184,6 +186,38 @@ void SimStream::fill(void* to, std::byte value, std::size_t bytes) {
   });
 }
 
+std::uint64_t SimStream::begin_times() noexcept try {
+  std::lock_guard lock(state_->mutex);
+  if (state_->spare_spans.empty()) {
+    state_->spare_spans.reserve(state_->spans.size() + 1);  // take_times() must not fail
+    state_->spans.emplace_back();
+    state_->spare_spans.push_back(state_->spans.size());
+  }
+  const std::uint64_t span = state_->spare_spans.back();
+  state_->spans[span - 1] = {};
+  push(Time{span, &DeviceTimes::begin});
+  state_->spare_spans.pop_back();
+  return span;
+} catch (...) {
+  return 0;  // no memory, or no thread
+}
+
+void SimStream::end_times(std::uint64_t span) noexcept try {
+  std::lock_guard lock(state_->mutex);
+  push(Time{span, &DeviceTimes::end});
+} catch (...) {
+  // It has no end.
+}
+
+bool SimStream::take_times(std::uint64_t span, DeviceTimes& times) noexcept {
+  std::lock_guard lock(state_->mutex);
+  const DeviceTimes found = state_->spans[span - 1];
+  state_->spare_spans.push_back(span);
+  if (found.begin == 0 || found.end == 0) return false;
+  times = found;
+  return true;
+}
+
 void* SimStream::allocate(int device, std::size_t bytes) noexcept {
   SimCore& core = *state_->core;
   // With the queue, so that the record sees what happens to a block in its order.
@@ -312,6 +346,13 @@ void SimStream::execute(State& state, Wait& wait) {
            lost(state.device);
   };
   if (!over()) state.core->await(over);
+}
+
+void SimStream::execute(State& state, Time& time) {
+  if (!goes_on(state)) return;
+  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  std::lock_guard lock(state.mutex);
+  state.spans[time.span - 1].*time.which = now;
 }
 
 void SimStream::execute(State& state, Record& record) {

@@ -55,7 +55,7 @@ TEST(CudaErrors, AnIndexOutsideIsFoundLate) {
   const NDArray made = exp(rows) + 1, there = made.to(gpu(1)) * 2;
   const NDArray other = x * 2;
   for (const NDArray& poisoned : {rows, made, there}) {
-    EXPECT_EQ(text_of(poisoned), "[take_rows] " + here(line) + ": a label or index -7 is not in 0..2");
+    EXPECT_EQ(text_of(poisoned), "[take_rows] " + here(line) + " on gpu(0): a label or index -7 is not in 0..2");
   }
   EXPECT_EQ(other.to_vector<float>(), (std::vector<float>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
@@ -83,7 +83,7 @@ TEST(CudaErrors, ALaunchThatFails) {
   x += 10;
   const int line = __LINE__ - 1;
   const NDArray made = x * 2, other = on.first * 2;
-  EXPECT_THAT(text_of(made), AllOf(HasSubstr(here(line)), HasSubstr("cudaLaunchKernelEx: too many resources")));
+  EXPECT_THAT(text_of(made), HasSubstr(here(line) + " on gpu(0): cudaLaunchKernelEx: too many resources"));
   EXPECT_EQ(text_of(x), text_of(made));
   EXPECT_EQ(other.to_vector<float>()[5], 10);
   // Nothing was launched, so the old value is whole.
@@ -146,7 +146,7 @@ TEST(CudaErrors, ALibraryThatFails) {
       cuda_double::fail_nth(cuda_double::Fault::library, static_cast<std::uint64_t>(call), cudaErrorLaunchFailure);
       const NDArray product = matmul(b, b, false, true);
       const int line = __LINE__ - 1;
-      EXPECT_THAT(text_of(product + 1), AllOf(StartsWith("[matmul] " + here(line)), HasSubstr("cublasLt"),
+      EXPECT_THAT(text_of(product + 1), AllOf(StartsWith("[matmul] " + here(line) + " on gpu(0): cublasLt"),
                                               HasSubstr("CUBLAS_STATUS_EXECUTION_FAILED")));
       EXPECT_EQ(matmul(a, a, false, true).to_vector<float>(), want);
       // What failed once is not taken for refused: the same sizes go to the library again.
@@ -172,7 +172,7 @@ TEST(CudaErrors, AConvolutionThatFails) {
       EXPECT_EQ(text, "no error");
       return;
     }
-    EXPECT_THAT(text, AllOf(StartsWith("[conv2d] " + here(line)), HasSubstr("cudnn")));
+    EXPECT_THAT(text, AllOf(StartsWith("[conv2d] " + here(line) + " on gpu(0): cudnn"), HasSubstr(": CUDNN_STATUS_")));
     EXPECT_EQ(conv2d(x, w).to_vector<float>()[0], conv2d(x.to(cpu(0)), w.to(cpu(0))).to_vector<float>()[0]);
   }
   ADD_FAILURE() << "a convolution makes no 30 calls";

@@ -56,6 +56,10 @@ TEST_F(FashionMnistOnCuda, DrawsWhatTheDevicesDid) {
   const std::string picture = test::read_file(out_ / "run/timeline.svg");
   EXPECT_THAT(picture, HasSubstr("gpu(0)"));
   EXPECT_THAT(picture, HasSubstr("gpu(1)"));
+  EXPECT_THAT(picture, HasSubstr("by the devices&#39; clocks"));
+  const std::string trace = test::read_file(out_ / "run/timeline.json");
+  EXPECT_THAT(trace, HasSubstr("\"gpu(0) compute (device)\""));
+  EXPECT_THAT(trace, HasSubstr("\"gpu(1) compute (device)\""));
 }
 
 TEST_F(FashionMnistOnCuda, WhatItCannotDoIsOneLine) {

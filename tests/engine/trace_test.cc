@@ -6,14 +6,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -188,6 +191,114 @@ TEST(Trace, OverlappingWorkOfAStreamHasRowsOfItsOwn) {
   const std::vector<TraceEvent> events = engine.stop_trace();
   EXPECT_EQ(arrows_of(events), (Arrows{{"one", "two"}, {"two", "host"}}));
   EXPECT_EQ(read_trace(to_perfetto(events)).size(), 2u);
+}
+
+std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+/// The names of the slices in each row.
+std::map<std::string, std::vector<std::string>> rows_of(const std::string& text) {
+  std::map<int, std::string> names;
+  std::map<std::string, std::vector<std::string>> rows;
+  const json trace = json::parse(text);
+  for (const json& e : trace.at("traceEvents")) {
+    if (e.at("ph") == "M") names[e.at("tid")] = e.at("args").at("name");
+    if (e.at("ph") == "X") rows[names.at(e.at("tid"))].push_back(e.at("name"));
+  }
+  return rows;
+}
+
+const TraceEvent& event_of(const std::vector<TraceEvent>& events, const std::string& name) {
+  const auto at = std::find_if(events.begin(), events.end(), [&](const TraceEvent& e) { return e.name == name; });
+  if (at == events.end()) throw std::runtime_error(name + " is not in the trace");
+  return *at;
+}
+
+/// The host issues, and is over with that long before the device begins.
+TEST(Trace, ADevicesTimesAreBesideThoseOfTheIssue) {
+  QuietEngine engine({.providers = {sim_devices(1)}});
+  const Variable x = engine.variable("x");
+  for (const bool replayed : {false, true}) {
+    SCOPED_TRACE(replayed ? "replayed" : "pushed");
+    Gate gate;
+    struct Ran {
+      std::int64_t begin = 0, end = 0;
+    } ran[2];
+    testing::Signal begun;
+    const auto push = [&] {
+      engine.push(
+          [&](Context& c) {
+            c.stream()->launch([&] {
+              begun.raise();
+              gate.pass();
+              ran[0].begin = now();
+              ran[0].end = now();
+            });
+          },
+          {write(x)}, {.on = sim(0), .name = "one"});
+      engine.push([&](Context& c) { c.stream()->launch([&] { ran[1].begin = ran[1].end = now(); }); }, {update(x)},
+                  {.on = sim(0), .name = "two"});
+      engine.push([] {}, {read(x)}, {.name = "host"});
+    };
+    std::optional<Program> program;
+    if (replayed) program = engine.capture(push);
+    engine.start_trace();
+    replayed ? (void)engine.replay(*program) : push();
+    begun.wait();
+    const std::int64_t opened = now();
+    gate.open();
+    engine.wait_all();
+    const std::vector<TraceEvent> events = engine.stop_trace();
+    ASSERT_EQ(events.size(), 3u);
+    const TraceEvent &one = event_of(events, "one"), &two = event_of(events, "two"), &host = event_of(events, "host");
+    if (!replayed) {
+      EXPECT_LE(one.start, one.device_start);
+    }
+    EXPECT_LE(one.device_start, opened);
+    EXPECT_LE(opened, ran[0].begin);
+    EXPECT_LE(ran[0].end, one.device_end);
+    EXPECT_LE(one.device_end, one.done);
+    EXPECT_LE(one.device_end, two.device_start);
+    EXPECT_LE(two.device_start, ran[1].begin);
+    EXPECT_LE(ran[1].end, two.device_end);
+    EXPECT_LE(two.device_end, host.start);
+    EXPECT_LE(two.end, two.done);
+    EXPECT_EQ(host.device_start, 0);
+    EXPECT_EQ(host.device_end, 0);
+    const std::string text = to_perfetto(events);
+    EXPECT_EQ(read_trace(text).size(), 2u);
+    const auto rows = rows_of(text);
+    ASSERT_TRUE(rows.contains("sim(0) compute (device)")) << text;
+    EXPECT_EQ(rows.at("sim(0) compute (device)"), (std::vector<std::string>{"one", "two"}));
+  }
+}
+
+/// A body that throws, an op that is skipped, and a device that is lost: the trace has what is known.
+TEST(Trace, OpsThatFailOnADevice) {
+  const auto control = std::make_shared<SimControl>();
+  QuietEngine engine({.providers = {sim_devices(1, {.control = control})}});
+  engine.on_unobserved_error([](const ErrorRoot&) {});
+  const Variable x = engine.variable("x"), y = engine.variable("y");
+  engine.start_trace();
+  engine.push(
+      [](Context& c) {
+        c.stream()->launch([] {});
+        throw std::runtime_error("no");
+      },
+      {write(x)}, {.on = sim(0), .name = "throws"});
+  engine.push([](Context& c) { c.stream()->launch([] {}); }, {update(x)}, {.on = sim(0), .name = "skipped"});
+  EXPECT_THROW(engine.wait(x), Error);
+  control->lose(0);
+  engine.push([](Context& c) { c.stream()->launch([] {}); }, {write(y)}, {.on = sim(0), .name = "lost"});
+  EXPECT_THROW(engine.wait(y), Error);
+  try {
+    engine.wait_all();
+  } catch (const Error&) {
+  }
+  const std::vector<TraceEvent> events = engine.stop_trace();
+  EXPECT_GT(event_of(events, "throws").device_end, 0);
+  for (const char* name : {"skipped", "lost"}) EXPECT_EQ(event_of(events, name).device_end, 0) << name;
+  for (const TraceEvent& e : events) EXPECT_TRUE(e.failed);
+  read_trace(to_perfetto(events));
 }
 
 TEST(Trace, AnOpIsInFlightUntilItsCompletionIsAnswered) {

@@ -9,6 +9,7 @@
 #include "ndarray_test_support.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/resources/device_pool.h"
+#include "sluice/resources/memory_summary.h"
 
 namespace sluice::testing {
 namespace {
@@ -155,6 +156,29 @@ TEST(Devices, OutOfMemoryNamesDeviceWantedAndUsed) {
   EXPECT_THAT(message, HasSubstr("128.00 KiB of it are in use"));
   EXPECT_EQ(held.to_vector<float>(), Floats(1 << 15, 0.0F));
   EXPECT_EQ((held(slice(0, 4)) + 1).to_vector<float>(), Floats(4, 1.0F)) << "the device goes on";
+}
+
+TEST(Devices, OutOfMemorySaysWhichOpsHoldIt) {
+  Devices engine({.limits = {.memory = 1 << 20}});
+  const DeviceScope scope(sim(1));
+  const NDArray held = zeros({1 << 14});
+  std::vector<NDArray> kept;
+  {
+    const LayerScope layer("encoder");
+    for (int i = 0; i < 3; ++i) kept.push_back(held + i);
+  }
+  NDArray gone = held * 2;
+  engine->wait_all();
+  gone = {};
+  const std::string held_by = "\n  192.00 KiB  add_scalar in encoder, 3 blocks\n  64.00 KiB  fill, 1 block";
+  EXPECT_THAT(memory_summary(*engine, sim(1)), ::testing::EndsWith(held_by));
+  const NDArray large = zeros({1 << 18});
+  EXPECT_THAT(message_of([&] { large.wait(); }),
+              ::testing::ContainsRegex("^\\[fill\\] devices_test\\.cc:[0-9]+ on sim\\(1\\): sim\\(1\\) has no 1.00 MiB "
+                                       "left: 256.00 KiB of it are in use, 0 B cached" +
+                                       held_by + "$"));
+  kept.clear();
+  EXPECT_THAT(memory_summary(*engine, sim(1)), ::testing::EndsWith("cached\n  64.00 KiB  fill, 1 block"));
 }
 
 TEST(Devices, AnArrayOutlivesItsEngine) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <latch>
 #include <map>
@@ -12,6 +13,7 @@
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/parallel.h"
+#include "sluice/resources/providers/sim.h"
 
 namespace sluice {
 namespace {
@@ -202,6 +204,39 @@ TEST(Pipeline, StagesMeetAndTheMeasuredTimelineShowsIt) {
       EXPECT_EQ(ran, schedule.per_stage[static_cast<std::size_t>(s)]) << schedule.name;
     }
     EXPECT_GT(overlaps(boxes), 0) << schedule.name;
+  }
+}
+
+// On devices that give times the boxes are these, whenever the host issued the ops and learnt of their ends.
+TEST(Pipeline, BoxesAreTheTimesOfDevicesThatGiveThem) {
+  EngineOptions options{.threads = 2, .logical_cpus = 2};
+  if (!test::on_sim()) options.providers = {sim_devices(2)};  // else they are there already
+  test::DefaultEngine many(options);
+  std::vector<parallel::Stage> stages = make_stages(make_layers(7), 2);
+  for (int s : {0, 1}) stages[static_cast<std::size_t>(s)].device = sim(s);
+  parallel::Pipeline net(stages);
+  const Data data = make_data(16, 7);
+  many.engine().wait_all();
+  many.engine().start_trace();
+  net.step(data.x, data.y, {.microbatches = 4}).wait();
+  many.engine().wait_all();
+  const std::vector<TraceEvent> events = many.engine().stop_trace();
+  const std::vector<parallel::TimelineBox> boxes = net.boxes(events, net.step_number());
+  ASSERT_EQ(boxes.size(), 2U * 2 * 4);
+  std::map<std::uint64_t, std::pair<std::int64_t, std::int64_t>> of_tag;
+  for (const TraceEvent& e : events) {
+    if (e.lane != LaneKind::compute || e.device.kind != DeviceKind::sim) continue;
+    EXPECT_GT(e.device_end, 0) << e.name;
+    auto& [begin, end] = of_tag.try_emplace(e.tag, e.device_start, e.device_end).first->second;
+    begin = std::min(begin, e.device_start);
+    end = std::max(end, e.device_end);
+  }
+  for (const parallel::TimelineBox& box : boxes) {
+    const auto same = [&](const auto& tag) {
+      return box.start == static_cast<double>(tag.second.first) * 1e-9 &&
+             box.end == static_cast<double>(tag.second.second) * 1e-9;
+    };
+    EXPECT_EQ(std::count_if(of_tag.begin(), of_tag.end(), same), 1) << "stage " << box.stage;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "sluice/resources/cuda/backend/cuda_core.h"
 
+#include <chrono>
 #include <new>
+#include <thread>
 
 namespace sluice::cuda {
 namespace {
@@ -18,7 +20,7 @@ void* driver_function(const char* name) {
 
 }  // namespace
 
-CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : host(given) {
+CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : host(given), nvtx(options.nvtx) {
   for (int card = 0; card < cards; ++card) {
     cudaDeviceProp properties{};
     SLUICE_CUDA(cudaGetDeviceProperties, &properties, card);
@@ -32,8 +34,13 @@ CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : h
   }
 }
 
+CardTime::~CardTime() {
+  if (event && !device.lost.load()) cudaEventDestroy(event);
+}
+
 CudaCore::~CudaCore() {
   for (auto& device : devices) {
+    device->clock.reset();
     if (!device->made.load() || device->lost.load()) continue;
     cudaStreamSynchronize(device->memory);
     cudaStreamDestroy(device->memory);
@@ -107,6 +114,46 @@ void CudaCore::link(int card, int other) noexcept {
       cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess) {
     cudaGetLastError();  // copies go by way of the host; a card that is lost will be found so
   }
+}
+
+std::shared_ptr<const CardTime> CudaCore::clock(int number) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTries = 4;
+  constexpr std::int64_t kKept = 4'000'000'000;
+  CudaDevice& device = use(number);
+  std::lock_guard lock(device.clock_mutex);
+  const std::int64_t now = Clock::now().time_since_epoch().count();
+  if (device.clock && now - device.clock->host < kKept) return device.clock;
+  if (now < device.no_clock_before) throw std::runtime_error("the card does not answer");
+  const OnCard on(device.card);
+  std::shared_ptr<CardTime> best;
+  std::int64_t shortest = 0;
+  for (int i = 0; i < kTries; ++i) {
+    auto time = std::make_shared<CardTime>(device);
+    check(cudaEventCreateWithFlags(&time->event, cudaEventDefault), "cudaEventCreateWithFlags", device.card);
+    const auto before = Clock::now();
+    // The stream for what is done at once, which has nothing else to do.
+    check(cudaEventRecord(time->event, device.memory), "cudaEventRecord", device.card);
+    for (;;) {
+      const cudaError_t state = cudaEventQuery(time->event);
+      if (state == cudaSuccess) break;
+      if (state != cudaErrorNotReady) check(state, "cudaEventQuery", device.card);
+      const auto waited = Clock::now() - before;
+      if (waited > std::chrono::milliseconds(200)) {
+        device.no_clock_before = now + kKept;
+        throw std::runtime_error("the card does not answer");
+      }
+      if (waited > std::chrono::microseconds(100)) std::this_thread::yield();
+    }
+    const auto took = (Clock::now() - before).count();
+    time->host = before.time_since_epoch().count() + took / 2;
+    if (!best || took < shortest) {
+      best = std::move(time);
+      shortest = took;
+    }
+  }
+  device.clock = best;
+  return best;
 }
 
 void CudaCore::check(cudaError_t code, const char* call, int card) {

@@ -53,6 +53,19 @@ std::shared_ptr<Libraries> make_libraries(int card);
 /// The lane's stream: the handles are for it, and the workspace is its. Null: the workspace is freed in its order.
 void set_stream(Libraries& libraries, cudaStream_t stream);
 
+struct CudaDevice;
+
+/// A moment as an event with a time, and as nanoseconds of the host's steady clock: so other events' times can be told.
+struct CardTime {
+  explicit CardTime(CudaDevice& d) : device(d) {}
+  ~CardTime();
+  CardTime(const CardTime&) = delete;
+  CardTime& operator=(const CardTime&) = delete;
+  CudaDevice& device;
+  cudaEvent_t event = nullptr;
+  std::int64_t host = 0;
+};
+
 /// One logical device.
 struct CudaDevice {
   int card = 0;
@@ -61,6 +74,9 @@ struct CudaDevice {
   KernelErrors* errors = nullptr;  ///< pinned; made with the words
   cudaStream_t memory = nullptr;   ///< for blocks and copies without a stream
   std::shared_ptr<Libraries> libraries;
+  std::mutex clock_mutex;
+  std::shared_ptr<const CardTime> clock;  ///< with its mutex, as the next: the latest; null before the first
+  std::int64_t no_clock_before = 0;       ///< the card did not answer when it was asked for the last time
   std::once_flag ready;
   std::atomic<bool> made{false};  ///< `ready` has been passed
   std::atomic<bool> lost{false};
@@ -72,11 +88,17 @@ struct CudaCore {
   ~CudaCore();
 
   const Host host;
+  const bool nvtx;
   std::vector<std::unique_ptr<CudaDevice>> devices;
 
   /// The device, with everything that is made at its first use. Throws CudaError.
   CudaDevice& use(int device);
   CudaDevice& at(int device) const { return *devices[static_cast<std::size_t>(device)]; }
+
+  /// A moment of the device's card, a few seconds ago at most, because CUDA tells the time between two events as a
+  /// float of milliseconds. Waits a moment for the card where it makes one. Throws CudaError,
+  /// and std::runtime_error where the card does not answer.
+  std::shared_ptr<const CardTime> clock(int device);
 
   /// The words of the streams; made at the first call, with every device's ring of errors. Throws CudaError.
   Word* words();

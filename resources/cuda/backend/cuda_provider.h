@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sluice/resources/cuda/backend/cuda_stream.h"
+#include "sluice/resources/cuda/backend/ranges.h"
 
 namespace sluice::cuda {
 
@@ -18,6 +19,10 @@ class CudaProvider : public Provider {
 
   std::uint64_t progress() const noexcept override;
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override;
+
+  bool wants_ranges() const noexcept override { return core_->nvtx; }
+  void range_begins(const char* name) noexcept override { push_range(name); }
+  void range_ends() noexcept override { pop_range(); }
 
   bool wants_order() const noexcept override { return keeps_order(); }
   void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override;

@@ -24,6 +24,10 @@ CudaStream::~CudaStream() {
   cudaStreamSynchronize(stream);
   for (const Point& p : points_) cudaEventDestroy(p.event);
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
+  for (const Span& span : spans_) {
+    if (span.begin) cudaEventDestroy(span.begin);
+    if (span.end) cudaEventDestroy(span.end);
+  }
   cudaStreamDestroy(stream);
 }
 
@@ -150,6 +154,57 @@ void CudaStream::look() noexcept {
   } catch (...) {
     // Marked by check(), if there is something to mark.
   }
+}
+
+std::uint64_t CudaStream::begin_times() noexcept try {
+  const cudaStream_t to = stream();
+  const std::shared_ptr<const CardTime> since = core_->clock(device_);
+  const OnCard on(card());
+  std::lock_guard lock(mutex_);
+  if (spare_spans_.empty()) {
+    spare_spans_.reserve(spans_.size() + 1);  // take_times() must not fail
+    spans_.emplace_back();
+    spare_spans_.push_back(spans_.size());
+  }
+  const std::uint64_t number = spare_spans_.back();
+  Span& span = spans_[number - 1];
+  for (cudaEvent_t* const event : {&span.begin, &span.end}) {
+    if (!*event) core_->check(cudaEventCreateWithFlags(event, cudaEventDefault), "cudaEventCreateWithFlags", card());
+  }
+  core_->check(cudaEventRecord(span.begin, to), "cudaEventRecord", card());
+  span.since = since;
+  span.ended = false;
+  spare_spans_.pop_back();
+  return number;
+} catch (...) {
+  return 0;
+}
+
+void CudaStream::end_times(std::uint64_t number) noexcept try {
+  const OnCard on(card());
+  std::lock_guard lock(mutex_);
+  Span& span = spans_[number - 1];
+  core_->check(cudaEventRecord(span.end, stream()), "cudaEventRecord", card());
+  span.ended = true;
+} catch (...) {
+  // It has no end.
+}
+
+bool CudaStream::take_times(std::uint64_t number, DeviceTimes& times) noexcept try {
+  std::lock_guard lock(mutex_);
+  Span& span = spans_[number - 1];
+  const std::shared_ptr<const CardTime> since = std::move(span.since);
+  spare_spans_.push_back(number);
+  if (!span.ended || core_->at(device_).lost.load(std::memory_order_acquire)) return false;
+  const OnCard on(card());
+  float before = 0, length = 0;  // milliseconds
+  core_->check(cudaEventElapsedTime(&before, since->event, span.begin), "cudaEventElapsedTime", card());
+  core_->check(cudaEventElapsedTime(&length, span.begin, span.end), "cudaEventElapsedTime", card());
+  times.begin = since->host + static_cast<std::int64_t>(static_cast<double>(before) * 1e6);
+  times.end = times.begin + static_cast<std::int64_t>(static_cast<double>(length) * 1e6);
+  return true;
+} catch (...) {
+  return false;
 }
 
 /// A blocking wait of CUDA has no time limit, so this one looks at the word: at first all the time, then with pauses.

@@ -29,6 +29,9 @@ class CudaStream : public Stream {
   bool wait(const StreamEvent& event) override;
   void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
+  std::uint64_t begin_times() noexcept override;
+  void end_times(std::uint64_t span) noexcept override;
+  bool take_times(std::uint64_t span, DeviceTimes& times) noexcept override;
   /// The cudaStream_t. Throws CudaError if it cannot be made.
   void* native() const override { return stream(); }
 
@@ -53,6 +56,12 @@ class CudaStream : public Stream {
     std::uint64_t point;
     cudaEvent_t event;
   };
+  /// Two events with times.
+  struct Span {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    std::shared_ptr<const CardTime> since;
+    bool ended = false;
+  };
   cudaEvent_t new_event();
   Word& word() { return core_->words()[word_]; }
   LaneKind lane() const { return lane_; }
@@ -71,7 +80,9 @@ class CudaStream : public Stream {
   mutable std::once_flag once_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
-  std::vector<Passed> owed_;            ///< what ordered_after() was told before CUDA's stream was made
+  std::vector<Span> spans_;                 ///< what was timed, at its number - 1
+  std::vector<std::uint64_t> spare_spans_;  ///< numbers of those that are not in use
+  std::vector<Passed> owed_;                ///< what ordered_after() was told before CUDA's stream was made
 };
 
 /// The points of this provider's streams among these.

@@ -25,6 +25,9 @@ class SimStream final : public Stream {
   void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
   void launch(std::function<void()> kernel, std::span<const MemoryUse> uses) override;
+  std::uint64_t begin_times() noexcept override;
+  void end_times(std::uint64_t span) noexcept override;
+  bool take_times(std::uint64_t span, DeviceTimes& times) noexcept override;
 
   // For the provider.
   /// Its number in the core's record.
@@ -68,7 +71,11 @@ class SimStream final : public Stream {
   struct Record {
     std::uint64_t point;
   };
-  using Command = std::variant<std::monostate, Kernel, Copy, Fill, Free, Wait, Record>;
+  struct Time {
+    std::uint64_t span;
+    std::int64_t DeviceTimes::*which;
+  };
+  using Command = std::variant<std::monostate, Kernel, Copy, Fill, Free, Wait, Record, Time>;
 
   void push(Command command);
   template <class F>
@@ -81,6 +88,7 @@ class SimStream final : public Stream {
   static void execute(State& state, Free& free);
   static void execute(State& state, Wait& wait);
   static void execute(State& state, Record& record);
+  static void execute(State& state, Time& time);
   static void execute(State&, std::monostate) {}
 
   const std::shared_ptr<State> state_;
