@@ -57,6 +57,24 @@ TEST(CudaLogicalDevices, WhereOneHasNoMemoryLeftTheOtherGoesOn) {
   EXPECT_EQ(sum(block_of(320, gpu(0))).item<float>(), 320 * 256);
 }
 
+/// A lane takes memory for the libraries' workspace at its start, which this card has once.
+TEST(CudaLogicalDevices, WhereTheirWorkspacesDoNotFitTheOpsFail) {
+  OnDouble on({.memory = 64 * kMiB}, {.logical = 4});
+  on.engine().on_unobserved_error([](const ErrorRoot&) {});
+  int failed = 0;
+  for (int i = 0; i < 4; ++i) {
+    const NDArray x = block_of(1024, gpu(i));
+    try {
+      x.wait();
+    } catch (const Error& e) {
+      ++failed;
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("[fill] logical_devices_test.cc:"));
+    }
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 4);
+}
+
 TEST(CudaLogicalDevices, EachHasLanesOfItsOwn) {
   const OnDouble on({}, {.logical = 2});
   const NDArray busy = block_of(4, gpu(0)), x = block_of(4, gpu(1)), arriving = full({4}, 5).to(cpu(0));

@@ -210,7 +210,7 @@ TEST(Pipeline, StagesMeetAndTheMeasuredTimelineShowsIt) {
 // On devices that give times the boxes are these, whenever the host issued the ops and learnt of their ends.
 TEST(Pipeline, BoxesAreTheTimesOfDevicesThatGiveThem) {
   EngineOptions options{.threads = 2, .logical_cpus = 2};
-  if (!test::on_sim()) options.providers = {sim_devices(2)};  // else they are there already
+  if (test::device_kind() != DeviceKind::sim) options.providers = {sim_devices(2)};  // else they are there already
   test::DefaultEngine many(options);
   std::vector<parallel::Stage> stages = make_stages(make_layers(7), 2);
   for (int s : {0, 1}) stages[static_cast<std::size_t>(s)].device = sim(s);

@@ -32,6 +32,7 @@ CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : h
       devices.push_back(std::move(device));
     }
   }
+  idle_points = std::make_unique<std::atomic<std::uint64_t>[]>(devices.size() * kLanes);
 }
 
 CardTime::~CardTime() {

@@ -104,6 +104,9 @@ struct CudaCore {
   Word* words();
   Word* words_if_made() const noexcept { return words_.load(std::memory_order_acquire); }
   static constexpr int kLanes = 3;  ///< streams of a device
+  /// The last point of each stream, by its word's number, that was recorded before CUDA's stream was made. Nothing was
+  /// issued before it, so it is passed.
+  std::unique_ptr<std::atomic<std::uint64_t>[]> idle_points;
 
   /// Looks at an error code: throws as check() does, and if the error is sticky marks every device of the card as lost.
   void check(cudaError_t code, const char* call, int card);

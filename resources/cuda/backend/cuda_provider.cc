@@ -14,8 +14,9 @@ std::unique_ptr<Stream> CudaProvider::make_stream(int device, LaneKind lane) {
 
 std::uint64_t CudaProvider::progress() const noexcept {
   std::uint64_t sum = core_->losses();
-  if (const Word* const words = core_->words_if_made()) {
-    for (std::size_t i = 0; i < core_->devices.size() * CudaCore::kLanes; ++i) sum += words[i].read();
+  const Word* const words = core_->words_if_made();
+  for (std::size_t i = 0; i < core_->devices.size() * CudaCore::kLanes; ++i) {
+    sum += core_->idle_points[i].load(std::memory_order_acquire) + (words ? words[i].read() : 0);
   }
   for (int i = 0; i < devices(); ++i) sum += core_->errors(i);
   return sum;

@@ -56,7 +56,7 @@ cudaStream_t CudaStream::stream() const {
 
 std::uint64_t CudaStream::reached() const noexcept {
   const Word* const words = core_->words_if_made();
-  return words ? words[word_].read() : 0;
+  return std::max(words ? words[word_].read() : 0, core_->idle_points[word_].load(std::memory_order_acquire));
 }
 
 cudaEvent_t CudaStream::new_event() {
@@ -81,6 +81,12 @@ void CudaStream::recycle() {
 }
 
 bool CudaStream::record(std::uint64_t point) noexcept try {
+  // Nothing can be in the way of an op that could not make the stream.
+  if (!stream_if_made()) {
+    core_->idle_points[word_].store(point, std::memory_order_release);
+    last_.store(point, std::memory_order_release);
+    return true;
+  }
   const cudaStream_t to = stream();
   const OnCard on(card());
   std::lock_guard lock(mutex_);

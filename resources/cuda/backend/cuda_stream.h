@@ -21,7 +21,7 @@ class CudaStream : public Stream {
       : core_(std::move(core)),
         device_(device),
         lane_(lane),
-        word_(device * CudaCore::kLanes + static_cast<int>(lane)) {}
+        word_(static_cast<std::size_t>(device * CudaCore::kLanes + static_cast<int>(lane))) {}
   ~CudaStream() override;
 
   bool record(std::uint64_t point) noexcept override;
@@ -76,10 +76,10 @@ class CudaStream : public Stream {
   const std::shared_ptr<CudaCore> core_;
   const int device_;
   const LaneKind lane_;
-  const int word_;
+  const std::size_t word_;
   mutable std::once_flag once_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
-  std::atomic<std::uint64_t> last_{0};  ///< recorded
+  std::atomic<std::uint64_t> last_{0};      ///< recorded
   std::vector<Span> spans_;                 ///< what was timed, at its number - 1
   std::vector<std::uint64_t> spare_spans_;  ///< numbers of those that are not in use
   std::vector<Passed> owed_;                ///< what ordered_after() was told before CUDA's stream was made
