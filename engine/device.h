@@ -36,9 +36,12 @@ inline std::string to_string(Device d) {
   return std::string(names[static_cast<int>(d.kind)]) + "(" + std::to_string(d.index) + ")";
 }
 
-/// Each device has a compute lane and two copy lanes. The engine has one I/O lane. On a device with streams each lane
-/// is a stream.
-enum class LaneKind : std::uint8_t { compute, copy_in, copy_out, io };
+/// Each device has a compute lane and three copy lanes: for what comes from the host, for what goes there, and for what
+/// comes from another device of its kind. The engine has one I/O lane. On a device with streams each lane is a stream.
+enum class LaneKind : std::uint8_t { compute, copy_in, copy_out, copy_peer, io };
+/// The lanes of a device.
+inline constexpr LaneKind kDeviceLanes[] = {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out,
+                                            LaneKind::copy_peer};
 
 /// Where an operation runs. Made from a Device it means that device's compute lane.
 struct Place {

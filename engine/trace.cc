@@ -101,7 +101,7 @@ Out& Out::escaped(const char* text) {
   return *this;
 }
 
-constexpr const char* kLaneNames[] = {"compute", "copy in", "copy out", "io"};
+constexpr const char* kLaneNames[] = {"compute", "copy in", "copy out", "copy peer", "io"};
 
 std::string lane_name(const TraceEvent& e) {
   return e.lane == LaneKind::io ? "io" : to_string(e.device) + " " + kLaneNames[static_cast<int>(e.lane)];

@@ -133,9 +133,9 @@ class NDArray {
   NDArray contiguous(Where where = Where::current()) const;
   /// A new array with these elements.
   NDArray copy(Where where = Where::current()) const;
-  /// A copy on another device; for this array's own device, the same handle. It runs on the copy-in lane of that
-  /// device, or, to the host, on the copy-out lane of this one. Between devices of different kinds it goes through
-  /// cpu(0).
+  /// A copy on another device; for this array's own device, the same handle. It runs on a copy lane: of
+  /// that device, for what comes from the host or from peers, or, to the host, of this one. Between devices of
+  /// different kinds it goes through cpu(0).
   NDArray to(Device device, Where where = Where::current()) const;
   /// A copy in another dtype, converted as by static_cast; for this array's own dtype, the same handle.
   NDArray to(DType dtype, Where where = Where::current()) const;

@@ -148,7 +148,7 @@ std::string to_string(const OperationRecord& record) {
     text += text_of(operand, record.device);
   }
   text += "; on " + to_string(record.device);
-  static constexpr const char* lanes[] = {"", " copy_in", " copy_out", " io"};
+  static constexpr const char* lanes[] = {"", " copy_in", " copy_out", " copy_peer", " io"};
   text += lanes[static_cast<std::size_t>(record.lane)];
   if (record.tag != 0) text += "; tag " + std::to_string(record.tag);
   if (record.steps.size() > 1 || !record.body) {

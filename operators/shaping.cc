@@ -184,7 +184,7 @@ NDArray NDArray::to(Device device, Where where) const {
     packed = copy(where);
   }
   if (!to_host) {
-    const Place lane(device, LaneKind::copy_in);
+    const Place lane(device, from_host ? LaneKind::copy_in : LaneKind::copy_peer);
     return apply(row, {&packed}, TransferAttributes{from, device}, {.where = where, .on = device, .lane = lane});
   }
   NDArray arrived = apply(row, {&packed}, TransferAttributes{from, cpu(0)},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sluice/engine/loops.h"
+#include "sluice/operators/optimizer_steps.h"
 #include "sluice/operators/register.h"
 #include "sluice/operators/registry.h"
 
@@ -103,7 +104,11 @@ std::vector<NDArray> all_reduce(const Communicator& group, std::span<const NDArr
       inputs.push_back(&shards.emplace_back(in_reach ? part : part.to(device, where)));
       ranks.devices.push_back(shards.back().device());
     }
-    sums.push_back(apply_all(all_reduce_row(), inputs, std::move(ranks), {.where = where, .on = device}).front());
+    // A device with kernels of its own adds them as any other arrays, in the same order.
+    const bool has_kernel = all_reduce_row().kernel(device.kind, shards[0].dtype()) != nullptr;
+    sums.push_back(has_kernel
+                       ? apply_all(all_reduce_row(), inputs, std::move(ranks), {.where = where, .on = device}).front()
+                       : add_n(shards, where));
   }
   return sums;
 }

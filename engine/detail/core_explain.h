@@ -92,7 +92,7 @@ Look Core<P>::look() {
   const auto alive = shared_from_this();  // a variable kept back may be what keeps the engine
   Look seen;
   for (const auto& lane : lanes_.all) {
-    static constexpr const char* names[] = {"", ", copies in", ", copies out", ""};
+    static constexpr const char* names[] = {"", ", copies in", ", copies out", ", copies from peers", ""};
     const bool io = lane->kind == LaneKind::io;
     seen.lanes.push_back({(io ? "the I/O lane" : to_string(lane->device)) + names[static_cast<int>(lane->kind)],
                           static_cast<int>(lane->width)});

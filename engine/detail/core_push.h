@@ -30,14 +30,15 @@ void Core<P>::refuse_stopped(const PushOptions& options, const std::source_locat
   throw StoppedError("[" + std::string(name) + "] " + call_site(where) + ": the engine was stopped");
 }
 
-/// Lanes stand in one order: I/O, then for each device compute and the two copy lanes (the constructor).
+/// Lanes stand in one order: I/O, then those of each device (the constructor).
 template <class P>
 [[gnu::always_inline]] inline Lane<P>* Core<P>::lane_for(const Place& place) const {
   if (place.lane >= LaneKind::io) return place.lane == LaneKind::io ? lanes_.all.front().get() : nullptr;
   const auto kind = static_cast<std::size_t>(place.device.kind);
   if (kind >= kDeviceKinds || place.device.index >= lanes_.devices[kind].count) return nullptr;
   return lanes_
-      .all[lanes_.devices[kind].first_lane + std::size_t{3} * place.device.index + static_cast<std::size_t>(place.lane)]
+      .all[lanes_.devices[kind].first_lane + std::size(kDeviceLanes) * place.device.index +
+           static_cast<std::size_t>(place.lane)]
       .get();
 }
 

@@ -32,13 +32,13 @@ Core<P>::Core(const CoreOptions& options)
   add(cpu(0), LaneKind::io, 1);
   std::size_t count = 1;
   for (const auto& provider : options.providers)
-    count += std::size_t{3} * static_cast<std::size_t>(provider->devices());
+    count += std::size(kDeviceLanes) * static_cast<std::size_t>(provider->devices());
   for (const auto& provider : options.providers) {
     typename Lanes<P>::Devices& devices = lanes_.devices[static_cast<std::size_t>(provider->kind())];
     devices = {lanes_.all.size(), static_cast<std::size_t>(provider->devices())};
     std::shared_ptr<Watch<P>> watch;
     for (int i = 0; i < provider->devices(); ++i)
-      for (const LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
+      for (const LaneKind kind : kDeviceLanes) {
         std::unique_ptr<Stream> stream = provider->make_stream(i, kind);
         add({provider->kind(), static_cast<std::uint8_t>(i)}, kind,
             !stream && kind == LaneKind::compute ? share_of_threads(options, i) : 1);

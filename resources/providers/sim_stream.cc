@@ -13,7 +13,7 @@
 namespace sluice::detail {
 namespace {
 
-constexpr std::array kLanes = {"compute", "copy_in", "copy_out", "io"};
+constexpr std::array kLanes = {"compute", "copy_in", "copy_out", "copy_peer", "io"};
 
 thread_local const KernelContext* kernel_here = nullptr;
 

@@ -58,10 +58,10 @@ TEST_P(CudaPeers, ACopyIsOnTheReceiversLaneAndOverlapsItsComputations) {
   std::vector<std::string> lanes;
   for (const TraceEvent& e : on.engine().stop_trace()) {
     if (std::string_view(e.name) == "transfer") {
-      lanes.push_back(to_string(e.device) + (e.lane == LaneKind::copy_in ? " in" : " another lane"));
+      lanes.push_back(to_string(e.device) + (e.lane == LaneKind::copy_peer ? " peer" : " another lane"));
     }
   }
-  EXPECT_THAT(lanes, ::testing::UnorderedElementsAre("gpu(1) in", "gpu(1) in", "gpu(0) in"));
+  EXPECT_THAT(lanes, ::testing::UnorderedElementsAre("gpu(1) peer", "gpu(1) peer", "gpu(0) peer"));
   EXPECT_TRUE(first.to_bytes() == here.to_bytes());
   EXPECT_TRUE(second.to_bytes() == here.to_bytes());
 }

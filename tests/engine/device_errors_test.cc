@@ -206,7 +206,7 @@ TEST(DeviceErrors, AReplayGoesOnBesideAnotherKindOfDevice) {
   const Variable v = engine.variable(), other = engine.variable();
   std::atomic<int> reads{0};
   for (int i = 0; i < 3; ++i)
-    for (const LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
+    for (const LaneKind lane : kDeviceLanes)
       engine.push([&](Context& c) { launch(c, [&] { ++reads; }); }, {read(v)}, {.on = {sim(i), lane}});
   std::atomic<int> runs{0};
   const Program program = engine.capture([&] { engine.push([&](Context&) { ++runs; }, {write(v)}, {.on = null(0)}); });

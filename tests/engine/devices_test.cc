@@ -153,7 +153,7 @@ TEST(Devices, AWriteWaitsForReadersOfManyLanes) {
   int value = 1, wrong = 0;
   std::atomic<int> reads{0};
   for (int i = 0; i < 4; ++i)
-    for (const LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
+    for (const LaneKind lane : kDeviceLanes)
       engine.push(
           [&](Context& c) {
             c.stream()->launch([&] {

@@ -42,7 +42,7 @@ class HostOrder : public ::testing::Test {
   /// Looks until all is over that was issued, as the record does not count it.
   void become_idle() {
     for (int device = 0; device < 3; ++device) {
-      for (const LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
+      for (const LaneKind kind : kDeviceLanes) {
         const Place lane(sim(device), kind);
         while (engine().lane_stats(lane).finished != engine().lane_stats(lane).issued) std::this_thread::yield();
       }
@@ -171,7 +171,7 @@ TEST_F(HostOrder, AReaderComesAfterTheWriteAndAWriterAfterTheReaders) {
 TEST_F(HostOrder, AWriterComesAfterReadersOnAllLanes) {
   std::vector<std::uint32_t*> blocks;
   for (int device = 0; device < 3; ++device) {
-    for (const LaneKind kind : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out}) {
+    for (const LaneKind kind : kDeviceLanes) {
       blocks.push_back(r_.block(device));
       engine().push([this, to = blocks.back()](Context& c) { r_.provider->copy(to, pinned_, kBytes, c.stream()); },
                     {read(v_)}, {.on = {sim(device), kind}, .name = "copy"});

@@ -37,8 +37,7 @@ TEST(Parallel, EveryDeviceAndLaneMeetsOnFewThreads) {
   QuietEngine engine({.threads = 2, .logical_cpus = 8});
   Meeting meeting(25);
   for (int i = 0; i < 8; ++i)
-    for (LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
-      engine.push([&] { meeting.arrive_and_wait(); }, {}, {.on = Place(cpu(i), lane)});
+    for (LaneKind lane : kDeviceLanes) engine.push([&] { meeting.arrive_and_wait(); }, {}, {.on = Place(cpu(i), lane)});
   engine.push([&] { meeting.arrive_and_wait(); }, {}, {.on = io()});
   engine.wait_all();
 }

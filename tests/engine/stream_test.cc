@@ -90,8 +90,7 @@ TEST(Streams, WritersWaitForMoreReadersThanAVariableRemembers) {
   const Variable v = engine.variable();
   std::vector<Place> lanes;
   for (int i = 0; i < 3; ++i)
-    for (const LaneKind lane : {LaneKind::compute, LaneKind::copy_in, LaneKind::copy_out})
-      lanes.push_back({sim(i), lane});
+    for (const LaneKind lane : kDeviceLanes) lanes.push_back({sim(i), lane});
   const Place last_lane = lanes[6], writer = lanes[8];
   for (std::size_t i = 0; i < 6; ++i)
     engine.push([&](Context& c) { launch(c, [] {}); }, {read(v)}, {.on = lanes[i]}).wait();

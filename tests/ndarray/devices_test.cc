@@ -63,12 +63,13 @@ TEST(Devices, TransfersRunOnCopyLanes) {
   std::vector<std::string> lanes;
   for (const TraceEvent& e : engine->stop_trace()) {
     if (std::string_view(e.name) == "transfer") {
-      lanes.push_back(to_string(e.device) + (e.lane == LaneKind::copy_in    ? " in"
-                                             : e.lane == LaneKind::copy_out ? " out"
-                                                                            : " compute"));
+      lanes.push_back(to_string(e.device) + (e.lane == LaneKind::copy_in     ? " in"
+                                             : e.lane == LaneKind::copy_out  ? " out"
+                                             : e.lane == LaneKind::copy_peer ? " peer"
+                                                                             : " compute"));
     }
   }
-  EXPECT_THAT(lanes, ::testing::ElementsAre("sim(0) in", "sim(1) in", "sim(1) out"));
+  EXPECT_THAT(lanes, ::testing::ElementsAre("sim(0) in", "sim(1) peer", "sim(1) out"));
 }
 
 TEST(Devices, WhatIsOutOfReachThrowsAtTheCall) {

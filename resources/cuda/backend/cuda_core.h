@@ -103,7 +103,7 @@ struct CudaCore {
   /// The words of the streams; made at the first call, with every device's ring of errors. Throws CudaError.
   Word* words();
   Word* words_if_made() const noexcept { return words_.load(std::memory_order_acquire); }
-  static constexpr int kLanes = 3;  ///< streams of a device
+  static constexpr int kLanes = static_cast<int>(std::size(kDeviceLanes));  ///< streams of a device
   /// The last point of each stream, by its word's number, that was recorded before CUDA's stream was made. Nothing was
   /// issued before it, so it is passed.
   std::unique_ptr<std::atomic<std::uint64_t>[]> idle_points;
