@@ -1,6 +1,8 @@
 // Activations with options.
 #include "sluice/operators/activation.h"
 
+#include <string>
+
 #include "sluice/operators/composition.h"
 
 namespace sluice {
@@ -16,6 +18,8 @@ NDArray softplus(const Operand& x, const SoftplusOptions& options) {
 
 NDArray glu(const Operand& x, int axis) {
   const builtin::Composition scope("glu", x);
+  const int rank = x.array.rank();
+  if (axis < -rank || axis >= rank) scope.fail(to_string(x.array.shape()) + ": no axis " + std::to_string(axis));
   const std::int64_t size = x.array.size(axis, scope.where());
   if (size % 2 != 0)
     scope.fail("axis " + std::to_string(axis) + " has " + std::to_string(size) + " elements, not an even number");
