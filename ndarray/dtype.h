@@ -50,6 +50,8 @@ constexpr std::size_t size_of(DType t) { return info_of(t).size; }
 constexpr std::string_view name_of(DType t) { return info_of(t).name; }
 constexpr bool is_floating(DType t) { return info_of(t).kind == DTypeKind::floating; }
 constexpr bool is_integer(DType t) { return info_of(t).kind == DTypeKind::integer; }
+/// True for integers and bool.
+constexpr bool has_bits(DType t) { return !is_floating(t); }
 constexpr bool has_arithmetic(DType t) { return info_of(t).compute.has_value(); }
 /// True if kernels compute in the type itself: for f32 f64 i8 u8 i32 i64.
 constexpr bool computes_in_itself(DType t) { return info_of(t).compute == t; }
@@ -92,7 +94,7 @@ using element_of = typename element_of_t<t>::type_;
 
 /// The C++ type in which kernels compute with elements of type T: float for Float16 and BFloat16, else T itself.
 template <class T>
-using compute_of = element_of<info_of(dtype_of<T>).compute.value()>;
+using compute_of = element_of<info_of(dtype_of<T>).compute.value_or(dtype_of<T>)>;
 
 /// Calls f.template operator()<T>() with the C++ type T of a dtype.
 template <class F>

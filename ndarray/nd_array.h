@@ -153,6 +153,13 @@ class NDArray {
   NDArray& operator-=(const ScalarOperand& y);
   NDArray& operator*=(const ScalarOperand& y);
   NDArray& operator/=(const ScalarOperand& y);
+  // Of integers and bool.
+  NDArray& operator&=(const Operand& y);
+  NDArray& operator|=(const Operand& y);
+  NDArray& operator^=(const Operand& y);
+  NDArray& operator&=(const ScalarOperand& y);
+  NDArray& operator|=(const ScalarOperand& y);
+  NDArray& operator^=(const ScalarOperand& y);
 
   // Host access. Blocking; throws Error while the array is poisoned.
   /// Returns when the value is readable: all ops that write it and were pushed before have completed.

@@ -138,12 +138,9 @@ struct Fold {
 };
 
 template <class F>
-using TypesOf = std::conditional_t<F::integers, backends::Arithmetic, backends::Floating>;
-
-template <class F>
 const Operator& unary() {
   const Operator& row = rows::add_unary<F>(Registry::instance());
-  backends::add<Elementwise<F, 1>::template Make>(row, kBackend, TypesOf<F>{}, backends::kDense);
+  backends::add<Elementwise<F, 1>::template Make>(row, kBackend, backends::TypesOf<F>{}, backends::kDense);
   if constexpr (rows::has_gradient_row<F>) {
     backends::add<Elementwise<functors::Derivative<F>, 2>::template Make>(
         Registry::instance().get(F::grad_name), kBackend, backends::Floating{}, backends::kDense);
@@ -154,7 +151,8 @@ const Operator& unary() {
 template <class F>
 const Operator& reduction() {
   const Operator& row = rows::add_reduction<F, F>(Registry::instance());
-  backends::add<Fold<F>::template Make>(row, kBackend, TypesOf<F>{}, backends::kDenseOutputs);
+  using Types = std::conditional_t<F::integers, backends::Arithmetic, backends::Floating>;
+  backends::add<Fold<F>::template Make>(row, kBackend, Types{}, backends::kDenseOutputs);
   return row;
 }
 

@@ -7,6 +7,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/creation.h"
+#include "sluice/operators/elementwise_gradients.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/rows.h"
@@ -21,12 +22,20 @@ const Operator& row_of() {
   return row;
 }
 
+bool is_of(const NDArray& x, DType dtype) { return x.array()->dtype() == dtype; }
+
 template <class F>
 NDArray unary(const Operand& x) {
   return apply(row_of<F>(), {&x.array}, {}, {.where = x.where});
 }
 
-bool is_of(const NDArray& x, DType dtype) { return x.array()->dtype() == dtype; }
+/// Of bool those of u8.
+template <class F>
+NDArray predicate(const Operand& x) {
+  if (x.array.defined() && is_of(x.array, DType::boolean)) [[unlikely]]
+    return unary<F>({x.array.to(DType::u8, x.where), x.where});
+  return unary<F>(x);
+}
 
 [[noreturn]] void refuse_dtypes(const char* name, DType a, DType b, const std::source_location& where) {
   throw ArrayError(
@@ -78,6 +87,11 @@ NDArray with_scalar(const Operand& x, const Scalar& value, bool left = false) {
 }
 
 template <class F>
+NDArray with_parameter(const Operand& x, const Scalar& p) {
+  return apply(row_of<F>(), {&x.array}, ScalarAttributes{p}, {.where = x.where});
+}
+
+template <class F>
 void comparison_infer(Signature& s) {
   s.same_dtypes();
   s.arithmetic();
@@ -86,7 +100,7 @@ void comparison_infer(Signature& s) {
 
 template <class F>
 void scalar_infer(Signature& s) {
-  F::integers ? s.arithmetic() : s.floating();
+  rows::check_dtype<F>(s);
   const Scalar& value = s.attributes<ScalarAttributes>().value;
   if (!value.fits(s.dtype())) [[unlikely]]
     s.fail("the number " + value.text() + " beside " + std::string(name_of(s.dtype())) + "; use to(dtype)");
@@ -109,23 +123,7 @@ void give(GradientContext& c, int i, const NDArray& gradient) {
   c.set(i, sum_to({gradient, c.where()}, c.input_spec(i).shape));
 }
 
-// ---- gradients of binary operators: of_a and of_b for two arrays, or an array and a number.
-
-NDArray pow_gradient_of_base(const NDArray& g, const NDArray& a, const NDArray& b) {
-  // At a = b = 0 the derivative is 0, and so is the next one: not 0 * infinity.
-  const NDArray exponent = where(equal(a, 0), where(equal(b, 0), ones_like(b), b), b) - 1;
-  return g * b * pow(a, exponent);
-}
-NDArray pow_gradient_of_base(const NDArray& g, const NDArray& a, double b) {
-  return b == 0 ? zeros_like(g) : g * pow(a, b - 1) * b;
-}
-NDArray pow_gradient_of_exponent(const NDArray& g, const NDArray& a, const NDArray& b) {
-  // At a = 0 the limit for b > 0 is 0, which the formula would make 0 * -infinity.
-  return g * pow(a, b) * log(where(equal(a, 0), ones_like(a), a));
-}
-NDArray pow_gradient_of_exponent(const NDArray& g, double a, const NDArray& b) {
-  return g * pow(a, b) * (a == 0 ? 0 : std::log(a));
-}
+using namespace gradients;
 
 template <class F>
 struct BinaryRule;
@@ -141,6 +139,18 @@ struct BinaryRule;
     static NDArray of_b(const NDArray& g, [[maybe_unused]] const A& a, [[maybe_unused]] const B& b) { \
       return gradient_of_b;                                                                           \
     }                                                                                                 \
+  };
+#include "sluice/operators/elementwise_table.inc"
+
+template <class F>
+struct ParameterRule;
+#define SLUICE_WITH_NUMBER(Name, name, dtypes, initial, value, gradient)                                       \
+  template <>                                                                                                  \
+  struct ParameterRule<functors::Name> {                                                                       \
+    static constexpr bool keeps_input = functors::mentions(#gradient, 'x');                                    \
+    static NDArray of(const NDArray& g, [[maybe_unused]] const NDArray& x, [[maybe_unused]] const double& p) { \
+      return gradient;                                                                                         \
+    }                                                                                                          \
   };
 #include "sluice/operators/elementwise_table.inc"
 
@@ -178,6 +188,13 @@ void scalar_gradient(GradientContext& c) {
   const auto& [value, left] = c.attributes().get<ScalarAttributes>();
   const double number = value.as<double>();
   c.set(0, left ? BinaryRule<F>::of_b(g, number, x) : BinaryRule<F>::of_a(g, x, number));
+}
+
+template <class F>
+void parameter_gradient(GradientContext& c) {
+  using Rule = ParameterRule<F>;
+  const NDArray& g = c.gradient();
+  c.set(0, Rule::of(g, Rule::keeps_input ? c.input(0) : g, c.attributes().get<ScalarAttributes>().value.as<double>()));
 }
 
 }  // namespace
@@ -221,11 +238,33 @@ NDArray builtin::relu_gradient(GradientContext& c) {
 
 void builtin::add_elementwise_rows(Registry& registry) {
   functors::Unary::each([&]<class F>() { rows::add_unary<F>(registry); });
+  functors::Predicate::each([&]<class F>() {
+    add_operator(registry, F::name, [](Operator& op) {
+      op.elementwise = true;
+      op.infer = [](Signature& s) {
+        rows::check_dtype<F>(s);
+        s.output(s.shape(0), DType::boolean);
+      };
+    });
+  });
+  functors::WithNumber::each([&]<class F>() {
+    add_operator(registry, F::name, [](Operator& op) {
+      op.elementwise = true;
+      op.infer = [](Signature& s) {
+        scalar_infer<F>(s);
+        s.output(s.shape(0), s.dtype());
+      };
+      op.gradient = parameter_gradient<F>;
+      if (ParameterRule<F>::keeps_input) op.needs = {needs::input(0)};
+    });
+  });
   functors::Binary::each([&]<class F>() {
+    constexpr bool bits = F::takes == functors::DTypes::bits;
     add_operator(registry, F::name, [](Operator& op) {
       op.min_inputs = op.max_inputs = 2;
       op.elementwise = true;
       op.infer = rows::infer_elementwise<F>;
+      if (bits) return;
       op.gradient = binary_gradient<F>;
       op.needs = {needs_of<F>(0), needs_of<F>(1)};
     });
@@ -235,6 +274,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
         scalar_infer<F>(s);
         s.output(s.shape(0), s.dtype());
       };
+      if (bits) return;
       op.gradient = scalar_gradient<F>;
       if (scalar_keeps<F>()) op.needs = {needs::input(0)};
     });
@@ -280,6 +320,10 @@ void builtin::add_elementwise_rows(Registry& registry) {
   NDArray name(const Operand& a, const ScalarOperand& b) { return with_scalar<functors::Name>(a, b); } \
   NDArray name(const ScalarOperand& a, const Operand& b) { return with_scalar<functors::Name>(b, a, true); }
 #define SLUICE_COMPARISON(...) SLUICE_BINARY(__VA_ARGS__)
+#define SLUICE_PREDICATE(Name, name, ...) \
+  NDArray name(const Operand& x) { return predicate<functors::Name>(x); }
+#define SLUICE_WITH_NUMBER(Name, name, ...) \
+  NDArray name(const Operand& x, const ScalarOperand& p) { return with_parameter<functors::Name>(x, p); }
 #include "sluice/operators/elementwise_table.inc"
 
 NDArray where(const Operand& condition, const Operand& a, const Operand& b) {
@@ -323,5 +367,11 @@ NDArray& NDArray::operator+=(const ScalarOperand& y) { return in_place<functors:
 NDArray& NDArray::operator-=(const ScalarOperand& y) { return in_place<functors::Sub>(*this, y); }
 NDArray& NDArray::operator*=(const ScalarOperand& y) { return in_place<functors::Mul>(*this, y); }
 NDArray& NDArray::operator/=(const ScalarOperand& y) { return in_place<functors::Div>(*this, y); }
+NDArray& NDArray::operator&=(const Operand& y) { return in_place<functors::BitwiseAnd>(*this, y); }
+NDArray& NDArray::operator|=(const Operand& y) { return in_place<functors::BitwiseOr>(*this, y); }
+NDArray& NDArray::operator^=(const Operand& y) { return in_place<functors::BitwiseXor>(*this, y); }
+NDArray& NDArray::operator&=(const ScalarOperand& y) { return in_place<functors::BitwiseAnd>(*this, y); }
+NDArray& NDArray::operator|=(const ScalarOperand& y) { return in_place<functors::BitwiseOr>(*this, y); }
+NDArray& NDArray::operator^=(const ScalarOperand& y) { return in_place<functors::BitwiseXor>(*this, y); }
 
 }  // namespace sluice

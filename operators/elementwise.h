@@ -8,17 +8,22 @@
 namespace sluice {
 
 // The operators are those of elementwise_table.inc, which says what each computes: name(x), and name(a, b), where one
-// of the two may be a number. Comparisons give bool arrays.
+// of the two may be a number. A few have a number as a parameter: leaky_relu(x, 0.2), which may be left out.
+// Comparisons, and predicates as isnan(x), give bool arrays.
 //
-// "Floating" operators take f32, f64, f16 and bf16. "Arithmetic" ones, and comparisons, take integers too, which wrap
-// on overflow; comparisons take bool. f16 and bf16 compute in f32. Each returns a new array of the broadcast shape and
-// pushes one op. Throws ArrayError where shapes or dtypes do not fit.
+// "Floating" operators take f32, f64, f16 and bf16. "Arithmetic" ones take integers too, which wrap on overflow;
+// comparisons and predicates take these and bool. Those of "bits" take integers, of which they see the bits, and bool,
+// and nothing else. f16 and bf16 compute in f32. Each returns a new array of the broadcast shape and pushes one op.
+// Throws ArrayError where shapes or dtypes do not fit. Gradients are 0 where a function has steps (floor, sign).
 #define SLUICE_UNARY(Name, name, ...) NDArray name(const Operand& x);
 #define SLUICE_BINARY(Name, name, ...)                    \
   NDArray name(const Operand& a, const Operand& b);       \
   NDArray name(const Operand& a, const ScalarOperand& b); \
   NDArray name(const ScalarOperand& a, const Operand& b);
 #define SLUICE_COMPARISON(...) SLUICE_BINARY(__VA_ARGS__)
+#define SLUICE_PREDICATE(Name, name, ...) NDArray name(const Operand& x);
+#define SLUICE_WITH_NUMBER(Name, name, dtypes, initial, ...) \
+  NDArray name(const Operand& x, const ScalarOperand& p = initial);
 #include "sluice/operators/elementwise_table.inc"
 
 /// a where `condition` (bool) holds, else b; all three broadcast.
@@ -52,5 +57,18 @@ SLUICE_COMPARES(<=, less_equal)
 SLUICE_COMPARES(>, greater)
 SLUICE_COMPARES(>=, greater_equal)
 #undef SLUICE_COMPARES
+
+// Of arrays of bool the logical operators, element by element; of integers those of their bits. Comparisons may stand
+// beside them without brackets of their own in C++, but compilers warn: (a > 0) & (a < 1). There is no && and no ||,
+// which could not leave out their right side, and no %, which in C++ rounds otherwise: remainder and fmod are by name.
+inline NDArray operator~(const Operand& x) { return bitwise_not(x); }
+#define SLUICE_OF_BITS(sign, name)                                                              \
+  inline NDArray operator sign(const Operand& a, const Operand& b) { return name(a, b); }       \
+  inline NDArray operator sign(const Operand& a, const ScalarOperand& b) { return name(a, b); } \
+  inline NDArray operator sign(const ScalarOperand& a, const Operand& b) { return name(a, b); }
+SLUICE_OF_BITS(&, bitwise_and)
+SLUICE_OF_BITS(|, bitwise_or)
+SLUICE_OF_BITS(^, bitwise_xor)
+#undef SLUICE_OF_BITS
 
 }  // namespace sluice

@@ -3,27 +3,15 @@
 // (tests/operators/ops_table.h).
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
 
+#include "sluice/operators/number_functions.h"
 #include "sluice/resources/host_device.h"
 
 namespace sluice::functors {
 
-// What the table's expressions may use on numbers; on arrays the operators of these names are found instead.
-using std::cos;
-using std::erf;
-using std::exp;
-using std::log;
-using std::pow;
-using std::sin;
-using std::sqrt;
-using std::tanh;
-
-template <class T>
-concept Number = std::is_arithmetic_v<T>;
 #define SLUICE_UNARY(Name, function, ...) \
   template <Number T>                     \
   SLUICE_HD T function(T x);
@@ -33,6 +21,9 @@ concept Number = std::is_arithmetic_v<T>;
 #define SLUICE_COMPARISON(Name, function, ...) \
   template <Number T>                          \
   SLUICE_HD bool function(T a, T b);
+#define SLUICE_PREDICATE(Name, function, ...) \
+  template <Number T>                         \
+  SLUICE_HD bool function(T x);
 #include "sluice/operators/elementwise_table.inc"
 template <Number T>
 SLUICE_HD T where(bool condition, T a, T b) {
@@ -103,7 +94,7 @@ SLUICE_HD T divide(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-enum class DTypes { floating, arithmetic };
+enum class DTypes { floating, arithmetic, bits };
 
 /// True if an expression's text has `name` as a word of its own.
 constexpr bool mentions(std::string_view text, char name) {
@@ -129,7 +120,7 @@ using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
     using DTypes = ::sluice::functors::DTypes;                                                    \
     static constexpr const char* name = #function;                                                \
     static constexpr const char* grad_name = #function "_grad";                                   \
-    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic;                        \
+    static constexpr DTypes takes = DTypes::dtypes;                                               \
     static constexpr bool keeps_input = ::sluice::functors::mentions(#gradient, 'x');             \
     static constexpr bool keeps_output = ::sluice::functors::mentions(#gradient, 'y');            \
     static_assert(!(keeps_input && keeps_output), "the gradient of " #function " names x and y"); \
@@ -148,25 +139,43 @@ using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
     }                                                                                             \
   };
 #define SLUICE_UNARY(...) SLUICE_UNARY_FUNCTOR(__VA_ARGS__)
-#define SLUICE_BINARY(Name, function, dtypes, value, ...)                  \
-  struct Name {                                                            \
-    static constexpr const char* name = #function;                         \
-    static constexpr const char* scalar_name = #function "_scalar";        \
-    static constexpr bool integers = DTypes::dtypes == DTypes::arithmetic; \
-    template <class T>                                                     \
-    SLUICE_HD T operator()(T a, T b) const {                               \
-      return static_cast<T>(value);                                        \
-    }                                                                      \
+#define SLUICE_BINARY(Name, function, dtypes, value, ...)           \
+  struct Name {                                                     \
+    static constexpr const char* name = #function;                  \
+    static constexpr const char* scalar_name = #function "_scalar"; \
+    static constexpr DTypes takes = DTypes::dtypes;                 \
+    template <class T>                                              \
+    SLUICE_HD T operator()(T a, T b) const {                        \
+      return static_cast<T>(value);                                 \
+    }                                                               \
   };
 #define SLUICE_COMPARISON(Name, function, value)                    \
   struct Name {                                                     \
     static constexpr const char* name = #function;                  \
     static constexpr const char* scalar_name = #function "_scalar"; \
-    static constexpr bool integers = true;                          \
+    static constexpr DTypes takes = DTypes::arithmetic;             \
     template <class T>                                              \
     SLUICE_HD bool operator()(T a, T b) const {                     \
       return value;                                                 \
     }                                                               \
+  };
+#define SLUICE_PREDICATE(Name, function, value)         \
+  struct Name {                                         \
+    static constexpr const char* name = #function;      \
+    static constexpr DTypes takes = DTypes::arithmetic; \
+    template <class T>                                  \
+    SLUICE_HD bool operator()(T x) const {              \
+      return value;                                     \
+    }                                                   \
+  };
+#define SLUICE_WITH_NUMBER(Name, function, dtypes, initial, value, ...) \
+  struct Name {                                                         \
+    static constexpr const char* name = #function;                      \
+    static constexpr DTypes takes = DTypes::dtypes;                     \
+    template <class T>                                                  \
+    SLUICE_HD T operator()(T x, T p) const {                            \
+      return static_cast<T>(value);                                     \
+    }                                                                   \
   };
 #include "sluice/operators/elementwise_table.inc"
 
@@ -184,6 +193,11 @@ using NumberBeside = std::conditional_t<std::is_arithmetic_v<V>, V, double>;
   template <Number T>                          \
   SLUICE_HD bool function(T a, T b) {          \
     return Name{}(a, b);                       \
+  }
+#define SLUICE_PREDICATE(Name, function, ...) \
+  template <Number T>                         \
+  SLUICE_HD bool function(T x) {              \
+    return Name{}(x);                         \
   }
 #include "sluice/operators/elementwise_table.inc"
 
@@ -222,7 +236,7 @@ struct None {
 /// The kernel of a unary operator's gradient, from g and the value that was kept.
 template <class F>
 struct Derivative {
-  static constexpr bool integers = false;
+  static constexpr DTypes takes = DTypes::floating;
   template <class T>
   SLUICE_HD T operator()(T g, T kept) const {
     return F::gradient_of(g, kept);
@@ -246,6 +260,14 @@ using Unary = List<void
 using Binary = List<void
 #include "sluice/operators/elementwise_table.inc"
                     >;
+#define SLUICE_WITH_NUMBER(Name, ...) , Name
+using WithNumber = List<void
+#include "sluice/operators/elementwise_table.inc"
+                        >;
+#define SLUICE_PREDICATE(Name, ...) , Name
+using Predicate = List<void
+#include "sluice/operators/elementwise_table.inc"
+                       >;
 #define SLUICE_COMPARISON(Name, ...) , Name
 using Comparison = List<void
 #include "sluice/operators/elementwise_table.inc"

@@ -1,11 +1,14 @@
 // All operators on arrays.
 #pragma once
 
+#include "sluice/operators/activation.h"       // gelu and softplus with options, glu
+#include "sluice/operators/closeness.h"        // isclose, allclose, array_equal
 #include "sluice/operators/convolution.h"      // conv2d, max_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
 #include "sluice/operators/linear_algebra.h"   // matmul, linear
 #include "sluice/operators/loss.h"             // cross_entropy
+#include "sluice/operators/mixing.h"           // clip, lerp, addcmul
 #include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
 #include "sluice/operators/reduction.h"        // sum, mean, max, min, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply

@@ -1,6 +1,9 @@
 // Helpers to add kernels for several dtypes at once: for the library's backends, and for those of programs.
 #pragma once
 
+#include <type_traits>
+
+#include "sluice/operators/functors.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::backends {
@@ -34,6 +37,8 @@ using AllTypes = detail::WithoutFirst<void SLUICE_DTYPES(SLUICE_DTYPE_TYPE)>::ty
 #undef SLUICE_DTYPE_TYPE
 using Floating = detail::Filtered<is_floating, AllTypes>::type;
 using Arithmetic = detail::Filtered<has_arithmetic, AllTypes>::type;
+/// Integers and bool.
+using Bits = detail::Filtered<has_bits, AllTypes>::type;
 /// Those that hold sums: without i8 and u8.
 using Sums = detail::Filtered<has_sums, AllTypes>::type;
 namespace detail {
@@ -43,6 +48,14 @@ constexpr bool is_direct(DType t) { return computes_in_itself(t) && has_sums(t);
 /// elements.
 template <class List>
 using Direct = typename detail::Filtered<detail::is_direct, List>::type;
+
+/// The types that an elementwise functor takes (functors.h), and of them those for which a fast kernel is worth its
+/// size.
+template <class F>
+using TypesOf = std::conditional_t<F::takes == functors::DTypes::bits, Bits,
+                                   std::conditional_t<F::takes == functors::DTypes::arithmetic, Arithmetic, Floating>>;
+template <class F>
+using DirectTypesOf = std::conditional_t<F::takes == functors::DTypes::bits, Bits, Direct<TypesOf<F>>>;
 
 /// Adds Make<T>::run for each T, under its dtype. `kernel` says what else holds for them.
 template <template <class> class Make, class... T>

@@ -38,6 +38,10 @@ void Signature::floating(int i) const {
   if (!is_floating(dtype(i))) fail("needs a floating dtype, not " + std::string(name_of(dtype(i))));
 }
 
+void Signature::bits(int i) const {
+  if (!has_bits(dtype(i))) fail("needs bool or integers, not " + std::string(name_of(dtype(i))));
+}
+
 void Signature::rank(int i, int wanted) const {
   if (shape(i).rank() != wanted) fail("input " + std::to_string(i) + " must have " + std::to_string(wanted) + " axes");
 }

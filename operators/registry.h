@@ -53,10 +53,11 @@ class Signature {
   /// Throws if the inputs from `first` on differ in dtype.
   void same_dtypes(int first = 0) const;
   /// floating throws unless input i is f32, f64, f16 or bf16. arithmetic allows integers too, and sums those of them
-  /// that hold sums: i32 and i64.
+  /// that hold sums: i32 and i64. bits allows integers and bool.
   void arithmetic(int i = 0) const;
   void sums(int i = 0) const;
   void floating(int i = 0) const;
+  void bits(int i = 0) const;
   void rank(int i, int rank) const;
   /// The shape to which all inputs broadcast.
   Dims broadcast() const;

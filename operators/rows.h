@@ -10,10 +10,21 @@ namespace sluice::rows {
 
 // ---- elementwise
 
+/// Throws ArrayError where F does not take input 0's dtype.
+template <class F>
+void check_dtype(const Signature& s) {
+  using functors::DTypes;
+  if constexpr (F::takes == DTypes::bits) {
+    s.bits();
+  } else {
+    F::takes == DTypes::arithmetic ? s.arithmetic() : s.floating();
+  }
+}
+
 template <class F>
 void infer_elementwise(Signature& s) {
   s.same_dtypes();
-  F::integers ? s.arithmetic() : s.floating();
+  check_dtype<F>(s);
   s.output(s.broadcast(), s.dtype());
 }
 
@@ -47,7 +58,7 @@ const Operator& add_unary(Registry& registry) {
   return add_operator(registry, F::name, [](Operator& op) {
     op.elementwise = true;
     op.infer = infer_elementwise<F>;
-    op.gradient = unary_gradient<F>;
+    if (F::takes != functors::DTypes::bits) op.gradient = unary_gradient<F>;
     if (F::keeps_output) op.needs = {needs::output()};
     if (F::keeps_input) op.needs = {needs::input(0)};
   });

@@ -10,6 +10,7 @@
 
 #include "ops_table.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/functors.h"
 
 namespace sluice::testing {
 namespace {
@@ -63,6 +64,9 @@ std::map<std::string, RowCase> cases() {
   const auto linear = [](bool relu) { return always(LinearAttributes{relu}); };
   const auto momentum = always(SgdAttributes{0.1, 0.9, 0.01});
   const Input second{{5, 7}, 0, 1};  // of Adam's moments
+  const Input whole{.shape = {5, 7}, .low = -4, .high = 4, .whole = true}, infinite{{5, 7}, 1e300, 2e300},
+      no_number{{5, 7}, std::nan(""), 1};
+  const RowCase of_whole{.inputs = {whole, whole}, .bound = 0};
   return {
       {"accumulate", {.inputs = {s, s}, .updated = {s}}},
       {"adam_step", {.inputs = {s}, .attributes = always(AdamStep{.step = 3}), .updated = {s, s, second}}},
@@ -86,9 +90,16 @@ std::map<std::string, RowCase> cases() {
               return Attributes(FillAttributes{0.3, 0.7, {5, 7}, t});
             }}},
       {"first_max", {.inputs = {s}, .attributes = reduce(1), .bound = 0}},
+      {"isinf", {.inputs = {infinite}, .bound = 0}},
+      {"isnan", {.inputs = {no_number}, .bound = 0}},
       {"linear", {.inputs = {{{4, 6}}, {{3, 6}}, {{3}}}, .attributes = linear(false)}},
       {"linear_relu", {.inputs = {{{4, 6}}, {{3, 6}}, {{3}}}, .attributes = linear(true)}},
       {"log_softmax", {.inputs = {s}}},
+      {"logical_and", of_whole},
+      {"logical_not", {.inputs = {whole}, .bound = 0}},
+      {"logical_or", of_whole},
+      {"logical_xor", of_whole},
+      {"logical_xor_scalar", {.inputs = {whole}, .attributes = always(ScalarAttributes{1}), .bound = 0}},
       {"matmul", {.inputs = {{{3, 4}}, {{4, 5}}}, .attributes = always(MatmulAttributes{})}},
       {"max_pool2d", {.inputs = {{{2, 1, 7, 5}}}, .attributes = pool({}), .bound = 0}},
       {"max_pool2d_grad",
@@ -140,7 +151,9 @@ std::optional<RowCase> case_by_table(const Operator& row) {
   found.inputs.push_back(x);
   if (!grad && row.max_inputs == 2)
     found.inputs.push_back({.shape = {7}, .low = x.low, .high = x.high, .whole = x.whole});
-  if (scalar) found.attributes = always(ScalarAttributes{x.whole ? 1 : 0.75});
+  bool with_number = false;  // as a parameter
+  functors::WithNumber::each([&]<class F>() { with_number = with_number || std::string_view(row.name) == F::name; });
+  if (scalar || with_number) found.attributes = always(ScalarAttributes{x.whole ? 1 : 0.75});
   return found;
 }
 

@@ -3,32 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "../support/devices.h"
-#include "sluice/sluice.h"
+#include "operator_case.h"
+#include "ops_table_elementwise.h"
 
 namespace sluice::testing {
-
-using Arrays = std::vector<NDArray>;
-
-struct OperatorCase {
-  std::string name;
-  std::vector<Dims> shapes;  ///< of the floating inputs
-  std::function<NDArray(const Arrays&)> call;
-  double low = -2, high = 2;  ///< range of the inputs
-  bool second_order = true;   ///< the gradient has a gradient
-  bool gradient = true;
-  double tolerance = 1e-5;  ///< f32, cpu against reference, relative to the largest element
-  /// Of elementwise cases whose inputs have the result's shape: an element from those of the inputs.
-  std::function<double(double, double)> formula = {};
-  std::function<double(double, double)> fold = {};  ///< of reductions of all elements: of two results
-};
-
-inline void PrintTo(const OperatorCase& c, std::ostream* out) { *out << c.name; }
 
 inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
   std::vector<std::int64_t> list;
@@ -93,6 +75,7 @@ inline std::vector<OperatorCase> operator_cases() {
   binary(
       "pow", OVERLOADS_OF(pow), [](double a, double b) { return std::pow(a, b); }, 0.3, 2);
 #undef OVERLOADS_OF
+  add_elementwise_cases(list, unary, binary);
   list.push_back({"where", {s, {7}}, [](const Arrays& x) { return where(greater(x[0].detach(), 0), x[0], x[1]); }});
   list.push_back({"copy", {s}, [](const Arrays& x) { return x[0].copy(); }});
   list.push_back({"scatter", {s}, [](const Arrays& x) { return square(x[0](slice(0, 4, 3), slice(2, 6))); }});

@@ -119,6 +119,7 @@ TEST_P(Operators, GradientsEqualFiniteDifferences) {
 
 TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
   const OperatorCase& c = GetParam();
+  if (!c.gradient) return;
   if (!c.second_order) {
     Arrays inputs = with_gradients(make_inputs(c, DType::f64));
     EXPECT_THROW(grad(sum(c.call(inputs)), inputs, true), ArrayError);
@@ -139,6 +140,7 @@ TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
 /// Operators that a gradient is made of, and those of its own gradient, name the program's line, not the library's.
 TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   const OperatorCase& c = GetParam();
+  if (!c.gradient) return;
   const Arrays inputs = with_gradients(make_inputs(c, DType::f64));
   Engine& engine = default_engine();
   engine.wait_all();
@@ -155,7 +157,7 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.wait_all();
   for (const TraceEvent& event : engine.stop_trace()) {
     const std::string_view file = event.file;
-    EXPECT_TRUE(file.ends_with("ops_table.h") || file.ends_with("ops_table_test.cc"))
+    EXPECT_TRUE(file.find("tests/operators/ops_table") != file.npos)  // and the headers of its families
         << event.name << " names " << file << ":" << event.line;
   }
 }

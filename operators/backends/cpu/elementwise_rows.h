@@ -25,7 +25,8 @@ struct FastExp {
 struct FastSigmoid {
   template <class T>
   SLUICE_KERNEL_BODY T operator()(T x) const {
-    return 1 / (1 + fast_exp(-x));
+    const T e = fast_exp(-std::fabs(x));
+    return (x < T(0) ? e : T(1)) / (T(1) + e);
   }
 };
 template <>
@@ -43,10 +44,11 @@ struct UnaryKernel {
   struct Make {
     static void run(ArrayContext& c) {
       using Function = typename Fast<F, T>::type;
+      using R = decltype(Function{}(T{}));
       const T* x = c.input(0).as<T>();
-      T* y = c.output().as<T>();
+      R* y = c.output().as<R>();
       for_each_row<2>({&c.output(), &c.input(0)}, kElementwiseGrain, [&](auto at, std::int64_t n, auto step) {
-        T* out = y + at[0];
+        R* out = y + at[0];
         const T* in = x + at[1];
         if (step[0] == 1 && step[1] == 1) return dispatch(detail::UnaryLoop<Function>{{}}, in, out, n);
         for (std::int64_t i = 0; i < n; ++i) out[i * step[0]] = Function{}(in[i * step[1]]);
@@ -105,12 +107,7 @@ struct ScalarKernel {
 
 template <class F, template <class> class Make>
 void add_typed(const Operator& row) {
-  using namespace backends;
-  if constexpr (F::integers) {
-    add<Make>(row, kCpu, Direct<Arithmetic>{});
-  } else {
-    add<Make>(row, kCpu, Direct<Floating>{});
-  }
+  backends::add<Make>(row, backends::kCpu, backends::DirectTypesOf<F>{});
 }
 
 }  // namespace sluice::cpu_backend

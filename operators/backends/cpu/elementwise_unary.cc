@@ -10,6 +10,8 @@ void add_unary_kernels(Registry& registry) {
           registry.get(F::grad_name));
     }
   });
+  functors::Predicate::each([&]<class F>() { add_typed<F, UnaryKernel<F>::template Make>(registry.get(F::name)); });
+  functors::WithNumber::each([&]<class F>() { add_typed<F, ScalarKernel<F>::template Make>(registry.get(F::name)); });
 }
 
 }  // namespace sluice::cpu_backend

@@ -9,12 +9,13 @@
 
 namespace sluice::cpu_backend {
 
-/// exp(x) to 2 ulp for f32, without branches or calls, so that loops over it vectorise. Below -87.33 it gives 0 (no
-/// subnormals), above 88.72 infinity; NaN gives NaN. The method: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of
-/// degree 6 for exp(r), and n added to the exponent in two halves.
+/// exp(x) to 2 ulp for f32, without branches or calls, so that loops over it vectorise. Results below 1.2e-38 are
+/// subnormal, and those below 2^-150 are 0; above 88.72 it gives infinity, and NaN of NaN. The method: x = n ln 2 + r
+/// with |r| <= ln 2 / 2, a polynomial of degree 6 for exp(r), and n added to the exponent in two halves. Of those only
+/// the second can make a subnormal number, so it is rounded once.
 SLUICE_KERNEL_BODY float fast_exp(float x) {
   constexpr float magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const float inside = x < -88.0F ? -88.0F : (x > 89.0F ? 89.0F : x);
+  const float inside = x < -105.0F ? -105.0F : (x > 89.0F ? 89.0F : x);
   const float shifted = inside * 1.44269504088896341F + magic;
   const float whole = shifted - magic;
   float r = inside - whole * 0.693359375F;
@@ -31,8 +32,7 @@ SLUICE_KERNEL_BODY float fast_exp(float x) {
   const float low = std::bit_cast<float>(static_cast<std::int32_t>(static_cast<std::uint32_t>(half + 127) << 23U));
   const float high = std::bit_cast<float>(static_cast<std::int32_t>(static_cast<std::uint32_t>(n - half + 127) << 23U));
   const float y = p * low * high;
-  const float bounded = x < -87.33F ? 0.0F : y;
-  return x == x ? bounded : x;
+  return x == x ? y : x;
 }
 
 /// exp(x) for f64: the C library's.

@@ -13,14 +13,17 @@ template <class T>
 SLUICE_HD compute_of<T> number(T x) {
   return static_cast<compute_of<T>>(x);
 }
-/// What F gives for elements of type T, as it is stored: an element of type T, or what else F returns (bool).
+/// What a functor gives for elements of type T, as it is stored: an element of type T, or what else it is (bool).
+template <class T, class Value>
+using Stored = std::conditional_t<std::is_same_v<Value, compute_of<T>>, T, Value>;
 template <class F, class T>
-using Result = std::conditional_t<std::is_same_v<decltype(F{}(compute_of<T>{}, compute_of<T>{})), compute_of<T>>, T,
-                                  decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
+using UnaryResult = Stored<T, decltype(F{}(compute_of<T>{}))>;
+template <class F, class T>
+using Result = Stored<T, decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
 
 template <class F, class T>
 struct UnaryOf {
-  __device__ T operator()(T x) const { return static_cast<T>(F{}(number(x))); }
+  __device__ UnaryResult<F, T> operator()(T x) const { return static_cast<UnaryResult<F, T>>(F{}(number(x))); }
 };
 template <class F, class T>
 struct BinaryOf {
@@ -39,7 +42,9 @@ template <class F>
 struct Unary {
   template <class T>
   struct Make {
-    static void run(ArrayContext& c) { for_elements<T, T>(Issue(c), UnaryOf<F, T>{}, c.output(), c.input(0)); }
+    static void run(ArrayContext& c) {
+      for_elements<UnaryResult<F, T>, T>(Issue(c), UnaryOf<F, T>{}, c.output(), c.input(0));
+    }
   };
 };
 template <class F>
@@ -66,11 +71,7 @@ struct WithScalar {
 
 template <class F, template <class> class Make>
 void add_typed(const Rows& rows, const char* row) {
-  if constexpr (F::integers) {
-    rows.add<Make>(row, backends::Arithmetic{});
-  } else {
-    rows.add<Make>(row, backends::Floating{});
-  }
+  rows.add<Make>(row, backends::TypesOf<F>{});
 }
 
 }  // namespace sluice::cuda

@@ -10,6 +10,8 @@ void add_unary_kernels(const Rows& rows) {
       rows.add<Binary<functors::Derivative<F>>::template Make>(F::grad_name, backends::Floating{});
     }
   });
+  functors::Predicate::each([&]<class F>() { add_typed<F, Unary<F>::template Make>(rows, F::name); });
+  functors::WithNumber::each([&]<class F>() { add_typed<F, WithScalar<F>::template Make>(rows, F::name); });
 }
 
 }  // namespace sluice::cuda

@@ -10,19 +10,19 @@ namespace {
 
 using namespace backends;
 
-/// What F gives for elements of type T, as it is stored: an element of type T, or what else F returns (bool).
-template <class F, class T>
-using Result = std::conditional_t<std::is_same_v<decltype(F{}(compute_of<T>{}, compute_of<T>{})), compute_of<T>>, T,
-                                  decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
+/// What a functor gives for elements of type T, as it is stored: an element of type T, or what else it is (bool).
+template <class T, class Value>
+using Stored = std::conditional_t<std::is_same_v<Value, compute_of<T>>, T, Value>;
 
 template <class F>
 struct Unary {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
+      using R = Stored<T, decltype(F{}(compute_of<T>{}))>;
       const T* x = c.input(0).as<T>();
-      T* y = c.output().as<T>();
-      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = T(F{}(number(x[at[1]]))); });
+      R* y = c.output().as<R>();
+      for_each_element<2>({&c.output(), &c.input(0)}, [&](auto at) { y[at[0]] = R(F{}(number(x[at[1]]))); });
     }
   };
 };
@@ -32,7 +32,7 @@ struct Binary {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
-      using R = Result<F, T>;
+      using R = Stored<T, decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
       const T* a = c.input(0).as<T>();
       const T* b = c.input(1).as<T>();
       R* y = c.output().as<R>();
@@ -47,7 +47,7 @@ struct WithScalar {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
-      using R = Result<F, T>;
+      using R = Stored<T, decltype(F{}(compute_of<T>{}, compute_of<T>{}))>;
       const auto& [value, left] = c.attributes<ScalarAttributes>();
       const auto s = value.as<compute_of<T>>();
       const T* x = c.input(0).as<T>();
@@ -70,27 +70,22 @@ struct Where {
   }
 };
 
-template <class F, template <class> class Make>
-void add_typed(const Operator& row) {
-  if constexpr (F::integers) {
-    add<Make>(row, kReference, Arithmetic{});
-  } else {
-    add<Make>(row, kReference, Floating{});
-  }
-}
-
 }  // namespace
 
 void add_elementwise_kernels(Registry& registry) {
+  const auto unary = [&]<class F>() { add<Unary<F>::template Make>(registry.get(F::name), kReference, TypesOf<F>{}); };
   functors::Unary::each([&]<class F>() {
-    add_typed<F, Unary<F>::template Make>(registry.get(F::name));
+    unary.template operator()<F>();
     if constexpr (F::keeps_input || F::keeps_output) {
       add<Binary<functors::Derivative<F>>::template Make>(registry.get(F::grad_name), kReference, Floating{});
     }
   });
+  functors::Predicate::each(unary);
+  functors::WithNumber::each(
+      [&]<class F>() { add<WithScalar<F>::template Make>(registry.get(F::name), kReference, TypesOf<F>{}); });
   const auto binary = [&]<class F>() {
-    add_typed<F, Binary<F>::template Make>(registry.get(F::name));
-    add_typed<F, WithScalar<F>::template Make>(registry.get(F::scalar_name));
+    add<Binary<F>::template Make>(registry.get(F::name), kReference, TypesOf<F>{});
+    add<WithScalar<F>::template Make>(registry.get(F::scalar_name), kReference, TypesOf<F>{});
   };
   functors::Binary::each(binary);
   functors::Comparison::each(binary);
