@@ -10,6 +10,7 @@
 
 #include "ops_table.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/lines.h"
 
 namespace sluice::testing {
 namespace {
@@ -63,7 +64,20 @@ std::map<std::string, RowCase> cases() {
   const auto linear = [](bool relu) { return always(LinearAttributes{relu}); };
   const auto momentum = always(SgdAttributes{0.1, 0.9, 0.01});
   const Input second{{5, 7}, 0, 1};  // of Adam's moments
+  const auto line = [](std::int64_t size) { return always(LineAttributes{1, false, size}); };
+  const Input places{.shape = {5, 7}, .below = 4};
   return {
+      {"add_along_axis", {.inputs = {s, places}, .attributes = line(4)}},
+      {"argmin", {.inputs = {s}, .attributes = reduce(1), .bound = 0}},
+      {"cummax", {.inputs = {s}, .attributes = line(0), .bound = 0}},
+      {"cummin", {.inputs = {s}, .attributes = line(0), .bound = 0}},
+      {"cumprod", {.inputs = {s}, .attributes = line(0)}},
+      {"cumsum", {.inputs = {s}, .attributes = line(0)}},
+      {"linear_scan", {.inputs = {s, s}, .attributes = line(0)}},
+      {"logcumsumexp", {.inputs = {s}, .attributes = line(0)}},
+      {"searchsorted", {.inputs = {{{1}}, s}, .attributes = line(0), .bound = 0}},
+      {"sort", {.inputs = {s}, .attributes = line(5), .bound = 0}},
+      {"take_along_axis", {.inputs = {s, places}, .attributes = line(0), .bound = 0}},
       {"accumulate", {.inputs = {s, s}, .updated = {s}}},
       {"adam_step", {.inputs = {s}, .attributes = always(AdamStep{.step = 3}), .updated = {s, s, second}}},
       {"add_n", {.inputs = {s, s, s}}},

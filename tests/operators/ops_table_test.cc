@@ -119,6 +119,7 @@ TEST_P(Operators, GradientsEqualFiniteDifferences) {
 
 TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
   const OperatorCase& c = GetParam();
+  if (!c.gradient) return;
   if (!c.second_order) {
     Arrays inputs = with_gradients(make_inputs(c, DType::f64));
     EXPECT_THROW(grad(sum(c.call(inputs)), inputs, true), ArrayError);
@@ -144,8 +145,8 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.wait_all();
   engine.start_trace();
   {
-    const NDArray total = sum(c.call(inputs));
-    const Arrays first = grad(total, inputs, c.second_order, true);
+    const NDArray y = c.call(inputs);
+    const Arrays first = c.gradient ? grad(sum(y), inputs, c.second_order, true) : Arrays();
     if (c.second_order) {
       for (const NDArray& g : first) {
         if (g.defined() && g.requires_grad()) grad(sum(g), inputs);
@@ -155,8 +156,7 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.wait_all();
   for (const TraceEvent& event : engine.stop_trace()) {
     const std::string_view file = event.file;
-    EXPECT_TRUE(file.ends_with("ops_table.h") || file.ends_with("ops_table_test.cc"))
-        << event.name << " names " << file << ":" << event.line;
+    EXPECT_TRUE(file.find("/operators/ops_table") != file.npos) << event.name << " names " << file << ":" << event.line;
   }
 }
 
