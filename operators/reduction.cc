@@ -71,7 +71,7 @@ NDArray first_largest(GradientContext& c, const Operand& x) {
 }
 
 /// For each element the product of the others of its group. Made of running products, not of a quotient: elements may
-/// be 0.
+/// be 0. A running product may be out of the range of f16 where the product of the others is not.
 NDArray product_of_others(GradientContext& c, const Operand& x) {
   const std::uint32_t axes = c.attributes().get<ReduceAttributes>().axes;
   const Dims& shape = x.array.shape();
@@ -89,9 +89,10 @@ NDArray product_of_others(GradientContext& c, const Operand& x) {
       }
     }
   }
-  const NDArray sorted = x.array.permute(order, c.where());
+  const DType dtype = x.array.dtype();
+  const NDArray sorted = x.array.to(*info_of(dtype).compute, c.where()).permute(order, c.where());
   const NDArray product = builtin::product_of_others(sorted.reshape({groups.count(), n}, c.where()), c.where());
-  return product.reshape(sorted.shape(), c.where()).permute(back, c.where());
+  return product.reshape(sorted.shape(), c.where()).permute(back, c.where()).to(dtype, c.where());
 }
 
 NDArray above_minus_infinity(GradientContext& c, const Operand& y) {
