@@ -236,6 +236,7 @@ TEST(Scans, OfAllDtypes) {
     EXPECT_EQ(cumsum(from<float>({16777216, 1, 1}, {3})).to_vector<float>(),
               (std::vector<float>{16777216, 16777216, 16777218}));
     EXPECT_EQ(cumprod(doubles({0, 1e200, 1e200})).to_vector<double>(), (Doubles{0, 0, 0}));
+    EXPECT_EQ(longs_of(cummax(from<std::int32_t>({1, 3, 3, 2}, {4})).indices), (Longs{0, 1, 1, 1}));
     const Doubles nan = cummax(doubles({1, kNan, 5})).values.to_vector<double>();
     EXPECT_TRUE(nan[0] == 1 && std::isnan(nan[1]) && std::isnan(nan[2]));
     EXPECT_EQ(logcumsumexp(doubles({-kInfinity, 1000, 1000})).to_vector<double>(),
@@ -322,6 +323,9 @@ TEST(Sorts, OfShapesAtTheEdge) {
     EXPECT_EQ(longs_of(searchsorted(from<std::int64_t>({1, 3}, {2}), from<double>({2.5, 3}, {2}))), (Longs{1, 1}));
     EXPECT_EQ(take_along_axis(zeros({3}), zeros({0}, DType::i64)).shape(), Dims{0});
     EXPECT_EQ(take_along_axis(full({}, 3), zeros({}, DType::i64)).item<float>(), 3);
+    // Sizes along the axis do not broadcast.
+    EXPECT_EQ(take_along_axis(zeros({2, 3}), zeros({2, 1}, DType::i64)).shape(), (Dims{2, 1}));
+    EXPECT_EQ(take_along_axis(zeros({1, 3}), zeros({2, 1}, DType::i64)).shape(), (Dims{2, 1}));
     EXPECT_EQ(take_along_axis(zeros({4, 0}), zeros({2, 0}, DType::u8), 0).shape(), (Dims{2, 0}));
   });
   EXPECT_THAT(message([] { topk(zeros({2, 3}), 4); }), HasSubstr("(2, 3): 4 of 3 elements"));
