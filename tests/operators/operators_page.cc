@@ -24,8 +24,8 @@ namespace {
 
 /// Tests of rows that the table does not name. The test must be in a file under tests/.
 const std::map<std::string, std::string>& other_tests() {
-  static const std::string comparisons = "Operators.IntegersAndComparisonsEqualTheReference",
-                           numbers = "Operators.ComparisonsWithANumberAreThoseWithAnArrayOfIt",
+  static const std::string comparisons = "ExactRows.OfIntegersEqualTheReference",
+                           numbers = "ExactRows.ComparisonsWithANumberAreThoseWithAnArrayOfIt",
                            steps = "Operators.OptimizerStepsEqualTheReference";
   static const std::map<std::string, std::string> list{
       {"accumulate", steps},
