@@ -23,8 +23,16 @@ inline Slice slice(std::int64_t begin, std::int64_t end, std::int64_t step = 1) 
 inline Slice slice_from(std::int64_t begin, std::int64_t step = 1) { return {begin, std::nullopt, step}; }
 /// The axis backwards.
 inline Slice reversed() { return {std::nullopt, std::nullopt, -1}; }
-/// The whole axis.
+class NDArray;
+struct Operand;
+struct Axes;
+struct ReduceOptions;
+
+/// The whole axis. all(x, axes, options) is an operator: operators/reduction.h has it.
 inline constexpr struct All {
+  NDArray operator()(const Operand& x) const;
+  NDArray operator()(const Operand& x, const Axes& axes) const;
+  NDArray operator()(const Operand& x, const Axes& axes, const ReduceOptions& options) const;
 } all{};
 
 /// The axes of an operator that works along some: one, or several, as 0 or {0, -1}, where negative axes count from the

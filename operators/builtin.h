@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/ndarray/dims.h"
 #include "sluice/ndarray/dtype.h"
 
 namespace sluice {
@@ -21,6 +22,8 @@ void add_elementwise_rows(Registry& registry);
 void add_creation_rows(Registry& registry);
 void add_shaping_rows(Registry& registry);
 void add_reduction_rows(Registry& registry);
+void add_scan_rows(Registry& registry);
+void add_sorting_rows(Registry& registry);
 void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
@@ -36,6 +39,15 @@ std::vector<NDArray> in_one_dtype(const char* name, std::span<const NDArray*> in
                                   const std::source_location& where);
 /// y as elements of this dtype, for a write in place: throws ArrayError if y's dtype would widen it.
 NDArray narrowed(const char* name, const Operand& y, DType dtype);
+/// The axis of an operator on lines, from 0. Throws ArrayError for one that x does not have. A scalar has axis 0.
+int line_axis(const char* who, const Operand& x, int axis);
+/// Zeros of `shape` with the elements of g added in at their places along the axis.
+NDArray add_along_axis(const NDArray& g, const NDArray& index, int axis, const Dims& shape,
+                       const std::source_location& where);
+/// For each element the product of the others along the last axis.
+NDArray product_of_others(const NDArray& x, const std::source_location& where);
+/// y with 0 in the place of -infinity, for exp(x - y) where x is -infinity too.
+NDArray above_minus_infinity(const NDArray& y, const std::source_location& at);
 void add_device_transfers(Registry& registry);
 void add_device_gates(Registry& registry);
 void add_cuda_kernels(Registry& registry);

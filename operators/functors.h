@@ -94,6 +94,14 @@ SLUICE_HD T divide(T a, T b) {
   return static_cast<T>(a / b);
 }
 
+/// log(exp(a) + exp(b)), which overflows nowhere; NaN if any is NaN.
+template <Number T>
+SLUICE_HD T log_add(T a, T b) {
+  if (a != a || b != b) return a + b;
+  if (a == b) return a + T(0.69314718055994531);  // infinities too
+  return a < b ? b + std::log1p(exp(a - b)) : a + std::log1p(exp(b - a));
+}
+
 enum class DTypes { floating, arithmetic, bits };
 
 /// True if an expression's text has `name` as a word of its own.
@@ -232,6 +240,30 @@ struct None {
 #define SLUICE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient) \
   SLUICE_REDUCTION_FUNCTOR(Name, function, dtypes, empty_value, fold)
 #include "sluice/operators/reduction_table.inc"
+
+/// any and all, of the bytes of bool arrays. They have no entry in the table: `all` is an object too.
+struct Any {
+  static constexpr const char* name = "any";
+  template <class T>
+  SLUICE_HD static T empty() {
+    return T(0);
+  }
+  template <class T>
+  SLUICE_HD T operator()(T a, T b) const {
+    return a != T(0) || b != T(0) ? T(1) : T(0);
+  }
+};
+struct Every {
+  static constexpr const char* name = "all";
+  template <class T>
+  SLUICE_HD static T empty() {
+    return T(1);
+  }
+  template <class T>
+  SLUICE_HD T operator()(T a, T b) const {
+    return a != T(0) && b != T(0) ? T(1) : T(0);
+  }
+};
 
 /// The kernel of a unary operator's gradient, from g and the value that was kept.
 template <class F>

@@ -10,6 +10,9 @@
 #include "sluice/operators/loss.h"             // cross_entropy
 #include "sluice/operators/mixing.h"           // clip, lerp, addcmul
 #include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
-#include "sluice/operators/reduction.h"        // sum, mean, max, min, softmax
+#include "sluice/operators/reduction.h"        // sum, mean, max, any, argmax, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply
+#include "sluice/operators/scan.h"             // cumsum, cumprod, cummax, diff
 #include "sluice/operators/shaping.h"          // concat, stack, one_hot, take_rows
+#include "sluice/operators/sorting.h"          // sort, topk, searchsorted, bincount, unique
+#include "sluice/operators/statistics.h"       // variance, norm, quantile

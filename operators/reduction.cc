@@ -70,6 +70,35 @@ NDArray first_largest(GradientContext& c, const Operand& x) {
   return apply(row, {&x.array}, c.attributes(), {.where = c.where()});
 }
 
+/// For each element the product of the others of its group. Made of running products, not of a quotient: elements may
+/// be 0. A running product may be out of the range of f16 where the product of the others is not.
+NDArray product_of_others(GradientContext& c, const Operand& x) {
+  const std::uint32_t axes = c.attributes().get<ReduceAttributes>().axes;
+  const Dims& shape = x.array.shape();
+  Dims order, back = shape, groups;
+  std::int64_t n = 1;
+  for (const bool reduced : {false, true}) {
+    for (int i = 0; i < shape.rank(); ++i) {
+      if ((axes >> i & 1U) != (reduced ? 1U : 0U)) continue;
+      back[i] = order.rank();
+      order.push_back(i);
+      if (reduced) {
+        n *= shape[i];
+      } else {
+        groups.push_back(shape[i]);
+      }
+    }
+  }
+  const DType dtype = x.array.dtype();
+  const NDArray sorted = x.array.to(*info_of(dtype).compute, c.where()).permute(order, c.where());
+  const NDArray product = builtin::product_of_others(sorted.reshape({groups.count(), n}, c.where()), c.where());
+  return product.reshape(sorted.shape(), c.where()).permute(back, c.where()).to(dtype, c.where());
+}
+
+NDArray above_minus_infinity(GradientContext& c, const Operand& y) {
+  return builtin::above_minus_infinity(y.array, c.where());
+}
+
 // Operands carry the place of the forward call to the operators that they meet.
 template <class F>
 struct ReductionRule;
@@ -113,14 +142,25 @@ void builtin::add_reduction_rows(Registry& registry) {
       s.output(s.shape(0), s.dtype());
     };
   });
-  add_operator(registry, "argmax", [](Operator& op) {
-    op.infer = [](Signature& s) {
-      s.arithmetic();
-      const auto& a = s.attributes<ReduceAttributes>();
-      need_elements(s, a.axes);
-      s.output(reduced_shape(s.shape(0), a.axes, a.keep), DType::i64);
-    };
-  });
+  for (const char* name : {"argmax", "argmin"}) {
+    add_operator(registry, name, [](Operator& op) {
+      op.infer = [](Signature& s) {
+        s.arithmetic();
+        const auto& a = s.attributes<ReduceAttributes>();
+        need_elements(s, a.axes);
+        s.output(reduced_shape(s.shape(0), a.axes, a.keep), DType::i64);
+      };
+    });
+  }
+  for (const char* name : {"any", "all"}) {
+    add_operator(registry, name, [](Operator& op) {
+      op.infer = [](Signature& s) {
+        const auto& a = s.attributes<ReduceAttributes>();
+        if (s.dtype() != DType::boolean) s.fail("needs bool, not " + std::string(name_of(s.dtype())));
+        s.output(reduced_shape(s.shape(0), a.axes, a.keep), DType::boolean);
+      };
+    });
+  }
   const auto infer_softmax = [](Signature& s) {
     s.floating();
     if (s.shape(0).empty()) s.fail("a scalar has no axis");
@@ -162,9 +202,39 @@ NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {
   return apply(row, {&x.array}, ReduceAttributes{bits, options.keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
 }
 
+namespace {
+
+NDArray best_place(const char* name, const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  return rows::reduce(named(name), x, axes, options);
+}
+NDArray of_conditions(const char* name, const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  if (x.array.checked(name, x.where).dtype() == DType::boolean) return rows::reduce(named(name), x, axes, options);
+  return rows::reduce(named(name), {not_equal(x, ScalarOperand(0, x.where)), x.where}, axes, options);
+}
+
+}  // namespace
+
 NDArray argmax(const Operand& x, int axis, const ReduceOptions& options) {
-  static const Operator& row = named("argmax");
-  return apply(row, {&x.array}, ReduceAttributes{axis_bits("argmax", x, axis), options.keep, 1}, {.where = x.where});
+  return best_place("argmax", x, axis, options);
+}
+NDArray argmax(const Operand& x, All, const ReduceOptions& options) { return best_place("argmax", x, all, options); }
+NDArray argmin(const Operand& x, int axis, const ReduceOptions& options) {
+  return best_place("argmin", x, axis, options);
+}
+NDArray argmin(const Operand& x, All, const ReduceOptions& options) { return best_place("argmin", x, all, options); }
+
+NDArray any(const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  return of_conditions("any", x, axes, options);
+}
+NDArray All::operator()(const Operand& x) const { return of_conditions("all", x, *this, {}); }
+NDArray All::operator()(const Operand& x, const Axes& axes) const { return of_conditions("all", x, axes, {}); }
+NDArray All::operator()(const Operand& x, const Axes& axes, const ReduceOptions& options) const {
+  return of_conditions("all", x, axes, options);
+}
+
+NDArray count_nonzero(const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  if (x.array.checked("count_nonzero", x.where).dtype() == DType::boolean) return sum(x, axes, options);
+  return sum({not_equal(x, ScalarOperand(0, x.where)), x.where}, axes, options);
 }
 
 NDArray sum_to(const Operand& x, const Dims& shape) {

@@ -12,16 +12,25 @@ struct ReduceOptions {
 
 // The reductions of reduction_table.inc, which says what each computes: sum(x), sum(x, 0), sum(x, {0, -1}, {.keep =
 // true}). Results come by a fixed tree, so the bits are the same on any number of threads. f16 and bf16 are summed in
-// f32 or wider, and sums of i8, u8 and bool are i64. Throws ArrayError for axes that x does not have, and where there
-// are no elements and no result over none.
+// f32 or wider, and sums and products of i8, u8 and bool are i64. Throws ArrayError for axes that x does not have, and
+// where there are no elements and no result over none.
 #define SLUICE_REDUCTION(Name, name, ...) \
   NDArray name(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
 #include "sluice/operators/reduction_table.inc"
 
 /// The mean, of floating dtypes. The mean over no elements is NaN.
 NDArray mean(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
-/// The index (i64) of the first largest element along one axis.
+/// The index (i64) of the first largest, or smallest, element along one axis; with `all` its row-major index in x. NaN
+/// counts as largest, and as smallest.
 NDArray argmax(const Operand& x, int axis = -1, const ReduceOptions& options = {});
+NDArray argmax(const Operand& x, All, const ReduceOptions& options = {});
+NDArray argmin(const Operand& x, int axis = -1, const ReduceOptions& options = {});
+NDArray argmin(const Operand& x, All, const ReduceOptions& options = {});
+/// Whether any element, or every one, is not 0: bool. Over no elements any is false and all is true. all(x), all(x,
+/// axes) and all(x, axes, options) are calls of the object `all` (ndarray/slice.h). NaN is not 0.
+NDArray any(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
+/// How many elements are not 0: i64.
+NDArray count_nonzero(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
 /// Sums over the axes that broadcasting from `shape` added or widened, so that the result has `shape`.
 NDArray sum_to(const Operand& x, const Dims& shape);
 

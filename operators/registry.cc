@@ -147,6 +147,8 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_creation_rows(*this);
   builtin::add_shaping_rows(*this);
   builtin::add_reduction_rows(*this);
+  builtin::add_scan_rows(*this);
+  builtin::add_sorting_rows(*this);
   builtin::add_loss_rows(*this);
   builtin::add_matrix_rows(*this);
   builtin::add_convolution_rows(*this);

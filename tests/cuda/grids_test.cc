@@ -40,6 +40,10 @@ Bytes reductions(const NDArray& x) {
   }
   for (int axis = 0; axis < x.rank(); ++axis) {
     add(argmax(x, axis));
+    add(argmin(x, axis));
+    add(cumsum(x, axis));
+    add(cummax(x, axis).indices);
+    add(argsort(x, axis));
     if (x.count() / x.size(axis) > 40) continue;  // a row is a block, which takes long on the double
     add(softmax(x, axis));
     add(log_softmax(x, axis));

@@ -11,6 +11,7 @@
 #include "ops_table.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/functors.h"
+#include "sluice/operators/lines.h"
 
 namespace sluice::testing {
 namespace {
@@ -67,7 +68,20 @@ std::map<std::string, RowCase> cases() {
   const Input whole{.shape = {5, 7}, .low = -4, .high = 4, .whole = true}, infinite{{5, 7}, 1e300, 2e300},
       no_number{{5, 7}, std::nan(""), 1};
   const RowCase of_whole{.inputs = {whole, whole}, .bound = 0};
+  const auto line = [](std::int64_t size) { return always(LineAttributes{1, false, size}); };
+  const Input places{.shape = {5, 7}, .below = 4};
   return {
+      {"add_along_axis", {.inputs = {s, places}, .attributes = line(4)}},
+      {"argmin", {.inputs = {s}, .attributes = reduce(1), .bound = 0}},
+      {"cummax", {.inputs = {s}, .attributes = line(0), .bound = 0}},
+      {"cummin", {.inputs = {s}, .attributes = line(0), .bound = 0}},
+      {"cumprod", {.inputs = {s}, .attributes = line(0)}},
+      {"cumsum", {.inputs = {s}, .attributes = line(0)}},
+      {"linear_scan", {.inputs = {s, s}, .attributes = line(0)}},
+      {"logcumsumexp", {.inputs = {s}, .attributes = line(0)}},
+      {"searchsorted", {.inputs = {{{1}}, s}, .attributes = line(0), .bound = 0}},
+      {"sort", {.inputs = {s}, .attributes = line(5), .bound = 0}},
+      {"take_along_axis", {.inputs = {s, places}, .attributes = line(0), .bound = 0}},
       {"accumulate", {.inputs = {s, s}, .updated = {s}}},
       {"adam_step", {.inputs = {s}, .attributes = always(AdamStep{.step = 3}), .updated = {s, s, second}}},
       {"add_n", {.inputs = {s, s, s}}},

@@ -18,6 +18,12 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
   return from(list, {n});
 }
 
+}  // namespace sluice::testing
+
+#include "ops_table_reductions.h"
+
+namespace sluice::testing {
+
 inline std::vector<OperatorCase> operator_cases() {
   const Dims s{5, 7};
   std::vector<OperatorCase> list;
@@ -110,6 +116,9 @@ inline std::vector<OperatorCase> operator_cases() {
   reduction("sum", sum, [](double a, double b) { return a + b; });
   reduction("max", max, [](double a, double b) { return std::max(a, b); });
   reduction("min", min, [](double a, double b) { return std::min(a, b); });
+  reduction("prod", prod, [](double a, double b) { return a * b; });
+  reduction("logsumexp", logsumexp, [](double a, double b) { return std::log(std::exp(a) + std::exp(b)); });
+  add_reduction_cases(list);
   list.push_back({"mean", {{3, 4, 5}}, [](const Arrays& x) { return square(mean(x[0], {0, 1})); }});
   list.push_back({"softmax", {s}, [](const Arrays& x) { return square(softmax(x[0])); }});
   list.push_back({"softmax, axis 0", {s}, [](const Arrays& x) { return square(softmax(x[0], 0)); }});

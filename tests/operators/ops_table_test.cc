@@ -146,8 +146,8 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.wait_all();
   engine.start_trace();
   {
-    const NDArray total = sum(c.call(inputs));
-    const Arrays first = grad(total, inputs, c.second_order, true);
+    const NDArray y = c.call(inputs);
+    const Arrays first = c.gradient ? grad(sum(y), inputs, c.second_order, true) : Arrays();
     if (c.second_order) {
       for (const NDArray& g : first) {
         if (g.defined() && g.requires_grad()) grad(sum(g), inputs);

@@ -9,6 +9,7 @@ void sluice::builtin::add_cpu_kernels(Registry& registry) {
   cpu_backend::add_creation_kernels(registry);
   cpu_backend::add_shaping_kernels(registry);
   cpu_backend::add_reduction_kernels(registry);
+  cpu_backend::add_line_kernels(registry);
   cpu_backend::add_matrix_kernels(registry);
   cpu_backend::add_convolution_kernels(registry);
   cpu_backend::add_loss_kernels(registry);

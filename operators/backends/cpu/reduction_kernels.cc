@@ -151,14 +151,14 @@ struct Fold {
   };
 };
 
-/// The first largest of n elements `step` apart; NaN counts as largest.
-template <class T>
+/// The first largest, or smallest, of n elements `step` apart; NaN counts as such.
+template <bool smallest, class T>
 std::int64_t largest(const T* x, std::int64_t n, std::int64_t step) {
   std::int64_t best = 0;
   T value = x[0];
   for (std::int64_t i = 1; i < n && value == value; ++i) {
     const T next = x[i * step];
-    if (next > value || next != next) {
+    if ((smallest ? next < value : next > value) || next != next) {
       best = i;
       value = next;
     }
@@ -166,14 +166,14 @@ std::int64_t largest(const T* x, std::int64_t n, std::int64_t step) {
   return best;
 }
 
-template <class T, class Visit>
+template <class T, bool smallest = false, class Visit>
 void each_largest(const GroupedAxes& g, Visit visit) {
   const T* x = reinterpret_cast<const T*>(g.data);
   const std::int64_t grain = std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, g.reduced));
   parallel_for(g.outer * g.inner, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T* first = x + i / g.inner * g.reduced * g.inner + i % g.inner;
-      const std::int64_t place = largest(first, g.reduced, g.inner);
+      const std::int64_t place = largest<smallest>(first, g.reduced, g.inner);
       visit(i, place, first[place * g.inner]);
     }
   });
@@ -188,13 +188,16 @@ struct Max {
   }
 };
 
-template <class T>
-struct ArgMax {
-  static void run(ArrayContext& c) {
-    const GroupedAxes g(c, c.input(0), c.attributes<ReduceAttributes>().axes);
-    auto* y = c.output().as<std::int64_t>();
-    each_largest<T>(g, [&](std::int64_t i, std::int64_t place, T) { y[i] = place; });
-  }
+template <bool smallest>
+struct BestPlace {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const GroupedAxes g(c, c.input(0), c.attributes<ReduceAttributes>().axes);
+      auto* y = c.output().as<std::int64_t>();
+      each_largest<T, smallest>(g, [&](std::int64_t i, std::int64_t place, T) { y[i] = place; });
+    }
+  };
 };
 
 template <class T>
@@ -286,7 +289,15 @@ void add_reduction_kernels(Registry& registry) {
     using List = std::conditional_t<F::integers, Arithmetic, Floating>;
     add<KernelOf<F>::template Make>(registry.get(F::name), kCpu, Direct<List>{}, kDenseOutputs);
   });
-  add<ArgMax>(registry.get("argmax"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<BestPlace<false>::Make>(registry.get("argmax"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  add<BestPlace<true>::Make>(registry.get("argmin"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
+  const auto of_bool = [&]<class F>(F) {
+    Kernel kernel = kDenseOutputs;
+    kernel.run = Fold<F>::template Make<std::uint8_t>::run;
+    registry.get(F::name).add_kernel(kCpu, {DType::boolean}, kernel);
+  };
+  of_bool(functors::Any{});
+  of_bool(functors::Every{});
   add<FirstMax>(registry.get("first_max"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
   add<Softmax<false>::Make>(registry.get("softmax"), kCpu, Direct<Floating>{}, kDense);
   add<Softmax<true>::Make>(registry.get("log_softmax"), kCpu, Direct<Floating>{}, kDense);

@@ -14,6 +14,7 @@ void add_kernels(void* registry, const void* add) {
   add_comparison_kernels(rows);
   add_convolution_kernels(rows);
   add_creation_kernels(rows);
+  add_line_kernels(rows);
   add_loss_kernels(rows);
   add_matrix_kernels(rows);
   add_optimizer_kernels(rows);

@@ -44,6 +44,7 @@ void add_unary_kernels(const Rows& rows);
 void add_binary_kernels(const Rows& rows);
 void add_comparison_kernels(const Rows& rows);
 void add_creation_kernels(const Rows& rows);
+void add_line_kernels(const Rows& rows);
 void add_loss_kernels(const Rows& rows);
 void add_matrix_kernels(const Rows& rows);
 void add_convolution_kernels(const Rows& rows);

@@ -43,8 +43,8 @@ struct Reduce {
   };
 };
 
-/// The first largest element; NaN counts as largest.
-template <class T>
+/// The first largest, or smallest, element; NaN counts as such.
+template <class T, bool smallest = false>
 struct Largest {
   struct alignas(16) Item {  // without gaps, so that copies of it copy nothing that was not written
     std::conditional_t<is_floating(dtype_of<T>), double, std::int64_t> value;
@@ -54,27 +54,32 @@ struct Largest {
   __device__ static Item join(Item a, Item b) {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (a_nan || b_nan) return a_nan && (!b_nan || a.place < b.place) ? a : b;
-    if (a.value != b.value) return a.value > b.value ? a : b;
+    if (a.value != b.value) return (smallest ? a.value < b.value : a.value > b.value) ? a : b;
     return a.place < b.place ? a : b;
   }
   __device__ static Item empty() { return {0, 0}; }
 };
-template <class T>
+template <class T, bool smallest = false>
 struct StorePlace {
   std::int64_t* y;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(y);
   }
-  __device__ void operator()(std::int64_t group, typename Largest<T>::Item item) const { y[group] = item.place; }
-};
-template <class T>
-struct ArgMax {
-  static void run(ArrayContext& c) {
-    fold(Issue(c), Largest<T>{}, c.input(0).template as<T>(),
-         Groups::of(c.input(0), c.attributes<ReduceAttributes>().axes),
-         StorePlace<T>{c.output().template as<std::int64_t>()});
+  __device__ void operator()(std::int64_t group, typename Largest<T, smallest>::Item item) const {
+    y[group] = item.place;
   }
+};
+template <bool smallest>
+struct BestPlace {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      fold(Issue(c), Largest<T, smallest>{}, c.input(0).template as<T>(),
+           Groups::of(c.input(0), c.attributes<ReduceAttributes>().axes),
+           StorePlace<T, smallest>{c.output().template as<std::int64_t>()});
+    }
+  };
 };
 
 template <class T>
@@ -178,7 +183,10 @@ void add_reduction_kernels(const Rows& rows) {
       rows.add<Reduce<F>::template Make>(F::name, backends::Floating{}, kDenseOutputs);
     }
   });
-  rows.add<ArgMax>("argmax", backends::Arithmetic{}, kDenseOutputs);
+  rows.add<BestPlace<false>::Make>("argmax", backends::Arithmetic{}, kDenseOutputs);
+  rows.add<BestPlace<true>::Make>("argmin", backends::Arithmetic{}, kDenseOutputs);
+  rows.add("any", {DType::boolean}, Reduce<functors::Any>::Make<std::uint8_t>::run, kDenseOutputs);
+  rows.add("all", {DType::boolean}, Reduce<functors::Every>::Make<std::uint8_t>::run, kDenseOutputs);
   rows.add<FirstMax>("first_max", backends::Arithmetic{});
   rows.add<Softmax<false>::Make>("softmax", backends::Floating{}, kDense);
   rows.add<Softmax<true>::Make>("log_softmax", backends::Floating{}, kDense);

@@ -53,8 +53,9 @@ struct Fold {
   };
 };
 
-// For each group: the place (row-major in the group) and offset of the first largest element; NaN counts as largest.
-template <class T, class Visit>
+// For each group: the place (row-major in the group) and offset of the first largest, or smallest, element; NaN counts
+// as such.
+template <class T, bool smallest = false, class Visit>
 void each_largest(const TensorView& x, const TensorView& target, std::int64_t groups, Visit visit) {
   struct Best {
     std::int64_t place = 0, offset = 0, seen = 0;
@@ -63,7 +64,8 @@ void each_largest(const TensorView& x, const TensorView& target, std::int64_t gr
   for_each_element<2>({&x, &target}, [&](auto at) {
     Best& b = best[static_cast<std::size_t>(at[1])];
     const auto value = number(x.as<T>()[at[0]]), largest = number(x.as<T>()[b.offset]);
-    if (b.seen == 0 || value > largest || (value != value && largest == largest)) {
+    const bool better = smallest ? value < largest : value > largest;
+    if (b.seen == 0 || better || (value != value && largest == largest)) {
       b.place = b.seen;
       b.offset = at[0];
     }
@@ -72,14 +74,17 @@ void each_largest(const TensorView& x, const TensorView& target, std::int64_t gr
   for (std::size_t i = 0; i < best.size(); ++i) visit(static_cast<std::int64_t>(i), best[i].place, best[i].offset);
 }
 
-template <class T>
-struct ArgMax {
-  static void run(ArrayContext& c) {
-    const TensorView target = widened(c.output(), c.input(0), c.attributes<ReduceAttributes>());
-    each_largest<T>(c.input(0), target, c.output().count(), [&](std::int64_t i, std::int64_t place, std::int64_t) {
-      c.output().as<std::int64_t>()[i] = place;
-    });
-  }
+template <bool smallest>
+struct BestPlace {
+  template <class T>
+  struct Make {
+    static void run(ArrayContext& c) {
+      const TensorView target = widened(c.output(), c.input(0), c.attributes<ReduceAttributes>());
+      each_largest<T, smallest>(
+          c.input(0), target, c.output().count(),
+          [&](std::int64_t i, std::int64_t place, std::int64_t) { c.output().as<std::int64_t>()[i] = place; });
+    }
+  };
 };
 
 template <class T>
@@ -129,7 +134,15 @@ void add_reduction_kernels(Registry& registry) {
     using List = std::conditional_t<F::integers, Arithmetic, Floating>;
     add<Fold<F>::template Make>(registry.get(F::name), kReference, List{}, kDense);
   });
-  add<ArgMax>(registry.get("argmax"), kReference, Arithmetic{}, kDense);
+  add<BestPlace<false>::Make>(registry.get("argmax"), kReference, Arithmetic{}, kDense);
+  add<BestPlace<true>::Make>(registry.get("argmin"), kReference, Arithmetic{}, kDense);
+  const auto of_bool = [&]<class F>(F) {
+    Kernel kernel = kDense;
+    kernel.run = Fold<F>::template Make<std::uint8_t>::run;
+    registry.get(F::name).add_kernel(kReference, {DType::boolean}, kernel);
+  };
+  of_bool(functors::Any{});
+  of_bool(functors::Every{});
   add<FirstMax>(registry.get("first_max"), kReference, Arithmetic{}, kDense);
   add<Softmax<false>::Make>(registry.get("softmax"), kReference, Floating{}, kDense);
   add<Softmax<true>::Make>(registry.get("log_softmax"), kReference, Floating{}, kDense);

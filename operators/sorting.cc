@@ -1,0 +1,225 @@
+// Rows and functions of sorts, searches and counts.
+#include "sluice/operators/sorting.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "sluice/operators/builtin.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/elementwise.h"
+#include "sluice/operators/lines.h"
+#include "sluice/operators/reduction.h"
+#include "sluice/operators/shaping.h"
+
+namespace sluice {
+namespace {
+
+using builtin::line_axis;
+
+void need_index(Signature& s, int i) {
+  const DType t = s.dtype(i);
+  if (t != DType::i64 && t != DType::i32 && t != DType::u8) {
+    s.fail("an index is i64, i32 or u8, not " + std::string(name_of(t)));
+  }
+}
+
+const Operator& named(const char* name) { return Registry::instance().get(name); }
+
+ValuesAndIndices first_sorted(const char* who, const Operand& x, int axis, bool descending, std::int64_t k) {
+  static const Operator& row = named("sort");
+  const NDArray* const inputs[] = {&x.array};
+  const std::vector<NDArray> both =
+      apply_all(row, inputs, LineAttributes{line_axis(who, x, axis), descending, k}, {.where = x.where});
+  return {both[0], both[1]};
+}
+
+std::int64_t size_along(const char* who, const Operand& x, int axis) {
+  const int at = line_axis(who, x, axis);
+  return x.array.rank() == 0 ? 1 : x.array.shape()[at];
+}
+
+}  // namespace
+
+NDArray builtin::add_along_axis(const NDArray& g, const NDArray& index, int axis, const Dims& shape,
+                                const std::source_location& where) {
+  static const Operator& row = named("add_along_axis");
+  const std::int64_t size = shape.rank() == 0 ? 1 : shape[axis];
+  return apply(row, {&g, &index}, LineAttributes{axis, false, size}, {.where = where});
+}
+
+void builtin::add_sorting_rows(Registry& registry) {
+  // Outputs: the first `size` elements along the axis in order, and their places.
+  add_operator(registry, "sort", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      const auto& a = s.attributes<LineAttributes>();
+      Dims shape = s.shape(0);
+      const std::int64_t n = shape.rank() == 0 ? 1 : shape[a.axis];
+      if (a.size < 0 || a.size > n || (shape.rank() == 0 && a.size != 1)) {
+        s.fail("the first " + std::to_string(a.size) + " of " + std::to_string(n));
+      }
+      if (shape.rank() != 0) shape[a.axis] = a.size;
+      s.output(shape, s.dtype());
+      s.output(shape, DType::i64);
+    };
+    op.needs = {needs::output(1)};
+    op.gradient = [](GradientContext& c) {
+      const int axis = c.attributes().get<LineAttributes>().axis;
+      c.set(0, add_along_axis(c.gradient(), c.output(1), axis, c.input_spec(0).shape, c.where()));
+    };
+  });
+  add_operator(registry, "take_along_axis", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      need_index(s, 1);
+      const int axis = s.attributes<LineAttributes>().axis;
+      Dims shape = s.shape(0);
+      if (shape.rank() != s.shape(1).rank()) s.fail("ranks differ");
+      if (shape.rank() != 0) shape[axis] = s.shape(1)[axis];
+      if (!(shape == s.shape(1))) s.fail("sizes differ beside axis " + std::to_string(axis));
+      s.output(shape, s.dtype());
+    };
+    op.needs = {needs::input(1)};
+    op.gradient = [](GradientContext& c) {
+      const int axis = c.attributes().get<LineAttributes>().axis;
+      c.set(0, add_along_axis(c.gradient(), c.input(1), axis, c.input_spec(0).shape, c.where()));
+    };
+  });
+  // Zeros, with the elements of the first input added in at their places along the axis, in order.
+  add_operator(registry, "add_along_axis", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.arithmetic();
+      need_index(s, 1);
+      if (!(s.shape(0) == s.shape(1))) s.fail("shapes differ");
+      const auto& a = s.attributes<LineAttributes>();
+      Dims shape = s.shape(0);
+      if (shape.rank() != 0) shape[a.axis] = a.size;
+      s.output(shape, s.dtype());
+    };
+    op.needs = {needs::input(1)};
+    op.gradient = [](GradientContext& c) {
+      c.set(0, apply(named("take_along_axis"), {&c.gradient(), &c.input(1)}, c.attributes(), {.where = c.where()}));
+    };
+  });
+  add_operator(registry, "searchsorted", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.same_dtypes();
+      const Dims &sorted = s.shape(0), &values = s.shape(1);
+      if (sorted.rank() == 0) s.fail("what is sorted has an axis at least");
+      bool fits = sorted.rank() == 1 || sorted.rank() == values.rank();
+      for (int i = 0; fits && i + 1 < sorted.rank(); ++i) fits = sorted[i] == values[i];
+      if (!fits) s.fail("sizes differ before the last axis");
+      s.output(values, DType::i64);
+    };
+  });
+  add_operator(registry, "bincount", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      need_index(s, 0);
+      s.output({s.attributes<LineAttributes>().size}, DType::i64);
+    };
+  });
+}
+
+NDArray sort(const Operand& x, int axis, const SortOptions& options) {
+  return sort_with_indices(x, axis, options).values;
+}
+NDArray argsort(const Operand& x, int axis, const SortOptions& options) {
+  return sort_with_indices(x, axis, options).indices;
+}
+ValuesAndIndices sort_with_indices(const Operand& x, int axis, const SortOptions& options) {
+  return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis));
+}
+
+ValuesAndIndices topk(const Operand& x, std::int64_t k, int axis, const TopKOptions& options) {
+  const std::int64_t n = size_along("topk", x, axis);
+  if (k < 0 || k > n || (x.array.rank() == 0 && k != 1)) {
+    throw ArrayError("topk", x.where,
+                     to_string(x.array.shape()) + ": " + std::to_string(k) + " of " + std::to_string(n) + " elements");
+  }
+  return first_sorted("topk", x, axis, options.largest, k);
+}
+
+NDArray take_along_axis(const Operand& x, const Operand& index, int axis) {
+  static const Operator& row = named("take_along_axis");
+  const int at = line_axis("take_along_axis", x, axis);
+  index.array.checked("take_along_axis", x.where);
+  NDArray from = x.array, places = index.array;
+  if (from.rank() == places.rank() && from.rank() > 0) {
+    Dims of_x = from.shape(), of_index = places.shape();
+    for (int i = 0; i < from.rank(); ++i) {
+      if (i == at) continue;
+      if (of_x[i] == 1) of_x[i] = of_index[i];
+      if (of_index[i] == 1) of_index[i] = of_x[i];
+    }
+    if (!(of_x == from.shape())) from = from.broadcast_to(of_x, x.where);
+    if (!(of_index == places.shape())) places = places.broadcast_to(of_index, x.where);
+  }
+  return apply(row, {&from, &places}, LineAttributes{at, false, 0}, {.where = x.where});
+}
+
+NDArray searchsorted(const Operand& sorted, const Operand& values, const SearchOptions& options) {
+  static const Operator& row = named("searchsorted");
+  sorted.array.checked("searchsorted", sorted.where);
+  values.array.checked("searchsorted", sorted.where);
+  std::vector<const NDArray*> inputs{&sorted.array, &values.array};
+  const std::vector<NDArray> converted = builtin::in_one_dtype("searchsorted", inputs, sorted.where);
+  return apply(row, {inputs[0], inputs[1]}, LineAttributes{0, options.right, 0}, {.where = sorted.where});
+}
+
+NDArray bincount(const Operand& x, std::optional<std::int64_t> size) {
+  static const Operator& row = named("bincount");
+  const DType dtype = x.array.checked("bincount", x.where).dtype();
+  const bool counts = dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
+  if (!size && counts) {
+    size = x.array.count() == 0 ? 0 : max(x).to(DType::i64, x.where).item<std::int64_t>(x.where) + 1;
+    size = std::max<std::int64_t>(0, *size);
+  }
+  return apply(row, {&x.array}, LineAttributes{0, false, size.value_or(0)}, {.where = x.where});
+}
+
+Histogram histogram(const Operand& x, std::int64_t bins, double low, double high) {
+  const std::source_location& at = x.where;
+  const DType dtype = x.array.checked("histogram", at).dtype();
+  if (!is_floating(dtype)) {
+    throw ArrayError("histogram", at, "needs a floating dtype, not " + std::string(name_of(dtype)));
+  }
+  if (bins < 1 || !(low < high) || !(high - low < std::numeric_limits<double>::infinity())) {
+    throw ArrayError("histogram", at,
+                     std::to_string(bins) + " bins of [" + Scalar(low).text() + ", " + Scalar(high).text() + "]");
+  }
+  const DeviceScope on(x.array.device());
+  const NDArray steps = arange(0, static_cast<double>(bins + 1), 1, DType::f64, at);
+  NDArray edges =
+      add({mul({steps, at}, ScalarOperand((high - low) / static_cast<double>(bins), at)), at}, ScalarOperand(low, at));
+  edges = where({equal({steps, at}, ScalarOperand(bins, at)), at}, full({}, high, DType::f64, at), edges).to(dtype, at);
+  // The number of edges at or below an element: 0 below the first, bins + 1 at the last and above it, and for NaN.
+  const NDArray flat = x.array.reshape({-1}, at).detach(at);
+  const NDArray below = searchsorted({edges, at}, flat, {.right = true});
+  const NDArray last = edges.narrow(0, bins, bins + 1, at);
+  const NDArray part = where({equal({flat, at}, last), at}, full({}, bins, DType::i64, at), below);
+  return {bincount({part, at}, bins + 2).narrow(0, 1, bins + 1, at).copy(at), edges};
+}
+
+Unique unique(const Operand& x) {
+  const std::source_location& at = x.where;
+  x.array.checked("unique", at);
+  const NDArray flat = x.array.reshape({-1}, at).detach(at);
+  const std::int64_t n = flat.count();
+  const DeviceScope on(x.array.device());
+  if (n == 0) return {flat.copy(at), zeros(x.array.shape(), DType::i64, at), zeros({0}, DType::i64, at)};
+  const auto [sorted, places] = sort_with_indices({flat, at});
+  // 1 where an element differs from the one before it. All NaN are one, and come last.
+  const NDArray a = sorted.narrow(0, 0, n - 1, at), b = sorted.narrow(0, 1, n, at);
+  const auto flags = [&](const NDArray& condition) { return condition.to(DType::i64, at); };
+  const NDArray first_nan = mul({flags(equal({a, at}, a)), at}, flags(not_equal({b, at}, b)));
+  const NDArray differs = add({flags(less({a, at}, b)), at}, first_nan);
+  const NDArray number = cumsum({concat({zeros({1}, DType::i64, at), differs}, 0, at), at});
+  const std::int64_t count = number.narrow(0, n - 1, n, at).item<std::int64_t>(at) + 1;
+  const NDArray begins = searchsorted({number, at}, arange(0, count, 1, DType::i64, at));
+  const NDArray ends = searchsorted({number, at}, arange(0, count, 1, DType::i64, at), {.right = true});
+  const NDArray inverse = builtin::add_along_axis(number, places, 0, {n}, at);
+  return {take_rows({sorted, at}, begins), inverse.reshape(x.array.shape(), at), sub({ends, at}, begins)};
+}
+
+}  // namespace sluice
