@@ -65,15 +65,6 @@ SLUICE_HD T negative(T x) {
     return -x;
   }
 }
-/// Without a comparison where there is nothing to compare.
-template <Number T>
-SLUICE_HD bool below_zero(T x) {
-  if constexpr (std::is_unsigned_v<T>) {
-    return false;
-  } else {
-    return x < T(0);
-  }
-}
 template <Number T>
 SLUICE_HD T magnitude(T x) {
   if constexpr (std::is_integral_v<T>) {

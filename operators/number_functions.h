@@ -38,10 +38,20 @@ using std::tanh;
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
 
+/// Without a comparison where there is nothing to compare.
+template <Number T>
+SLUICE_HD bool below_zero(T x) {
+  if constexpr (std::is_unsigned_v<T>) {
+    return false;
+  } else {
+    return x < T(0);
+  }
+}
+
 /// -1, 0 or 1, and NaN of NaN.
 template <Number T>
 SLUICE_HD T sign_of(T x) {
-  return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
+  return x > T(0) ? T(1) : below_zero(x) ? T(-1) : x;
 }
 
 // Integers are whole already.
@@ -77,7 +87,7 @@ template <Number T>
 SLUICE_HD T rest_of_floored(T a, T b) {
   const T rest = rest_of_truncated(a, b);
   if constexpr (std::is_integral_v<T>) {
-    return rest != T(0) && (rest < T(0)) != (b < T(0)) ? static_cast<T>(rest + b) : rest;
+    return rest != T(0) && below_zero(rest) != below_zero(b) ? static_cast<T>(rest + b) : rest;
   } else {
     if (rest == T(0)) return std::copysign(rest, b);
     return (rest < T(0)) != (b < T(0)) ? rest + b : rest;
@@ -94,7 +104,7 @@ SLUICE_HD T divide_floored(T a, T b) {
       if (b == T(-1)) return static_cast<T>(U(0) - static_cast<U>(a));  // the least number has no negative
     }
     const T rest = static_cast<T>(a % b), quotient = static_cast<T>(a / b);
-    return rest != T(0) && (rest < T(0)) != (b < T(0)) ? static_cast<T>(quotient - 1) : quotient;
+    return rest != T(0) && below_zero(rest) != below_zero(b) ? static_cast<T>(quotient - 1) : quotient;
   } else {
     const T quotient = a / b;
     if (b == T(0) || quotient - quotient != T(0)) return quotient;  // infinite or NaN
@@ -138,7 +148,7 @@ SLUICE_HD T log_of_sum(T a, T b) {
 template <Number T>
 SLUICE_HD T erf_inverse(T y) {
   const T size = std::fabs(y);
-  if (!(size < T(1))) return size == T(1) ? y / T(0) : (y - y) / (y - y);
+  if (!(size < T(1))) return size == T(1) ? y / (T(1) - size) : (y - y) / (y - y);
   T x = size * T(0.88622692545275801);
   if (size > T(0.1)) {
     const T log_rest = log((T(1) - size) * (T(1) + size)), half = T(4.3307467508) + log_rest / T(2);
