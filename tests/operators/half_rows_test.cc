@@ -69,6 +69,7 @@ std::map<std::string, RowCase> cases() {
       {"add_n", {.inputs = {s, s, s}}},
       {"add_rows", {.inputs = {{{3, 7}}, rows}, .attributes = always(WindowAttributes{{5, 7}, {}, 0})}},
       {"argmax", {.inputs = {s}, .attributes = reduce(1), .bound = 0}},
+      {"batch_matmul", {.inputs = {{{2, 3, 4}}, {{4, 5}}}, .attributes = always(MatmulAttributes{})}},
       {"cast", {.inputs = {s}, .attributes = always(DTypeAttributes{DType::f64}), .bound = 0}},
       {"concat", {.inputs = {s, {{2, 7}}}, .attributes = always(AxisAttributes{}), .bound = 0}},
       {"conv2d", {.inputs = {image, kernel, bias}, .attributes = conv(false, {})}},

@@ -36,6 +36,12 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
   return from(list, {n});
 }
 
+}  // namespace sluice::testing
+
+#include "ops_table_networks.h"
+
+namespace sluice::testing {
+
 inline std::vector<OperatorCase> operator_cases() {
   const Dims s{5, 7};
   std::vector<OperatorCase> list;
@@ -180,6 +186,7 @@ inline std::vector<OperatorCase> operator_cases() {
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {
                     return x[0].dtype() == DType::f32 ? square(x[0].to(DType::f64)).to(DType::f32) : square(x[0]);
                   }});
+  add_network_cases(list);
   return list;
 }
 
