@@ -4,8 +4,10 @@
 #include "sluice/operators/convolution.h"      // conv2d, max_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
-#include "sluice/operators/linear_algebra.h"   // matmul, linear
-#include "sluice/operators/loss.h"             // cross_entropy
+#include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear
+#include "sluice/operators/loss.h"             // cross_entropy, mse_loss, ...
+#include "sluice/operators/network.h"          // dropout, embedding, lstm, gru, rotary_embedding
+#include "sluice/operators/normalization.h"    // layer_norm, rms_norm, group_norm, batch_norm
 #include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
 #include "sluice/operators/reduction.h"        // sum, mean, max, min, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply

@@ -47,6 +47,120 @@ inline void add_product_cases(std::vector<OperatorCase>& list) {
   sums("ij,j->i", {{3, 4}, {1}});
 }
 
-inline void add_network_cases(std::vector<OperatorCase>& list) { add_product_cases(list); }
+inline void add_loss_cases(std::vector<OperatorCase>& list) {
+  const Dims s{5, 7};
+  const auto loss = [&](const std::string& name, auto f, auto options, double low = -2, double high = 2) {
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+      options.reduction = reduction;
+      const char* const how[] = {"", ", sum", ", none"};
+      list.push_back({name + how[static_cast<int>(reduction)],
+                      {s, s},
+                      [f, options](const Arrays& x) { return square(f(x[0], x[1], options)); },
+                      low,
+                      high});
+    }
+    options.reduction = Reduction::mean;
+    options.divisor = 20;
+    list.push_back({name + " of a row, divisor",
+                    {s, {7}},
+                    [f, options](const Arrays& x) { return f(x[0], x[1], options); },
+                    low,
+                    high});
+  };
+#define FUNCTION(name) [](auto&&... x) { return name(x...); }
+  loss("mse_loss", FUNCTION(mse_loss), LossOptions());
+  loss("l1_loss", FUNCTION(l1_loss), LossOptions());
+  loss("huber_loss", FUNCTION(huber_loss), HuberOptions{{}, 0.7});
+  loss("bce_with_logits", FUNCTION(bce_with_logits), BceOptions(), 0.1, 0.9);
+  loss("kl_div", FUNCTION(kl_div), LossOptions(), 0.1, 0.9);
+#undef FUNCTION
+  list.push_back({"bce_with_logits, weighted",
+                  {s, s, {7}},
+                  [](const Arrays& x) {
+                    return bce_with_logits(x[0], x[1], {{}, x[2]});
+                  },
+                  0.1,
+                  0.9});
+  list.push_back({"nll_loss", {s}, [](const Arrays& x) { return square(nll_loss(x[0], labels_for(5, 7))); }});
+  list.push_back({"nll_loss, weighted",
+                  {s, {7}},
+                  [](const Arrays& x) {
+                    return nll_loss(x[0], labels_for(5, 7), {{}, {}, x[1]});
+                  },
+                  0.3,
+                  2});
+  list.push_back({"cross_entropy, weighted and smoothed",
+                  {s, {7}},
+                  [](const Arrays& x) {
+                    return cross_entropy(x[0], labels_for(5, 7), CrossEntropyOptions{{{}, {}, x[1]}, 0.1});
+                  },
+                  0.3,
+                  2});
+  list.push_back({"cross_entropy of images, none", {{2, 4, 3, 2}}, [](const Arrays& x) {
+                    CrossEntropyOptions options;
+                    options.reduction = Reduction::none;
+                    return square(cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), options));
+                  }});
+}
+
+inline void add_normalization_cases(std::vector<OperatorCase>& list) {
+  list.push_back(
+      {"layer_norm", {{4, 6}, {6}, {6}}, [](const Arrays& x) { return square(layer_norm(x[0], x[1], x[2])); }});
+  list.push_back({"layer_norm over two axes", {{2, 3, 4}}, [](const Arrays& x) {
+                    return square(layer_norm(x[0], {}, {}, {.axes = 2}) + 1);
+                  }});
+  list.push_back({"rms_norm", {{4, 6}, {6}}, [](const Arrays& x) { return square(rms_norm(x[0], x[1])); }});
+  list.push_back({"group_norm", {{2, 4, 3, 2}, {4}, {4}}, [](const Arrays& x) {
+                    return square(group_norm(x[0], 2, x[1], x[2]));
+                  }});
+  list.push_back({"batch_norm, training", {{3, 4, 2, 2}, {4}, {4}}, [](const Arrays& x) {
+                    return square(batch_norm(x[0], {}, x[1], x[2]));
+                  }});
+  list.push_back({"batch_norm, evaluation",
+                  {{3, 4, 2, 2}, {4}, {4}},
+                  [](const Arrays& x) {
+                    return square(batch_norm(x[0], {arange(4).to(x[0].dtype()), arange(1, 5).to(x[0].dtype())}, x[1],
+                                             x[2], {.training = false}));
+                  },
+                  0.5,
+                  2});
+}
+
+inline void add_layer_cases(std::vector<OperatorCase>& list) {
+  list.push_back({"dropout", {{5, 7}}, [](const Arrays& x) {
+                    RandomStream stream(6);
+                    return square(dropout(x[0], 0.4, stream));
+                  }});
+  list.push_back({"embedding", {{5, 3}}, [](const Arrays& x) {
+                    return square(embedding(x[0], from(std::vector<std::int64_t>{4, 0, 4, 1}, {2, 2})));
+                  }});
+  list.push_back({"lstm_cell", {{2, 3}, {2, 2}, {2, 2}, {8, 3}, {8, 2}, {8}, {8}}, [](const Arrays& x) {
+                    const LstmState next = lstm_cell(x[0], {x[1], x[2]}, {x[3], x[4], x[5], x[6]});
+                    return concat({next.hidden, next.cell}, 1);
+                  }});
+  list.push_back({"gru_cell", {{2, 3}, {2, 2}, {6, 3}, {6, 2}, {6}, {6}}, [](const Arrays& x) {
+                    return gru_cell(x[0], x[1], {x[2], x[3], x[4], x[5]});
+                  }});
+  list.push_back({"lstm", {{3, 2, 3}, {2, 2}, {8, 3}, {8, 2}}, [](const Arrays& x) {
+                    return lstm(x[0], {x[1], x[1]}, {x[2], x[3]}).outputs;
+                  }});
+  list.push_back({"gru", {{3, 2, 3}, {2, 2}, {6, 3}, {6, 2}}, [](const Arrays& x) {
+                    return gru(x[0], x[1], {x[2], x[3]}).outputs;
+                  }});
+  for (const bool interleaved : {false, true}) {
+    list.push_back({std::string("rotary_embedding") + (interleaved ? ", interleaved" : ""),
+                    {{2, 3, 4}},
+                    [interleaved](const Arrays& x) {
+                      return square(rotary_embedding(x[0], {.first = 2, .interleaved = interleaved}) + 1);
+                    }});
+  }
+}
+
+inline void add_network_cases(std::vector<OperatorCase>& list) {
+  add_product_cases(list);
+  add_loss_cases(list);
+  add_normalization_cases(list);
+  add_layer_cases(list);
+}
 
 }  // namespace sluice::testing
