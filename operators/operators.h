@@ -1,7 +1,7 @@
 // All operators on arrays.
 #pragma once
 
-#include "sluice/operators/convolution.h"      // conv2d, max_pool2d
+#include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
 #include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear
@@ -12,3 +12,4 @@
 #include "sluice/operators/reduction.h"        // sum, mean, max, min, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply
 #include "sluice/operators/shaping.h"          // concat, stack, one_hot, take_rows
+#include "sluice/operators/unfolding.h"        // unfold2d

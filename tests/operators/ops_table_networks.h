@@ -156,11 +156,53 @@ inline void add_layer_cases(std::vector<OperatorCase>& list) {
   }
 }
 
+inline void add_window_cases(std::vector<OperatorCase>& list) {
+  list.push_back({"unfold2d", {{2, 3, 5, 6}}, [](const Arrays& x) { return square(unfold2d(x[0], 3)); }});
+  list.push_back({"unfold2d, all options", {{2, 1, 5, 7}}, [](const Arrays& x) {
+                    return square(unfold2d(x[0], {2, 3}, {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}}));
+                  }});
+  list.push_back({"unfold2d of a view", {{4, 5, 3, 2}}, [](const Arrays& x) {
+                    return square(unfold2d(x[0].permute({3, 2, 1, 0}), 2, {.stride = 3, .padding = 2}));
+                  }});
+  const auto conv = [&](std::string name, Dims x, Dims w, Conv2dOptions options) {
+    list.push_back({"conv2d, " + name, {x, w, {w[0]}}, [options](const Arrays& a) {
+                      return square(conv2d(a[0], a[1], a[2], options));
+                    }});
+  };
+  conv("two groups", {2, 4, 4, 3}, {2, 2, 2, 3}, {.padding = 1, .groups = 2});
+  conv("depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, {.groups = 3});
+  conv("dilated", {1, 2, 6, 5}, {3, 2, 2, 2}, {.relu = true, .dilation = {3, 2}});
+  conv("two strides", {1, 2, 6, 5}, {2, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}});
+  conv("two paddings", {1, 2, 4, 5}, {2, 2, 3, 3}, {.padding = {1, 2}});
+  const auto conv1 = [&](std::string name, Dims x, Dims w, Conv1dOptions options) {
+    list.push_back(
+        {"conv1d" + name, {x, w, {w[0]}}, [options](const Arrays& a) { return conv1d(a[0], a[1], a[2], options); }});
+  };
+  conv1("", {2, 3, 7}, {4, 3, 3}, {});
+  conv1(", strided and padded", {2, 3, 7}, {4, 3, 3}, {.stride = 2, .padding = 2});
+  conv1(", dilated groups", {2, 4, 7}, {4, 2, 3}, {.padding = 1, .dilation = 2, .groups = 2});
+  list.push_back({"avg_pool2d", {{2, 3, 6, 4}}, [](const Arrays& x) { return square(avg_pool2d(x[0], 2)); }});
+  for (const bool count : {false, true}) {
+    list.push_back({std::string("avg_pool2d, overlapping") + (count ? "" : ", without padding"),
+                    {{2, 1, 7, 5}},
+                    [count](const Arrays& x) {
+                      return square(avg_pool2d(x[0], {3, 2}, {.stride = {2, 1}, .padding = 1, .count_padding = count}));
+                    }});
+  }
+  list.push_back({"adaptive_avg_pool2d", {{2, 3, 6, 4}}, [](const Arrays& x) {
+                    return square(adaptive_avg_pool2d(x[0], {3, 1}));
+                  }});
+  list.push_back({"adaptive_avg_pool2d of uneven windows", {{2, 2, 5, 7}}, [](const Arrays& x) {
+                    return square(adaptive_avg_pool2d(x[0], {3, 2}));
+                  }});
+}
+
 inline void add_network_cases(std::vector<OperatorCase>& list) {
   add_product_cases(list);
   add_loss_cases(list);
   add_normalization_cases(list);
   add_layer_cases(list);
+  add_window_cases(list);
 }
 
 }  // namespace sluice::testing
