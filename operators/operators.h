@@ -1,6 +1,7 @@
 // All operators on arrays.
 #pragma once
 
+#include "sluice/operators/attention.h"        // attention
 #include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...

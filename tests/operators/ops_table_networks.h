@@ -197,12 +197,44 @@ inline void add_window_cases(std::vector<OperatorCase>& list) {
                   }});
 }
 
+inline void add_attention_cases(std::vector<OperatorCase>& list) {
+  const auto attends = [&](std::string name, Dims q, Dims k, Dims v, auto options) {
+    list.push_back(
+        {"attention" + name, {q, k, v}, [options](const Arrays& x) { return attention(x[0], x[1], x[2], options()); }});
+  };
+  const auto with = [](bool causal, double scale = 0) {
+    return [causal, scale] { return AttentionOptions{.causal = causal, .scale = scale}; };
+  };
+  attends("", {2, 2, 3, 4}, {2, 2, 5, 4}, {2, 2, 5, 3}, with(false));
+  attends(", causal", {1, 2, 4, 2}, {1, 2, 4, 2}, {1, 2, 4, 2}, with(true, 0.7));
+  attends(", fewer queries than keys, causal, grouped heads", {1, 4, 3, 2}, {1, 2, 5, 2}, {1, 2, 5, 3}, with(true));
+  attends(", more queries than keys, causal", {3, 4, 2}, {3, 2, 2}, {3, 2, 2}, with(true));
+  attends(" of matrices", {3, 2}, {4, 2}, {4, 3}, with(false));
+  attends(", more than a block of each", {70, 2}, {130, 2}, {130, 2}, with(true));
+  attends(", masked", {2, 2, 3, 2}, {2, 2, 4, 2}, {2, 2, 4, 2}, [] {
+    // The second query sees nothing.
+    return AttentionOptions{
+        .mask = from({true, false, true, true, false, false, false, false, false, true, true, false}, {3, 4})};
+  });
+  list.push_back(
+      {"attention, a number for each score", {{2, 2, 3, 2}, {2, 1, 4, 2}, {2, 1, 4, 2}}, [](const Arrays& x) {
+         RandomStream stream(12);
+         const NDArray mask = uniform({2, 1, 4}, stream, -1, 1, DType::f64).to(x[0].dtype());
+         return attention(x[0], x[1], x[2], {.mask = mask});
+       }});
+  list.push_back(
+      {"attention of views", {{3, 2, 2, 2}, {4, 2, 2, 2}, {4, 2, 2, 2}}, [](const Arrays& x) {
+         return attention(x[0].permute({1, 2, 0, 3}), x[1].permute({1, 2, 0, 3}), x[2].permute({2, 1, 0, 3}));
+       }});
+}
+
 inline void add_network_cases(std::vector<OperatorCase>& list) {
   add_product_cases(list);
   add_loss_cases(list);
   add_normalization_cases(list);
   add_layer_cases(list);
   add_window_cases(list);
+  add_attention_cases(list);
 }
 
 }  // namespace sluice::testing

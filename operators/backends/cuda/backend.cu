@@ -9,6 +9,7 @@ namespace sluice::cuda {
 void add_kernels(void* registry, const void* add) {
   const auto& table = *static_cast<const KernelTable*>(add);
   const Rows rows(registry, table.rows);
+  add_attention_kernels(rows);
   add_unary_kernels(rows);
   add_binary_kernels(rows);
   add_comparison_kernels(rows);

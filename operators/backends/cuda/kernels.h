@@ -40,6 +40,7 @@ class Rows {
   const Functions& functions_;
 };
 
+void add_attention_kernels(const Rows& rows);
 void add_unary_kernels(const Rows& rows);
 void add_binary_kernels(const Rows& rows);
 void add_comparison_kernels(const Rows& rows);
