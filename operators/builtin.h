@@ -15,6 +15,7 @@ class GradientContext;
 class NDArray;
 struct Operand;
 class Registry;
+struct Conv2dOptions;
 
 namespace builtin {
 // Rows, by the header that declares their functions.
@@ -27,9 +28,14 @@ void add_sorting_rows(Registry& registry);
 void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
+void add_unfolding_rows(Registry& registry);
+void add_attention_rows(Registry& registry);
 void add_optimizer_rows(Registry& registry);
 /// The gradient behind a relu, from that of output 0, which the row keeps.
 NDArray relu_gradient(GradientContext& context);
+/// A convolution with any options, by unfold2d and matmul.
+NDArray convolution_by_unfolding(const Operand& x, const Operand& weight, const NDArray& bias,
+                                 const Conv2dOptions& options);
 // Kernels.
 void add_reference_kernels(Registry& registry);
 void add_cpu_kernels(Registry& registry);

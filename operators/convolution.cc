@@ -3,6 +3,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 
@@ -149,11 +150,37 @@ void builtin::add_convolution_rows(Registry& registry) {
   });
 }
 
+namespace {
+
+/// Options that the row does not have. Unequal padding alone is zeros around the image first.
+NDArray conv2d_of_any(const Operand& x, const Operand& weight, const NDArray& bias, const Conv2dOptions& options) {
+  const auto [h, w] = std::pair(options.padding.height, options.padding.width);
+  const Size2d& stride = options.stride;
+  if (stride.height != stride.width || options.groups != 1 || !(options.dilation == Size2d(1)) || x.array.rank() != 4 ||
+      h < 0 || w < 0 || std::max(h, w) > kMostPadding) {
+    return builtin::convolution_by_unfolding(x, weight, bias, options);
+  }
+  const builtin::Composition made("conv2d", x);
+  static const Operator& scatter = named("scatter");
+  Dims shape = x.array.shape();
+  shape[2] += 2 * h;
+  shape[3] += 2 * w;
+  const Dims strides = row_major(shape);
+  const NDArray padded = apply(scatter, {&x.array}, WindowAttributes{shape, strides, h * strides[2] + w});
+  return conv2d(padded, weight, bias, {.stride = stride, .relu = options.relu});
+}
+
+}  // namespace
+
 NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, const Conv2dOptions& options) {
   static const Operator& plain = named("conv2d");
   static const Operator& with_relu = named("conv2d_relu");
+  const Size2d &stride = options.stride, &padding = options.padding;
+  if (stride.height != stride.width || padding.height != padding.width || options.groups != 1 ||
+      !(options.dilation == Size2d(1))) [[unlikely]]
+    return conv2d_of_any(x, weight, bias, options);
   const Operator& row = options.relu ? with_relu : plain;
-  const ConvAttributes a{options.stride, options.padding, options.relu, {}};
+  const ConvAttributes a{stride.height, padding.height, options.relu, {}};
   if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, a, {.where = x.where});
   return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
 }

@@ -2,20 +2,52 @@
 #pragma once
 
 #include "sluice/operators/registry.h"
+#include "sluice/operators/unfolding.h"
 
 namespace sluice {
 
 struct Conv2dOptions {
+  Size2d stride = 1;
+  Size2d padding = 0;  ///< zeros on each side
+  bool relu = false;   ///< negative results become 0 in the same pass
+  Size2d dilation = 1;
+  /// Channels of x and of the result are split into so many parts; each part of the result comes from one of x. With
+  /// as many groups as channels it is a depthwise convolution.
+  std::int64_t groups = 1;
+};
+/// Convolution of x (n, in, height, width) with weight (out, in / groups, kernel height, kernel width) and bias (out,)
+/// or an empty handle, of floating dtypes. The gradients of input, weight and bias are separate ops. One stride for
+/// both axes without dilation and groups is one op. Other options are made of unfold2d and matmul: they have gradients
+/// of all orders too, but take the unfolded image as memory, which is kernel height * kernel width times the result's
+/// places for each channel of x.
+NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias = {}, const Conv2dOptions& options = {});
+
+struct Conv1dOptions {
   std::int64_t stride = 1;
   std::int64_t padding = 0;
-  bool relu = false;  ///< negative results become 0 in the same pass
+  bool relu = false;
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
 };
-/// Convolution of x (n, in, height, width) with weight (out, in, kernel, kernel) and bias (out,) or an empty handle, of
-/// floating dtypes. The gradients of input, weight and bias are separate ops.
-NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias = {}, const Conv2dOptions& options = {});
+/// Convolution of x (n, in, length) with weight (out, in / groups, kernel) and bias (out,) or an empty handle: conv2d
+/// of images of height 1.
+NDArray conv1d(const Operand& x, const Operand& weight, const NDArray& bias = {}, const Conv1dOptions& options = {});
 
 /// The largest element of each kernel x kernel window of x (n, channels, height, width), of floating dtypes. Stride 0
 /// means `kernel`. Of equal elements the first gets the gradient. The gradient has no gradient: asking for one throws.
 NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0);
+
+struct AvgPool2dOptions {
+  Size2d stride = 0;          ///< 0: the kernel's size
+  Size2d padding = 0;         ///< zeros on each side; smaller than the kernel
+  bool count_padding = true;  ///< the zeros count as elements of a window; else it is divided by the others' number
+};
+/// The mean of each window of x (n, channels, height, width), of floating dtypes. Made of unfold2d, and takes its
+/// memory.
+NDArray avg_pool2d(const Operand& x, Size2d kernel, const AvgPool2dOptions& options = {});
+
+/// Means of out.height x out.width windows that cover x (n, channels, height, width), of floating dtypes: window i goes
+/// from row i height / out to row (i + 1) height / out, rounded outwards.
+NDArray adaptive_avg_pool2d(const Operand& x, Size2d out);
 
 }  // namespace sluice

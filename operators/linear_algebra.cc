@@ -1,13 +1,23 @@
-// Rows and functions of products: matmul, linear.
+// Rows and functions of products: matmul, linear. einsum is in einsum.cc.
 #include "sluice/operators/linear_algebra.h"
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/batches.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
 namespace {
+
+void check_inner(Signature& s, std::int64_t of_a, std::int64_t of_b) {
+  if (of_a == of_b) return;
+  const auto& [ta, tb] = s.attributes<MatmulAttributes>();
+  s.fail(ta || tb ? std::string("inner sizes differ (") + (ta ? "a" : "") + (ta && tb ? ", " : "") + (tb ? "b" : "") +
+                        " transposed)"
+                  : "inner sizes differ");
+}
 
 void infer_matmul(Signature& s) {
   s.same_dtypes();
@@ -15,19 +25,39 @@ void infer_matmul(Signature& s) {
   s.rank(0, 2);
   s.rank(1, 2);
   const auto& [ta, tb] = s.attributes<MatmulAttributes>();
-  if (s.shape(0)[ta ? 0 : 1] != s.shape(1)[tb ? 1 : 0]) {
-    s.fail(ta || tb ? std::string("inner sizes differ (") + (ta ? "a" : "") + (ta && tb ? ", " : "") + (tb ? "b" : "") +
-                          " transposed)"
-                    : "inner sizes differ");
-  }
+  check_inner(s, s.shape(0)[ta ? 0 : 1], s.shape(1)[tb ? 1 : 0]);
   s.output({s.shape(0)[ta ? 1 : 0], s.shape(1)[tb ? 0 : 1]}, s.dtype());
 }
 
+void infer_batch_matmul(Signature& s) {
+  s.same_dtypes();
+  s.sums();
+  const auto& [ta, tb] = s.attributes<MatmulAttributes>();
+  const Dims &a = s.shape(0), &b = s.shape(1);
+  if (a.rank() < 2 || b.rank() < 2) s.fail("needs matrices");
+  check_inner(s, a[a.rank() - (ta ? 2 : 1)], b[b.rank() - (tb ? 1 : 2)]);
+  const int rank = std::max(a.rank(), b.rank());
+  Dims y;
+  for (int i = 0; i < rank - 2; ++i) {
+    const int at_a = i - (rank - a.rank()), at_b = i - (rank - b.rank());
+    const std::int64_t of_a = at_a < 0 ? 1 : a[at_a], of_b = at_b < 0 ? 1 : b[at_b];
+    if (of_a != of_b && of_a != 1 && of_b != 1) s.fail("batches do not broadcast");
+    y.push_back(of_a == 1 ? of_b : of_a);
+  }
+  y.push_back(a[a.rank() - (ta ? 1 : 2)]);
+  y.push_back(b[b.rank() - (tb ? 2 : 1)]);
+  s.output(y, s.dtype());
+}
+
+/// An operand that was broadcast gets the sum.
 void matmul_gradient(GradientContext& c) {
   const auto [ta, tb] = c.attributes().get<MatmulAttributes>();
   const Operand g(c.gradient(), c.where());
-  if (c.wanted(0)) c.set(0, ta ? matmul({c.input(1), c.where()}, g, tb, true) : matmul(g, c.input(1), false, !tb));
-  if (c.wanted(1)) c.set(1, tb ? matmul(g, c.input(0), true, ta) : matmul({c.input(0), c.where()}, g, !ta, false));
+  const auto give = [&](int i, const NDArray& gradient) {
+    c.set(i, sum_to({gradient, c.where()}, c.input_spec(i).shape));
+  };
+  if (c.wanted(0)) give(0, ta ? matmul({c.input(1), c.where()}, g, tb, true) : matmul(g, c.input(1), false, !tb));
+  if (c.wanted(1)) give(1, tb ? matmul(g, c.input(0), true, ta) : matmul({c.input(0), c.where()}, g, !ta, false));
 }
 
 void infer_linear(Signature& s) {
@@ -71,13 +101,73 @@ void builtin::add_matrix_rows(Registry& registry) {
     op.needs = {needs::input(1), needs::input(0)};
     op.gradient = matmul_gradient;
   });
+  // Stacks of matrices (..., m, k) x (..., k, n), which broadcast.
+  add_operator(registry, "batch_matmul", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = infer_batch_matmul;
+    op.needs = {needs::input(1), needs::input(0)};
+    op.gradient = matmul_gradient;
+  });
   add_operator(registry, "linear", linear_row<false>);
   add_operator(registry, "linear_relu", linear_row<true>);
 }
 
+namespace {
+
+/// matmul where an operand is no matrix.
+NDArray matmul_of_any(const Operand& a, const Operand& b, bool ta, bool tb) {
+  static const Operator& row = Registry::instance().get("batch_matmul");
+  const builtin::Composition made("matmul", a);
+  b.array.checked("matmul", made.where());
+  made.require(a.array.rank() > 0 && b.array.rank() > 0, "a scalar is no matrix; use *");
+  const bool from_row = a.array.rank() == 1, to_column = b.array.rank() == 1;
+  const NDArray x = from_row ? a.array.unsqueeze(0) : a.array, y = to_column ? b.array.unsqueeze(1) : b.array;
+  ta = ta && !from_row;
+  tb = tb && !to_column;
+  NDArray product;
+  if (x.rank() == 2 && y.rank() == 2) {
+    product = matmul(x, y, ta, tb);
+  } else if (y.rank() == 2 && !ta && x.is_contiguous()) {  // one product of a taller matrix
+    Dims shape = x.shape();
+    const std::int64_t k = shape.back();
+    std::int64_t rows = 1;
+    for (int i = 0; i < shape.rank() - 1; ++i) rows *= shape[i];
+    if (k != y.shape()[tb ? 1 : 0])
+      made.fail(to_string(x.shape()) + " x " + to_string(y.shape()) + ": inner sizes differ");
+    shape[shape.rank() - 1] = y.shape()[tb ? 0 : 1];
+    product = matmul(x.reshape({rows, k}), y, false, tb).reshape(shape);
+  } else {
+    product = apply(row, {&x, &y}, MatmulAttributes{ta, tb}, {.where = a.where});
+  }
+  if (to_column) product = product.squeeze(-1);
+  return from_row ? product.squeeze(to_column ? -1 : -2) : product;
+}
+
+}  // namespace
+
 NDArray matmul(const Operand& a, const Operand& b, bool trans_a, bool trans_b) {
   static const Operator& row = Registry::instance().get("matmul");
+  if (a.array.rank() != 2 || b.array.rank() != 2) [[unlikely]]
+    return matmul_of_any(a, b, trans_a, trans_b);
   return apply(row, {&a.array, &b.array}, MatmulAttributes{trans_a, trans_b}, {.where = a.where});
+}
+
+NDArray dot(const Operand& a, const Operand& b) {
+  const builtin::Composition made("dot", a);
+  b.array.checked("dot", made.where());
+  if (a.array.rank() != 1 || !(a.array.shape() == b.array.shape())) {
+    made.fail(to_string(a.array.shape()) + " x " + to_string(b.array.shape()) + ": needs two vectors of one size");
+  }
+  return matmul(a, b);
+}
+
+NDArray outer(const Operand& a, const Operand& b) {
+  const builtin::Composition made("outer", a);
+  b.array.checked("outer", made.where());
+  if (a.array.rank() != 1 || b.array.rank() != 1) {
+    made.fail(to_string(a.array.shape()) + " x " + to_string(b.array.shape()) + ": needs two vectors");
+  }
+  return mul(a.array.unsqueeze(1), b);
 }
 
 NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, bool relu) {

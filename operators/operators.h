@@ -2,13 +2,16 @@
 #pragma once
 
 #include "sluice/operators/activation.h"       // gelu and softplus with options, glu
+#include "sluice/operators/attention.h"        // attention
 #include "sluice/operators/closeness.h"        // isclose, allclose, array_equal
-#include "sluice/operators/convolution.h"      // conv2d, max_pool2d
+#include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
-#include "sluice/operators/linear_algebra.h"   // matmul, linear
-#include "sluice/operators/loss.h"             // cross_entropy
+#include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear
+#include "sluice/operators/loss.h"             // cross_entropy, mse_loss, ...
 #include "sluice/operators/mixing.h"           // clip, lerp, addcmul
+#include "sluice/operators/network.h"          // dropout, embedding, lstm, gru, rotary_embedding
+#include "sluice/operators/normalization.h"    // layer_norm, rms_norm, group_norm, batch_norm
 #include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
 #include "sluice/operators/reduction.h"        // sum, mean, max, any, argmax, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply
@@ -16,3 +19,4 @@
 #include "sluice/operators/shaping.h"          // concat, stack, one_hot, take_rows
 #include "sluice/operators/sorting.h"          // sort, topk, searchsorted, bincount, unique
 #include "sluice/operators/statistics.h"       // variance, norm, quantile
+#include "sluice/operators/unfolding.h"        // unfold2d

@@ -152,6 +152,8 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_loss_rows(*this);
   builtin::add_matrix_rows(*this);
   builtin::add_convolution_rows(*this);
+  builtin::add_unfolding_rows(*this);
+  builtin::add_attention_rows(*this);
   builtin::add_optimizer_rows(*this);
   builtin::add_reference_kernels(*this);
   builtin::add_cpu_kernels(*this);

@@ -23,6 +23,7 @@ struct Input {
   std::int64_t below = 0;
   DType dtype = DType::i64;
   bool whole = false;  ///< the numbers are whole, so that some are equal
+  bool wide = false;   ///< f32 beside inputs of 16 bits
 };
 
 /// How a row is called by itself.
@@ -87,6 +88,18 @@ std::map<std::string, RowCase> cases() {
       {"add_n", {.inputs = {s, s, s}}},
       {"add_rows", {.inputs = {{{3, 7}}, rows}, .attributes = always(WindowAttributes{{5, 7}, {}, 0})}},
       {"argmax", {.inputs = {s}, .attributes = reduce(1), .bound = 0}},
+      {"attention",
+       {.inputs = {{{1, 4, 3, 2}}, {{1, 2, 5, 2}}, {{1, 2, 5, 3}}, {{1, 1, 3, 1}}},
+        .attributes = always(AttentionAttributes{0.7, true})}},
+      {"attention_grad",
+       {.inputs = {{{1, 4, 3, 2}},
+                   {{1, 2, 5, 2}},
+                   {{1, 2, 5, 3}},
+                   {{1, 4, 3, 3}},
+                   {.shape = {1, 4, 3}, .low = 2, .high = 4, .wide = true},
+                   {{1, 4, 3, 3}}},
+        .attributes = always(AttentionAttributes{0.7, true})}},
+      {"batch_matmul", {.inputs = {{{2, 3, 4}}, {{4, 5}}}, .attributes = always(MatmulAttributes{})}},
       {"cast", {.inputs = {s}, .attributes = always(DTypeAttributes{DType::f64}), .bound = 0}},
       {"concat", {.inputs = {s, {{2, 7}}}, .attributes = always(AxisAttributes{}), .bound = 0}},
       {"conv2d", {.inputs = {image, kernel, bias}, .attributes = conv(false, {})}},
@@ -134,6 +147,13 @@ std::map<std::string, RowCase> cases() {
       {"softmax", {.inputs = {s}}},
       {"take_rows", {.inputs = {s, rows}, .bound = 0}},
       {"transfer", {.inputs = {s}, .attributes = always(TransferAttributes{cpu(0), cpu(0)}), .bound = 0}},
+      {"unfold2d",
+       {.inputs = {{{2, 1, 4, 3}}},
+        .attributes = always(UnfoldAttributes{{2, 3}, {1, 1}, {1, 1}, {2, 1}, {}}),
+        .bound = 0}},
+      {"unfold2d_grad",
+       {.inputs = {{{2, 1, 2, 3, 4, 3}}},
+        .attributes = always(UnfoldAttributes{{2, 3}, {1, 1}, {1, 1}, {2, 1}, {2, 1, 4, 3}})}},
       {"uniform",
        {.attributes = random_attributes(2), .wanted = draws([](auto key, auto i) { return uniform01_f32(key, i); })}},
       {"where", {.inputs = {{.shape = {5, 7}, .below = 2, .dtype = DType::boolean}, s, {{7}}}, .bound = 0}},
@@ -187,7 +207,7 @@ Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype) {
   RandomStream stream(11);
   const auto rounded = [&](const Input& in) {
     const NDArray x = made(in, stream, half);
-    return in.below == 0 ? x.to(dtype) : x;
+    return in.below != 0 ? x : in.wide && dtype == half ? x.to(DType::f32) : x.to(dtype);
   };
   Arrays inputs, updated;
   for (const Input& in : c.inputs) inputs.push_back(rounded(in));

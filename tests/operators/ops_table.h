@@ -21,6 +21,7 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
 }  // namespace sluice::testing
 
 #include "ops_table_reductions.h"
+#include "ops_table_networks.h"
 
 namespace sluice::testing {
 
@@ -172,6 +173,7 @@ inline std::vector<OperatorCase> operator_cases() {
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {
                     return x[0].dtype() == DType::f32 ? square(x[0].to(DType::f64)).to(DType::f32) : square(x[0]);
                   }});
+  add_network_cases(list);
   return list;
 }
 

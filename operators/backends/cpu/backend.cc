@@ -13,5 +13,7 @@ void sluice::builtin::add_cpu_kernels(Registry& registry) {
   cpu_backend::add_matrix_kernels(registry);
   cpu_backend::add_convolution_kernels(registry);
   cpu_backend::add_loss_kernels(registry);
+  cpu_backend::add_unfolding_kernels(registry);
+  cpu_backend::add_attention_kernels(registry);
   cpu_backend::add_optimizer_kernels(registry);
 }

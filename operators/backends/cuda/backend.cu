@@ -9,6 +9,7 @@ namespace sluice::cuda {
 void add_kernels(void* registry, const void* add) {
   const auto& table = *static_cast<const KernelTable*>(add);
   const Rows rows(registry, table.rows);
+  add_attention_kernels(rows);
   add_unary_kernels(rows);
   add_binary_kernels(rows);
   add_comparison_kernels(rows);
@@ -20,6 +21,7 @@ void add_kernels(void* registry, const void* add) {
   add_optimizer_kernels(rows);
   add_reduction_kernels(rows);
   add_shaping_kernels(rows);
+  add_unfolding_kernels(rows);
   static constexpr DeviceKernels kernels{
       .strided_copy = [](Issuing& to, const TensorView& from, const TensorView& target) {
         copy_window(Issue(to), from, target);

@@ -40,6 +40,7 @@ class Rows {
   const Functions& functions_;
 };
 
+void add_attention_kernels(const Rows& rows);
 void add_unary_kernels(const Rows& rows);
 void add_binary_kernels(const Rows& rows);
 void add_comparison_kernels(const Rows& rows);
@@ -51,5 +52,6 @@ void add_convolution_kernels(const Rows& rows);
 void add_optimizer_kernels(const Rows& rows);
 void add_reduction_kernels(const Rows& rows);
 void add_shaping_kernels(const Rows& rows);
+void add_unfolding_kernels(const Rows& rows);
 
 }  // namespace sluice::cuda

@@ -2,12 +2,14 @@
 // kernel multiplies.
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cuda/copy.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 #include "sluice/operators/backends/cuda/libraries.h"
+#include "sluice/operators/batches.h"
 
 namespace sluice::cuda {
 namespace {
@@ -42,6 +44,33 @@ struct Matrix {
   }
 };
 
+/// The matrices of a stack, all stored in one way, and their steps as the result's batch axes see them.
+struct Stack {
+  Matrix first;
+  Dims batches;
+  Stack(const Issue& issue, const TensorView& view, const Dims& result) : Stack(issue, dense(issue, view), result, 0) {}
+
+ private:
+  Stack(const Issue& issue, const TensorView& view, const Dims& result, int)
+      : first(issue, matrix_of(view)), batches(batch_strides(view.shape, view.strides, result)) {}
+  static TensorView matrix_of(const TensorView& view) {
+    const int at = view.shape.rank() - 2;
+    return {view.data, view.dtype, {view.shape[at], view.shape[at + 1]}, {view.strides[at], view.strides[at + 1]}};
+  }
+  /// The view, or a copy of it where no axis of its matrices is dense.
+  static TensorView dense(const Issue& issue, const TensorView& view) {
+    const TensorView m = matrix_of(view);
+    const bool by_rows = (m.strides[1] == 1 || m.shape[1] == 1) && (m.strides[0] >= m.shape[1] || m.shape[0] == 1);
+    const bool by_columns = (m.strides[0] == 1 || m.shape[0] == 1) && (m.strides[1] >= m.shape[0] || m.shape[1] == 1);
+    if (by_rows || by_columns) return view;
+    TensorView packed = view;
+    packed.strides = row_major(view.shape);
+    packed.data = issue.scratch<std::byte>(view.count() * static_cast<std::int64_t>(size_of(view.dtype)));
+    copy_window(issue, view, packed);
+    return packed;
+  }
+};
+
 /// y = op(a) op(b) (+ bias for each column) (relu): y is m x n, op(a) m x k.
 struct Product {
   std::int64_t m, n, k;
@@ -50,6 +79,8 @@ struct Product {
   const void* bias;  ///< n elements, or null
   bool relu;
   void* y;
+  /// A stack of products: matrix i of an operand begins this many elements behind the first, i times. y is dense.
+  std::int64_t count = 1, step_a = 0, step_b = 0;
 };
 
 template <class T>
@@ -58,6 +89,7 @@ struct PlainProduct {
   T* y;
   std::int64_t n, k, a_row, a_column, b_row, b_column;
   bool relu;
+  std::int64_t size, step_a, step_b;  ///< elements of one matrix of y; as in Product
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(a);
@@ -66,11 +98,12 @@ struct PlainProduct {
     visit(y);
   }
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t row = i / n, column = i % n;
+    const std::int64_t batch = i / size, row = i % size / n, column = i % n;
+    const T *const x = a + batch * step_a, *const w = b + batch * step_b;
     compute_of<T> sum = 0;
     for (std::int64_t j = 0; j < k; ++j) {
       sum = functors::plus(
-          sum, functors::times(number(a[row * a_row + j * a_column]), number(b[j * b_row + column * b_column])));
+          sum, functors::times(number(x[row * a_row + j * a_column]), number(w[j * b_row + column * b_column])));
     }
     if (bias) sum = functors::plus(sum, number(bias[column]));
     if (relu && sum < compute_of<T>(0)) sum = 0;
@@ -89,8 +122,11 @@ void multiply_plainly(const Issue& issue, const Product& p) {
                     p.ta ? p.a.leading : 1,
                     p.tb ? 1 : p.b.leading,
                     p.tb ? p.b.leading : 1,
-                    p.relu};
-  for_index(issue, p.m * p.n, f);
+                    p.relu,
+                    p.m * p.n,
+                    p.step_a,
+                    p.step_b};
+  for_index(issue, p.count * p.m * p.n, f);
 }
 
 // ---- cuBLASLt
@@ -118,6 +154,10 @@ Layout layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std:
 template <class V>
 void set(const Description& d, cublasLtMatmulDescAttributes_t attribute, const V& value) {
   check(cublasLtMatmulDescSetAttribute(d.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+template <class V>
+void set(const Layout& l, cublasLtMatrixLayoutAttribute_t attribute, const V& value) {
+  check(cublasLtMatrixLayoutSetAttribute(l.get(), attribute, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
 }
 template <class V>
 void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t attribute, const V& value) {
@@ -148,20 +188,23 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
   const Layout b = p.tb ? layout(type, p.k, p.n, p.b.leading) : layout(type, p.n, p.k, p.b.leading);
   const Layout a = p.ta ? layout(type, p.m, p.k, p.a.leading) : layout(type, p.k, p.m, p.a.leading);
   const Layout y = layout(type, p.n, p.m, p.n);
+  if (p.count > 1) {
+    for (const auto& [matrix, step] : {std::pair(&a, p.step_a), std::pair(&b, p.step_b), std::pair(&y, p.m * p.n)}) {
+      set(*matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(p.count));
+      set(*matrix, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
+    }
+  }
+  // What all matrices of a stack are aligned to.
+  const auto aligned = [](const void* first, std::int64_t step) {
+    return std::min(alignment_of(first),
+                    alignment_of(reinterpret_cast<const void*>(step * static_cast<std::int64_t>(sizeof(T)))));
+  };
+  const std::uint32_t align_a = aligned(p.a.data, p.step_a), align_b = aligned(p.b.data, p.step_b),
+                      align_y = aligned(p.y, p.count > 1 ? p.m * p.n : 0);
 
-  const ShapeKey key{p.m,
-                     p.n,
-                     p.k,
-                     p.a.leading,
-                     p.b.leading,
-                     p.ta,
-                     p.tb,
-                     static_cast<int>(type),
-                     epilogue,
-                     alignment_of(p.a.data),
-                     alignment_of(p.b.data),
-                     alignment_of(p.y),
-                     alignment_of(p.bias)};
+  const ShapeKey key{
+      p.m,      p.n,     p.k,     p.a.leading, p.b.leading,          p.ta,    p.tb,     static_cast<int>(type),
+      epilogue, align_a, align_b, align_y,     alignment_of(p.bias), p.count, p.step_a, p.step_b};
   const auto found = with.products.find(key);
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   if (found != with.products.end()) {
@@ -171,10 +214,10 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
     check(cublasLtMatmulPreferenceCreate(&preferred), "cublasLtMatmulPreferenceCreate");
     const Preference preference(preferred);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b.data));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a.data));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.y));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.y));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_y);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_y);
     cublasLtMatmulHeuristicResult_t best{};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(with.blas, description.get(), b.get(), a.get(),
@@ -215,6 +258,43 @@ struct Matmul {
                         tb != b.transposed, nullptr, false, y.data});
   }
 };
+/// Stacks whose matrices follow each other at fixed steps are one call of the library; others are several.
+template <class T>
+struct BatchMatmul {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    const auto& [ta, tb] = c.attributes<MatmulAttributes>();
+    const TensorView& y = c.output();
+    if (y.count() == 0) return;
+    const int out = y.shape.rank() - 2;
+    const std::int64_t m = y.shape[out], n = y.shape[out + 1];
+    const Stack a(issue, c.input(0), y.shape), b(issue, c.input(1), y.shape);
+    const Dims axes = batch_axes(y.shape);
+    const TensorView batches[] = {{y.data, y.dtype, axes, row_major(axes)},
+                                  {y.data, y.dtype, axes, a.batches},
+                                  {y.data, y.dtype, axes, b.batches}};
+    const TensorView* const views[] = {&batches[0], &batches[1], &batches[2]};
+    const Walk<3> walk(views);
+    constexpr std::int64_t kMost = 1 << 16;  // of one call of the library
+    const std::int64_t row = walk.rank == 0 ? 1 : walk.sizes[walk.rank - 1],
+                       step_a = walk.rank == 0 ? 0 : walk.strides[1][walk.rank - 1],
+                       step_b = walk.rank == 0 ? 0 : walk.strides[2][walk.rank - 1];
+    for (std::int64_t first = 0; first < walk.count; first += row) {
+      for (std::int64_t i = first; i < first + row; i += kMost) {
+        std::int64_t at[3];
+        walk.find(i, at);
+        constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+        Matrix x = a.first, w = b.first;
+        x.data += at[1] * kSize;
+        w.data += at[2] * kSize;
+        multiply<T>(issue, {m, n, c.input(0).shape[c.input(0).shape.rank() - (ta ? 2 : 1)], x, w, ta != x.transposed,
+                            tb != w.transposed, nullptr, false, y.data + i * m * n * kSize,
+                            std::min(kMost, first + row - i), step_a, step_b});
+      }
+    }
+  }
+};
+
 template <class T>
 struct Linear {
   static void run(ArrayContext& c) {
@@ -240,6 +320,7 @@ struct Linear {
 
 void add_matrix_kernels(const Rows& rows) {
   rows.add<Matmul>("matmul", backends::Sums{}, kDenseOutputs);
+  rows.add<BatchMatmul>("batch_matmul", backends::Sums{}, kDenseOutputs);
   rows.add<Linear>("linear", backends::Floating{}, kDenseOutputs);
   rows.add<Linear>("linear_relu", backends::Floating{}, kDenseOutputs);
 }

@@ -11,5 +11,7 @@ void sluice::builtin::add_reference_kernels(Registry& registry) {
   reference::add_matrix_kernels(registry);
   reference::add_convolution_kernels(registry);
   reference::add_loss_kernels(registry);
+  reference::add_unfolding_kernels(registry);
+  reference::add_attention_kernels(registry);
   reference::add_optimizer_kernels(registry);
 }

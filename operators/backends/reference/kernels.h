@@ -16,6 +16,8 @@ void add_line_kernels(Registry& registry);
 void add_matrix_kernels(Registry& registry);
 void add_convolution_kernels(Registry& registry);
 void add_loss_kernels(Registry& registry);
+void add_unfolding_kernels(Registry& registry);
+void add_attention_kernels(Registry& registry);
 void add_optimizer_kernels(Registry& registry);
 
 }  // namespace sluice::reference

@@ -4,6 +4,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/operators/batches.h"
 
 namespace sluice::reference {
 namespace {
@@ -21,6 +22,22 @@ struct Matmul {
 };
 
 template <class T>
+struct BatchMatmul {
+  static void run(ArrayContext& c) {
+    const auto& [trans_a, trans_b] = c.attributes<MatmulAttributes>();
+    const TensorView &a = c.input(0), &b = c.input(1), &y = c.output();
+    const Dims axes = batch_axes(y.shape), of_a = batch_strides(a.shape, a.strides, y.shape),
+               of_b = batch_strides(b.shape, b.strides, y.shape);
+    const int i = a.shape.rank() - 2, j = b.shape.rank() - 2, out = y.shape.rank() - 2;
+    for (std::int64_t at = 0; at < axes.count(); ++at) {
+      gemm<T>(trans_a, trans_b, y.shape[out], y.shape[out + 1], a.shape[trans_a ? i : i + 1], 1,
+              a.as<T>() + batch_offset(at, axes, of_a), a.shape[i + 1], b.as<T>() + batch_offset(at, axes, of_b),
+              b.shape[j + 1], 0, y.as<T>() + at * y.shape[out] * y.shape[out + 1], y.shape[out + 1]);
+    }
+  }
+};
+
+template <class T>
 struct Linear {
   static void run(ArrayContext& c) {
     const Dims& y = c.output().shape;
@@ -33,6 +50,7 @@ struct Linear {
 
 void add_matrix_kernels(Registry& registry) {
   add<Matmul>(registry.get("matmul"), kReference, Sums{}, kDense);
+  add<BatchMatmul>(registry.get("batch_matmul"), kReference, Sums{}, kDense);
   add<Linear>(registry.get("linear"), kReference, Floating{}, kDense);
   add<Linear>(registry.get("linear_relu"), kReference, Floating{}, kDense);
 }

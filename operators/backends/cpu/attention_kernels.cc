@@ -1,0 +1,198 @@
+// Attention of the CPU backend: blocks of queries against blocks of keys, whose scores are matrix products. A block's
+// sums go from the first key to the last, so that bits do not depend on the number of threads.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "sluice/engine/loops.h"
+#include "sluice/operators/attention_sizes.h"
+#include "sluice/operators/backends/cpu/gemm.h"
+#include "sluice/operators/backends/cpu/kernels.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+using namespace backends;
+
+constexpr std::int64_t kQueries = 32, kKeys = 64;  // of a block
+
+template <class T>
+constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+/// The operands of a call, and the scores of a block.
+template <class T>
+struct Blocks {
+  AttentionSizes s;
+  const T *q, *k, *v, *mask;
+
+  Blocks(ArrayContext& c, int mask_at)
+      : s(c.input(0), c.input(1), c.input(2), c.inputs() > mask_at ? &c.input(mask_at) : nullptr,
+          c.attributes<AttentionAttributes>()),
+        q(c.input(0).as<T>()),
+        k(c.input(1).as<T>()),
+        v(c.input(2).as<T>()),
+        mask(c.inputs() > mask_at ? c.input(mask_at).as<T>() : nullptr) {}
+
+  std::int64_t blocks_of_queries() const { return (s.n + kQueries - 1) / kQueries; }
+  std::int64_t blocks_of_keys() const { return (s.m + kKeys - 1) / kKeys; }
+  const T* keys(std::int64_t head, std::int64_t j) const { return k + (s.group_of(head) * s.m + j) * s.size; }
+  const T* values(std::int64_t head, std::int64_t j) const { return v + (s.group_of(head) * s.m + j) * s.value_size; }
+
+  /// scores[r, c] (rows of kKeys) of queries i + r and keys j + c; -infinity where a query does not see a key.
+  void scores(std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t columns,
+              T* out) const {
+    gemm_here(false, true, rows, columns, s.size, static_cast<T>(s.scale), q + (head * s.n + i) * s.size, s.size,
+              keys(head, j), s.size, T(0), out, kKeys);
+    if (!mask && !s.causal) return;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      T* const row = out + r * kKeys;
+      if (mask) {
+        for (std::int64_t c = 0; c < columns; ++c) row[c] += mask[s.mask_at(head, i + r, j + c)];
+      }
+      const std::int64_t seen = std::clamp<std::int64_t>(s.keys_of(i + r) - j, 0, columns);
+      std::fill(row + seen, row + columns, -kInfinity<T>);
+    }
+  }
+};
+
+template <class T>
+struct Attention {
+  static void run(ArrayContext& c) {
+    const Blocks<T> blocks(c, 3);
+    const AttentionSizes& s = blocks.s;
+    T *const y = c.output(0).as<T>(), *const logarithms = c.output(1).as<T>();
+    const std::int64_t each = blocks.blocks_of_queries();
+    parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<T> scores(static_cast<std::size_t>(kQueries * kKeys));
+      for (std::int64_t at = begin; at < end; ++at)
+        one_block(blocks, at / each, at % each * kQueries, scores, y, logarithms);
+    });
+  }
+
+  static void one_block(const Blocks<T>& blocks, std::int64_t head, std::int64_t i, std::vector<T>& scores, T* all_y,
+                        T* logarithms) {
+    const AttentionSizes& s = blocks.s;
+    const std::int64_t rows = std::min(kQueries, s.n - i), width = s.value_size;
+    T* const y = all_y + (head * s.n + i) * width;
+    T largest[kQueries], total[kQueries];
+    std::fill(largest, largest + rows, -kInfinity<T>);
+    std::fill(total, total + rows, T(0));
+    std::fill(y, y + rows * width, T(0));
+    const std::int64_t keys = s.keys_of(i + rows - 1);
+    for (std::int64_t j = 0; j < keys; j += kKeys) {
+      const std::int64_t columns = std::min(kKeys, keys - j);
+      blocks.scores(head, i, rows, j, columns, scores.data());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        T* const row = scores.data() + r * kKeys;
+        T most = largest[r];
+        for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
+        if (most == -kInfinity<T>) {  // it has seen no key yet; a score that is no number stays one
+          for (std::int64_t c = 0; c < columns; ++c) row[c] = row[c] == -kInfinity<T> ? T(0) : row[c];
+          for (std::int64_t c = 0; c < columns; ++c) total[r] += row[c];
+          continue;
+        }
+        const T shrink = std::exp(largest[r] - most);
+        total[r] *= shrink;
+        for (std::int64_t t = 0; t < width; ++t) y[r * width + t] *= shrink;
+        largest[r] = most;
+        for (std::int64_t c = 0; c < columns; ++c) {
+          row[c] = std::exp(row[c] - most);
+          total[r] += row[c];
+        }
+      }
+      gemm_here(false, false, rows, width, columns, T(1), scores.data(), kKeys, blocks.values(head, j), width, T(1), y,
+                width);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const bool sees = total[r] != T(0);
+      for (std::int64_t t = 0; t < width && sees; ++t) y[r * width + t] /= total[r];
+      logarithms[head * s.n + i + r] = sees ? largest[r] + std::log(total[r]) : -kInfinity<T>;
+    }
+  }
+};
+
+/// Two passes: by queries for the gradient of q, by keys for those of k and v.
+template <class T>
+struct AttentionGrad {
+  static void run(ArrayContext& c) {
+    const Blocks<T> blocks(c, 6);
+    const AttentionSizes& s = blocks.s;
+    const T *const y = c.input(3).as<T>(), *const logarithms = c.input(4).as<T>(), *const g = c.input(5).as<T>();
+    T *const dq = c.output(0).as<T>(), *const dk = c.output(1).as<T>(), *const dv = c.output(2).as<T>();
+    const std::int64_t width = s.value_size;
+    // The products of each query's result and its gradient.
+    const Scratch kept = c.scratch(static_cast<std::size_t>(std::max<std::int64_t>(1, s.query_rows())) * sizeof(T));
+    T* const deltas = kept.as<T>();
+    parallel_for(s.query_rows(), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, width)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     T sum = 0;
+                     for (std::int64_t t = 0; t < width; ++t) sum += g[row * width + t] * y[row * width + t];
+                     deltas[row] = sum;
+                   }
+                 });
+    /// p and ds, the gradient of the scores, of one block.
+    const auto gradients = [&](std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j,
+                               std::int64_t columns, T* p, T* ds) {
+      blocks.scores(head, i, rows, j, columns, p);
+      gemm_here(false, true, rows, columns, width, T(1), g + (head * s.n + i) * width, width, blocks.values(head, j),
+                width, T(0), ds, kKeys);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t row = head * s.n + i + r;
+        const bool sees = logarithms[row] != -kInfinity<T>;
+        for (std::int64_t at = r * kKeys; at < r * kKeys + columns; ++at) {
+          p[at] = sees ? std::exp(p[at] - logarithms[row]) : T(0);
+          ds[at] = p[at] * (ds[at] - deltas[row]) * static_cast<T>(s.scale);
+        }
+      }
+    };
+    constexpr auto kBlock = static_cast<std::size_t>(kQueries * kKeys);
+    const std::int64_t each = blocks.blocks_of_queries();
+    parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<T> p(kBlock), ds(kBlock);
+      for (std::int64_t at = begin; at < end; ++at) {
+        const std::int64_t head = at / each, i = at % each * kQueries, rows = std::min(kQueries, s.n - i);
+        T* const out = dq + (head * s.n + i) * s.size;
+        std::fill(out, out + rows * s.size, T(0));
+        const std::int64_t keys = s.keys_of(i + rows - 1);
+        for (std::int64_t j = 0; j < keys; j += kKeys) {
+          const std::int64_t columns = std::min(kKeys, keys - j);
+          gradients(head, i, rows, j, columns, p.data(), ds.data());
+          gemm_here(false, false, rows, s.size, columns, T(1), ds.data(), kKeys, blocks.keys(head, j), s.size, T(1),
+                    out, s.size);
+        }
+      }
+    });
+    const std::int64_t of_keys = blocks.blocks_of_keys(), heads_of_group = s.groups == 0 ? 0 : s.heads / s.groups;
+    parallel_for(s.batch * s.groups * of_keys, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<T> p(kBlock), ds(kBlock);
+      for (std::int64_t at = begin; at < end; ++at) {
+        const std::int64_t group = at / of_keys, j = at % of_keys * kKeys, columns = std::min(kKeys, s.m - j);
+        T *const of_k = dk + (group * s.m + j) * s.size, *const of_v = dv + (group * s.m + j) * width;
+        std::fill(of_k, of_k + columns * s.size, T(0));
+        std::fill(of_v, of_v + columns * width, T(0));
+        for (std::int64_t h = 0; h < heads_of_group; ++h) {
+          const std::int64_t head = group / s.groups * s.heads + group % s.groups * heads_of_group + h;
+          for (std::int64_t i = s.first_query_of(j) / kQueries * kQueries; i < s.n; i += kQueries) {
+            const std::int64_t rows = std::min(kQueries, s.n - i), row = head * s.n + i;
+            gradients(head, i, rows, j, columns, p.data(), ds.data());
+            gemm_here(true, false, columns, s.size, rows, T(1), ds.data(), kKeys, blocks.q + row * s.size, s.size, T(1),
+                      of_k, s.size);
+            gemm_here(true, false, columns, width, rows, T(1), p.data(), kKeys, g + row * width, width, T(1), of_v,
+                      width);
+          }
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+void add_attention_kernels(Registry& registry) {
+  add<Attention>(registry.get("attention"), kCpu, Direct<Floating>{}, kDense);
+  add<AttentionGrad>(registry.get("attention_grad"), kCpu, Direct<Floating>{}, kDense);
+}
+
+}  // namespace sluice::cpu_backend

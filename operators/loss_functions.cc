@@ -1,0 +1,182 @@
+// Losses that are made of operators.
+#include <cmath>
+#include <limits>
+
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/composition.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/elementwise.h"
+#include "sluice/operators/loss.h"
+#include "sluice/operators/reduction.h"
+#include "sluice/operators/shaping.h"
+
+namespace sluice {
+namespace {
+
+/// `count`: what a mean is divided by where the options do not say.
+NDArray reduced(const NDArray& losses, const LossOptions& options, std::int64_t count) {
+  if (options.reduction == Reduction::none) return losses;
+  if (options.reduction == Reduction::sum) return sum(losses);
+  // Divided before it is rounded to the dtype: in f16 the sum itself might not fit.
+  const double divisor = options.divisor != 0 ? options.divisor : static_cast<double>(count);
+  static const Operator& row = Registry::instance().get("sum");
+  return apply(row, {&losses}, ReduceAttributes{(1U << losses.rank()) - 1, false, 1 / divisor});
+}
+
+/// x and target as the losses of elements want them: floating, and the target no larger than x.
+struct Pair {
+  builtin::Composition made;
+  const NDArray &x, &target;
+  Pair(const char* name, const Operand& a, const Operand& b) : made(name, a), x(a.array), target(b.array) {
+    target.checked(name, made.where());
+    const Dims &s = x.shape(), &t = target.shape();
+    bool fits = t.rank() <= s.rank();
+    for (int i = 0; i < t.rank() && fits; ++i) {
+      const std::int64_t n = s[s.rank() - t.rank() + i];
+      fits = t[i] == n || t[i] == 1;
+    }
+    if (!fits) made.fail(to_string(s) + " x " + to_string(t) + ": the target does not fit x");
+    if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
+  }
+};
+
+}  // namespace
+
+NDArray mse_loss(const Operand& x, const Operand& target, const LossOptions& options) {
+  const Pair p("mse_loss", x, target);
+  return reduced(square(p.x - p.target), options, p.x.count());
+}
+
+NDArray l1_loss(const Operand& x, const Operand& target, const LossOptions& options) {
+  const Pair p("l1_loss", x, target);
+  return reduced(abs(p.x - p.target), options, p.x.count());
+}
+
+NDArray huber_loss(const Operand& x, const Operand& target, const HuberOptions& options) {
+  const Pair p("huber_loss", x, target);
+  p.made.require(options.delta > 0, "delta must be above 0");
+  // The part of |d| up to delta counts by its square, the rest as it is.
+  const NDArray distance = abs(p.x - p.target), near = minimum(distance, options.delta);
+  return reduced(near * (distance - 0.5 * near), options, p.x.count());
+}
+
+NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOptions& options) {
+  const Pair p("bce_with_logits", x, target);
+  // log(1 + exp(-x)) = m + log(exp(-m) + exp(-x - m)) for every m. This m keeps both powers below 1; it is a constant
+  // to gradients, so that they are exact at 0 too.
+  NDArray m;
+  {
+    const ScopeGuard scope;
+    current_scope().flags |= kNoGradFlag;
+    m = relu(-p.x);
+  }
+  const NDArray of_one = m + log(exp(-m) + exp(-p.x - m));  // the loss where the target is 1
+  NDArray losses = (1 - p.target) * p.x;
+  if (options.positive_weight.defined()) {
+    losses = losses + (1 + (options.positive_weight - 1) * p.target) * of_one;
+  } else {
+    losses = losses + of_one;
+  }
+  return reduced(losses, options, p.x.count());
+}
+
+NDArray kl_div(const Operand& x, const Operand& target, const LossOptions& options) {
+  const Pair p("kl_div", x, target);
+  p.made.require(p.x.rank() > 0, "a scalar has no rows");
+  // The logarithm of 1 in the place of that of 0, so that neither the value nor the gradient is NaN there.
+  const NDArray logarithm = log(where(p.target > 0, p.target, 1));
+  return reduced(p.target * (logarithm - p.x), options, p.x.shape()[0]);
+}
+
+namespace {
+
+/// Rows of classes with their labels.
+struct Rows {
+  NDArray x;       ///< (rows, classes)
+  NDArray labels;  ///< (rows,), i64
+  NDArray inside;  ///< the labels, and 0 for those outside of [0, classes)
+  NDArray counts;  ///< bool: the rows that are not ignored; an empty handle: all
+  Dims shape;      ///< of the labels
+  std::int64_t classes;
+  const ClassLossOptions& options;
+
+  Rows(const builtin::Composition& made, const NDArray& all_rows, const NDArray& names, const ClassLossOptions& o)
+      : options(o) {
+    names.checked("labels", made.where());
+    const Dims& s = all_rows.shape();
+    if (!is_floating(all_rows.dtype()))
+      made.fail("needs a floating dtype, not " + std::string(name_of(all_rows.dtype())));
+    const DType t = names.dtype();
+    if (t != DType::i64 && t != DType::i32 && t != DType::u8) {
+      made.fail("labels are i64, i32 or u8, not " + std::string(name_of(t)));
+    }
+    bool fits = s.rank() >= 2 && s.rank() == names.rank() + 1 && s[1] > 0 && s[0] == names.shape()[0];
+    for (int i = 2; i < s.rank() && fits; ++i) fits = s[i] == names.shape()[i - 1];
+    if (!fits)
+      made.fail(to_string(s) + " x " + to_string(names.shape()) + ": needs (n, classes, ...) and labels (n, ...)");
+    classes = s[1];
+    if (o.weight.defined() && !(o.weight.shape() == Dims{classes}))
+      made.fail("weight must have a number for each class");
+    shape = names.shape();
+    NDArray last = all_rows;
+    if (s.rank() > 2) {
+      Dims axes{0};
+      for (int i = 2; i < s.rank(); ++i) axes.push_back(i);
+      axes.push_back(1);
+      last = all_rows.permute(axes);
+    }
+    x = last.reshape({shape.count(), classes});
+    labels = names.reshape({shape.count()}).to(DType::i64);
+    inside = where((labels >= 0), where(labels < classes, labels, 0), 0);
+    if (o.ignore_index) counts = labels != *o.ignore_index;
+  }
+
+  /// -values[row, label] for each row, by its weight.
+  NDArray of_labels(const NDArray& values) const {
+    const NDArray picked = sum(where(one_hot(labels, classes, DType::boolean), values, 0), -1);
+    return weighted(where(labels == inside, -picked, std::numeric_limits<double>::quiet_NaN()));
+  }
+  /// The sum over all classes of their weights times -values.
+  NDArray of_all(const NDArray& values) const {
+    return of_counted(sum(options.weight.defined() ? -values * options.weight : -values, -1));
+  }
+  NDArray weighted(const NDArray& losses) const {
+    return of_counted(options.weight.defined() ? losses * take_rows(options.weight, inside) : losses);
+  }
+  NDArray of_counted(const NDArray& losses) const { return counts.defined() ? where(counts, losses, 0) : losses; }
+
+  NDArray reduce(const NDArray& losses) const {
+    if (options.reduction != Reduction::mean || options.divisor != 0 ||
+        (!options.weight.defined() && !options.ignore_index)) {
+      return reduced(losses.reshape(shape), options, shape.count());
+    }
+    return mean(losses) / mean(weighted(ones({shape.count()}, x.dtype())));
+  }
+};
+
+}  // namespace
+
+NDArray nll_loss(const Operand& x, const Operand& labels, const ClassLossOptions& options) {
+  const builtin::Composition made("nll_loss", x);
+  const Rows rows(made, x.array, labels.array, options);
+  return rows.reduce(rows.of_labels(rows.x));
+}
+
+NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossEntropyOptions& options) {
+  const double smoothing = options.label_smoothing;
+  if (options.reduction == Reduction::mean && smoothing == 0 && !options.ignore_index && !options.weight.defined() &&
+      logits.array.rank() == 2) {
+    return cross_entropy(logits, labels, options.divisor);
+  }
+  const builtin::Composition made("cross_entropy", logits);
+  made.require(smoothing >= 0 && smoothing <= 1, "label_smoothing must be from 0 to 1");
+  const Rows rows(made, logits.array, labels.array, options);
+  const NDArray values = log_softmax(rows.x);
+  NDArray losses = rows.of_labels(values);
+  if (smoothing != 0) {
+    losses = (1 - smoothing) * losses + (smoothing / static_cast<double>(rows.classes)) * rows.of_all(values);
+  }
+  return rows.reduce(losses);
+}
+
+}  // namespace sluice

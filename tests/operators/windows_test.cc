@@ -1,0 +1,131 @@
+// Convolutions with any options, and average pooling, against loops in double.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "ops_table.h"
+#include "sluice/operators/builtin.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <class F>
+std::string message(F f) {
+  try {
+    f();
+  } catch (const ArrayError& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+NDArray drawn(const Dims& shape, std::uint64_t seed) {
+  RandomStream stream(seed);
+  return uniform(shape, stream, -2, 2, DType::f64);
+}
+
+/// Elements by row-major index, and 0 outside of the image.
+struct Image {
+  Dims shape;
+  std::vector<double> values;
+  explicit Image(const NDArray& x) : shape(x.shape()), values(values_of(x)) {}
+  double at(std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) const {
+    if (y < 0 || y >= shape[2] || x < 0 || x >= shape[3]) return 0;
+    return values[static_cast<std::size_t>(((n * shape[1] + c) * shape[2] + y) * shape[3] + x)];
+  }
+};
+
+void expect_convolution(const NDArray& x, const NDArray& w, const Conv2dOptions& o) {
+  const Image in(x), weight(w), got(conv2d(x, w, {}, o));
+  const auto size = [](std::int64_t n, std::int64_t k, std::int64_t s, std::int64_t p, std::int64_t d) {
+    return (n + 2 * p - d * (k - 1) - 1) / s + 1;
+  };
+  ASSERT_EQ(got.shape, (Dims{in.shape[0], weight.shape[0],
+                             size(in.shape[2], weight.shape[2], o.stride.height, o.padding.height, o.dilation.height),
+                             size(in.shape[3], weight.shape[3], o.stride.width, o.padding.width, o.dilation.width)}));
+  const std::int64_t of_group = weight.shape[0] / o.groups;
+  for (std::int64_t n = 0; n < got.shape[0]; ++n)
+    for (std::int64_t c = 0; c < got.shape[1]; ++c)
+      for (std::int64_t y = 0; y < got.shape[2]; ++y)
+        for (std::int64_t at = 0; at < got.shape[3]; ++at) {
+          double total = 0;
+          for (std::int64_t i = 0; i < weight.shape[1]; ++i)
+            for (std::int64_t ky = 0; ky < weight.shape[2]; ++ky)
+              for (std::int64_t kx = 0; kx < weight.shape[3]; ++kx) {
+                total +=
+                    weight.at(c, i, ky, kx) * in.at(n, c / of_group * weight.shape[1] + i,
+                                                    y * o.stride.height + ky * o.dilation.height - o.padding.height,
+                                                    at * o.stride.width + kx * o.dilation.width - o.padding.width);
+              }
+          ASSERT_NEAR(got.at(n, c, y, at), o.relu ? std::max(total, 0.0) : total, 1e-12);
+        }
+}
+
+TEST(Windows, ConvolutionsWithAnyOptionsAreSumsOfProducts) {
+  const NDArray x = drawn({2, 4, 7, 6}, 1);
+  expect_convolution(x, drawn({6, 2, 3, 2}, 2), {.stride = {2, 1}, .padding = {0, 1}, .dilation = {2, 3}, .groups = 2});
+  expect_convolution(x, drawn({8, 1, 3, 3}, 3), {.padding = 1, .relu = true, .groups = 4});
+  expect_convolution(x, drawn({3, 4, 3, 3}, 4), {.stride = 2, .padding = {2, 0}});
+  expect_convolution(x, drawn({3, 4, 7, 1}, 5), {.stride = {1, 2}});
+  // The options that one op has, by that op and by the composition.
+  for (const Conv2dOptions& o : {Conv2dOptions{}, Conv2dOptions{.stride = 2, .padding = 1}}) {
+    const NDArray w = drawn({3, 4, 3, 3}, 6), b = drawn({3}, 7);
+    const std::vector<double> one = values_of(conv2d(x, w, b, o)),
+                              other = values_of(builtin::convolution_by_unfolding(x, w, b, o));
+    ASSERT_EQ(one.size(), other.size());
+    for (std::size_t i = 0; i < one.size(); ++i) ASSERT_NEAR(one[i], other[i], 1e-12);
+  }
+}
+
+TEST(Windows, PoolsAreMeansOfTheirWindows) {
+  const NDArray x = drawn({2, 3, 7, 5}, 8);
+  const Image in(x);
+  for (const bool count : {false, true}) {
+    const Image got(avg_pool2d(x, {3, 2}, {.stride = {2, 3}, .padding = 1, .count_padding = count}));
+    ASSERT_EQ(got.shape, (Dims{2, 3, 4, 2}));
+    for (std::int64_t y = 0; y < 4; ++y)
+      for (std::int64_t at = 0; at < 2; ++at) {
+        double total = 0, n = 0;
+        for (std::int64_t ky = 2 * y - 1; ky < 2 * y + 2; ++ky)
+          for (std::int64_t kx = 3 * at - 1; kx < 3 * at + 1; ++kx) {
+            total += in.at(1, 2, ky, kx);
+            n += count || (ky >= 0 && ky < 7 && kx >= 0 && kx < 5) ? 1 : 0;
+          }
+        EXPECT_NEAR(got.at(1, 2, y, at), total / n, 1e-12);
+      }
+  }
+  const Image got(adaptive_avg_pool2d(x, {3, 2}));
+  const std::int64_t rows[][2] = {{0, 3}, {2, 5}, {4, 7}}, columns[][2] = {{0, 3}, {2, 5}};
+  for (std::int64_t y = 0; y < 3; ++y)
+    for (std::int64_t at = 0; at < 2; ++at) {
+      double total = 0;
+      for (std::int64_t ky = rows[y][0]; ky < rows[y][1]; ++ky)
+        for (std::int64_t kx = columns[at][0]; kx < columns[at][1]; ++kx) total += in.at(1, 2, ky, kx);
+      EXPECT_NEAR(got.at(1, 2, y, at), total / 9, 1e-12);
+    }
+  const std::vector<double> all_of_it = values_of(adaptive_avg_pool2d(x, 1)), means = values_of(mean(x, {2, 3}));
+  for (std::size_t i = 0; i < means.size(); ++i) EXPECT_NEAR(all_of_it[i], means[i], 1e-12);
+}
+
+TEST(Windows, NothingAndErrors) {
+  EXPECT_EQ(unfold2d(zeros({0, 2, 4, 4}), 3).shape(), (Dims{0, 2, 3, 3, 2, 2}));
+  EXPECT_EQ(unfold2d(zeros({1, 1, 1, 1}), 1, {.stride = 5, .padding = 3}).shape(), (Dims{1, 1, 1, 1, 2, 2}));
+  const NDArray x = zeros({1, 4, 5, 5}), w = zeros({4, 2, 3, 3});
+  EXPECT_THAT(message([&] { conv2d(x, w, {}, {.groups = 4}); }),
+              ::testing::MatchesRegex("\\[conv2d\\] windows_test.cc:[0-9]+: \\(1, 4, 5, 5\\) x \\(4, 2, 3, 3\\): "
+                                      "channels do not fit 4 groups"));
+  EXPECT_THAT(message([&] { conv2d(x, w, {}, {.groups = 0}); }), HasSubstr("0 groups"));
+  EXPECT_THAT(message([&] { conv2d(x, w, {}, {.dilation = 3, .groups = 2}); }), HasSubstr("the kernel does not fit"));
+  EXPECT_THAT(message([&] { conv2d(x, w, {}, {.stride = {0, 1}, .groups = 2}); }), HasSubstr("must be at least 1"));
+  EXPECT_THAT(message([&] { conv2d(x, w, zeros({3}), {.groups = 2}); }), HasSubstr("bias does not fit"));
+  EXPECT_THAT(message([&] { conv1d(x, w); }), HasSubstr("needs x (n, in, length)"));
+  EXPECT_THAT(message([&] { avg_pool2d(x, 2, {.padding = 2}); }), HasSubstr("padding must be smaller"));
+  EXPECT_THAT(message([&] { avg_pool2d(x, 6); }), HasSubstr("does not fit the image"));
+  EXPECT_THAT(message([&] { adaptive_avg_pool2d(x, 0); }), HasSubstr("a row and a column"));
+}
+
+}  // namespace
+}  // namespace sluice::testing
