@@ -20,6 +20,7 @@ namespace builtin {
 void add_elementwise_rows(Registry& registry);
 void add_creation_rows(Registry& registry);
 void add_shaping_rows(Registry& registry);
+void add_indexing_rows(Registry& registry);
 void add_reduction_rows(Registry& registry);
 void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);

@@ -36,6 +36,12 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
   return from(list, {n});
 }
 
+}  // namespace sluice::testing
+
+#include "ops_table_shapes.h"
+
+namespace sluice::testing {
+
 inline std::vector<OperatorCase> operator_cases() {
   const Dims s{5, 7};
   std::vector<OperatorCase> list;
@@ -177,6 +183,7 @@ inline std::vector<OperatorCase> operator_cases() {
                   .call = [](const Arrays& x) { return square(max_pool2d(x[0], 3, 2, 1)); },
                   .second_order = false});
   list.push_back({"add_n", {s, s, s}, [](const Arrays& x) { return square(add_n(x)); }});
+  add_shape_cases(list);
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {
                     return x[0].dtype() == DType::f32 ? square(x[0].to(DType::f64)).to(DType::f32) : square(x[0]);
                   }});

@@ -155,8 +155,7 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.wait_all();
   for (const TraceEvent& event : engine.stop_trace()) {
     const std::string_view file = event.file;
-    EXPECT_TRUE(file.ends_with("ops_table.h") || file.ends_with("ops_table_test.cc"))
-        << event.name << " names " << file << ":" << event.line;
+    EXPECT_TRUE(file.find("/ops_table") != file.npos) << event.name << " names " << file << ":" << event.line;
   }
 }
 

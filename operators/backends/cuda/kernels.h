@@ -50,5 +50,6 @@ void add_convolution_kernels(const Rows& rows);
 void add_optimizer_kernels(const Rows& rows);
 void add_reduction_kernels(const Rows& rows);
 void add_shaping_kernels(const Rows& rows);
+void add_indexing_kernels(const Rows& rows);
 
 }  // namespace sluice::cuda
