@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -19,6 +20,11 @@ inline constexpr int kMaxRank = 8;
 class Dims {
  public:
   constexpr Dims() = default;
+  /// One size: zeros(3) is zeros({3}).
+  template <class T>
+  requires(std::integral<T> && !std::same_as<T, bool>) Dims(T size) {  // NOLINT: made by conversion
+    push_back(static_cast<std::int64_t>(size));
+  }
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
   explicit Dims(std::span<const std::int64_t> values) {
     for (auto v : values) push_back(v);

@@ -65,50 +65,6 @@ std::int64_t NDArray::size(int axis, Where where) const {
   return shape_[checked_axis(axis, rank(), "size", shape_, where)];
 }
 
-NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
-  checked("index", where);
-  if (index.size() > shape_.size()) {
-    throw ArrayError("index", where, sluice::to_string(shape_) + ": " + std::to_string(index.size()) + " indices");
-  }
-  NDArray view(array_, {}, {}, offset_);
-  for (int i = 0; i < rank(); ++i) {
-    const std::int64_t n = shape_[i];
-    const Index ix = static_cast<std::size_t>(i) < index.size() ? index[static_cast<std::size_t>(i)] : Index(all);
-    if (ix.kind == Index::Kind::position) {
-      const std::int64_t at = ix.position < 0 ? ix.position + n : ix.position;
-      if (at < 0 || at >= n) {
-        throw ArrayError(
-            "index", where,
-            sluice::to_string(shape_) + ": index " + std::to_string(ix.position) + " on axis " + std::to_string(i));
-      }
-      view.offset_ += at * strides_[i];
-      continue;
-    }
-    if (ix.kind == Index::Kind::whole) {
-      view.shape_.push_back(n);
-      view.strides_.push_back(strides_[i]);
-      continue;
-    }
-    const std::int64_t step = ix.range.step;
-    if (step == 0) throw ArrayError("index", where, sluice::to_string(shape_) + ": a slice with step 0");
-    const auto clamp = [&](std::optional<std::int64_t> bound, std::int64_t missing) {
-      if (!bound) return missing;
-      const std::int64_t at = *bound < 0 ? *bound + n : *bound;
-      return step > 0 ? std::clamp<std::int64_t>(at, 0, n) : std::clamp<std::int64_t>(at, -1, n - 1);
-    };
-    const std::int64_t begin = clamp(ix.range.begin, step > 0 ? 0 : n - 1);
-    const std::int64_t end = clamp(ix.range.end, step > 0 ? n : -1);
-    const std::int64_t span = step > 0 ? end - begin : begin - end;
-    const std::uint64_t pace = step > 0 ? static_cast<std::uint64_t>(step) : 0 - static_cast<std::uint64_t>(step);
-    const std::int64_t length =
-        span <= 0 ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(span - 1) / pace) + 1;
-    view.shape_.push_back(length);
-    view.strides_.push_back(length > 1 ? strides_[i] * step : strides_[i]);  // any step is one over one element
-    if (length > 0) view.offset_ += begin * strides_[i];
-  }
-  return view;
-}
-
 NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where where) const {
   checked("narrow", where);
   axis = checked_axis(axis, rank(), "narrow", shape_, where);

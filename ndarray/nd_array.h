@@ -25,6 +25,7 @@
 namespace sluice {
 
 class NDArray;
+class IndexedArray;
 template <class T>
 class HostBorrow;
 
@@ -50,6 +51,8 @@ struct Operand {
   std::source_location where;
   Operand(const NDArray& a, std::source_location w = std::source_location::current())  // NOLINT: made by conversion
       : array(a), where(w) {}
+  /// The elements that x(rows) reads.
+  Operand(IndexedArray&& a, std::source_location w = std::source_location::current());  // NOLINT
 };
 
 /// A scalar argument with the place of the call.
@@ -103,13 +106,19 @@ class NDArray {
   friend std::int64_t len(const NDArray& x, Where where = Where::current()) { return x.size(0, where); }
 
   // Views. They copy no elements and wait for nothing. A write to the view is a write to the array.
-  /// x(1), x(slice(0, 10, 2), all), x(-1, all, slice_from(3)): as NumPy's indexing; missing indices mean `all`. Throws
-  /// ArrayError for a position out of range and for more indices than axes.
+  /// x(1), x(slice(0, 10, 2), all), x(-1, newaxis, ellipsis, slice_from(3)): as NumPy's indexing; missing indices mean
+  /// `all`. Throws ArrayError for a position out of range and for more indices than axes.
   template <class... I>
   requires(std::convertible_to<I, Index>&&...) NDArray operator()(const Index& first, I... more) const {
     const Index list[] = {first, Index(more)...};
     return index_view(list, first.where);
   }
+  /// x(rows), x(mask), x(all, rows, columns): indices that are arrays. What comes back is no view: it can be read, as a
+  /// copy, and assigned to; see IndexedArray.
+  template <class... I>
+  IndexedArray operator()(const Operand& first, const I&... more) const;
+  template <class... I>
+  requires(!(std::convertible_to<I, Index> && ...)) IndexedArray operator()(const Index& first, const I&... more) const;
   NDArray index_view(std::span<const Index> index, Where where = Where::current()) const;
   /// Elements [begin, end) of an axis.
   NDArray narrow(int axis, std::int64_t begin, std::int64_t end, Where where = Where::current()) const;
@@ -117,9 +126,20 @@ class NDArray {
   /// All axes reversed: the transpose of a matrix.
   NDArray transpose(Where where = Where::current()) const;
   NDArray broadcast_to(const Dims& shape, Where where = Where::current()) const;
-  /// squeeze drops an axis of size 1; unsqueeze adds one before `axis`.
+  /// squeeze drops an axis of size 1, or all such axes; unsqueeze adds one before `axis`.
+  NDArray squeeze(Where where = Where::current()) const;
   NDArray squeeze(int axis, Where where = Where::current()) const;
   NDArray unsqueeze(int axis, Where where = Where::current()) const;
+  /// Two axes change places; one axis goes to another place, and the others keep their order.
+  NDArray swapaxes(int a, int b, Where where = Where::current()) const;
+  NDArray movedim(int from, int to, Where where = Where::current()) const;
+  /// The axes backwards.
+  NDArray flip(const Axes& axes = all, Where where = Where::current()) const;
+  /// The elements whose indices along axes a and b are (i, i + offset), as a new last axis in the place of both.
+  NDArray diagonal(std::int64_t offset = 0, int a = 0, int b = 1, Where where = Where::current()) const;
+  /// Windows of `size` elements along an axis, each `step` after the one before: the axis counts the windows, and a new
+  /// last axis the elements of one. Windows may overlap; such a view cannot be written.
+  NDArray unfold(int axis, std::int64_t size, std::int64_t step, Where where = Where::current()) const;
   /// The same elements in another shape; one size may be -1. A view where the strides allow it, else a copy.
   NDArray reshape(const Dims& shape, Where where = Where::current()) const;
   /// Joins the axes from `axis` on into one.
@@ -229,6 +249,88 @@ class NDArray {
   Dims strides_;
   std::int64_t offset_ = 0;
 };
+
+/// One index of x(...) where some are arrays.
+struct ArrayIndex {
+  Index index{all};
+  NDArray array{};  ///< empty: it is `index`
+  template <class I>
+  requires std::convertible_to<I, Index> ArrayIndex(const I& i) : index(i) {}  // NOLINT: made by conversion
+  ArrayIndex(const NDArray& a) : array(a) {}                                   // NOLINT
+};
+
+/// x(indices) where some indices are arrays; it lives for one expression. Reading it pushes the ops that copy the
+/// elements: it converts to an NDArray. Writing goes to x, in the place of the call.
+///
+/// Arrays of integers (i64, i32, i8 or u8; negative numbers count from the end) broadcast together, and their shape
+/// takes the place of the axes that they index, as in NumPy. An array of bool marks elements of as many axes as it has,
+/// whose sizes must be the same; it stands for the arrays of nonzero(mask), and the call waits for its value. (x(mask)
+/// = y, where y is a number or has one element, does not wait, nor does x(mask) += y.) Other indices may stand beside
+/// the arrays; arrays must stand side by side. Throws ArrayError. A number out of range fails the op, and poisons what
+/// it writes.
+///
+/// Where an element is named several times, x(rows) = y keeps the last, and x(rows) += y adds all, in order, as do -=.
+/// *= and /= change each once. Writes are recorded for gradients as those to views are.
+class IndexedArray {
+  using Where = std::source_location;
+
+ public:
+  IndexedArray(const NDArray& x, std::vector<ArrayIndex> indices, Where where)
+      : x_(x), indices_(std::move(indices)), where_(where) {}
+  IndexedArray(const IndexedArray&) = delete;
+  IndexedArray& operator=(const IndexedArray&) = delete;
+
+  /// The elements, in a new array. (A name for the proxy itself, `auto y = x(rows)`, can be used for this alone.)
+  NDArray get() const;
+  operator NDArray() && { return get(); }  // NOLINT: made by conversion
+
+  void operator=(const Operand& y) &&;
+  void operator=(const ScalarOperand& y) &&;
+  void operator=(IndexedArray&& y) && { std::move(*this) = Operand(std::move(y), where_); }
+  void operator+=(const Operand& y) &&;
+  void operator-=(const Operand& y) &&;
+  void operator*=(const Operand& y) &&;
+  void operator/=(const Operand& y) &&;
+  void operator+=(const ScalarOperand& y) &&;
+  void operator-=(const ScalarOperand& y) &&;
+  void operator*=(const ScalarOperand& y) &&;
+  void operator/=(const ScalarOperand& y) &&;
+
+  // Members of the array that get() gives.
+  Dims shape() const { return get().shape(); }
+  DType dtype() const { return x_.dtype(where_); }
+  std::int64_t count() const { return get().count(); }
+  NDArray to(Device device, Where where = Where::current()) const { return get().to(device, where); }
+  NDArray to(DType dtype, Where where = Where::current()) const { return get().to(dtype, where); }
+  NDArray reshape(const Dims& shape, Where where = Where::current()) const { return get().reshape(shape, where); }
+  template <class T>
+  T item(Where where = Where::current()) const {
+    return get().item<T>(where);
+  }
+  template <class T>
+  std::vector<T> to_vector(Where where = Where::current()) const {
+    return get().to_vector<T>(where);
+  }
+  std::string to_string(Where where = Where::current()) const { return get().to_string(where); }
+  friend std::ostream& operator<<(std::ostream& out, const IndexedArray& x) { return out << x.get(); }
+
+ private:
+  friend struct Operand;
+  NDArray x_;
+  std::vector<ArrayIndex> indices_;
+  Where where_;
+  NDArray value_;  ///< what an Operand refers to
+};
+
+template <class... I>
+IndexedArray NDArray::operator()(const Operand& first, const I&... more) const {
+  return IndexedArray(*this, {ArrayIndex(first.array), ArrayIndex(more)...}, first.where);
+}
+template <class... I>
+requires(!(std::convertible_to<I, Index> && ...)) IndexedArray NDArray::operator()(const Index& first,
+                                                                                   const I&... more) const {
+  return IndexedArray(*this, {ArrayIndex(first), ArrayIndex(more)...}, first.where);
+}
 
 /// Arguments that are several arrays: a span or a vector of them, or a list, {x, y}. Owns nothing.
 struct NDArrays : std::span<const NDArray> {

@@ -34,6 +34,12 @@ inline constexpr struct All {
   NDArray operator()(const Operand& x, const Axes& axes) const;
   NDArray operator()(const Operand& x, const Axes& axes, const ReduceOptions& options) const;
 } all{};
+/// A new axis of size 1, at this place of the indices.
+inline constexpr struct NewAxis {
+} newaxis{};
+/// As many `all` as the indices beside it leave axes. At most one among the indices.
+inline constexpr struct Ellipsis {
+} ellipsis{};
 
 /// The axes of an operator that works along some: one, or several, as 0 or {0, -1}, where negative axes count from the
 /// last; `all`; or none, {}.
@@ -47,10 +53,11 @@ struct Axes {
   Axes(const Dims& axes) : list(axes) {}                          // NOLINT
 };
 
-/// One index of x(...): a position (drops the axis), a Slice, or `all`; and the place of the call, for errors.
+/// One index of x(...): a position (drops the axis), a Slice, `all`, `newaxis` or `ellipsis`; and the place of the
+/// call, for errors.
 struct Index {
   using Where = std::source_location;
-  enum class Kind : std::uint8_t { whole, position, range } kind = Kind::whole;
+  enum class Kind : std::uint8_t { whole, position, range, new_axis, the_rest } kind = Kind::whole;
   std::int64_t position = 0;
   Slice range{};
   Where where;
@@ -58,6 +65,8 @@ struct Index {
   Index(std::int64_t i, Where w = Where::current()) : kind(Kind::position), position(i), where(w) {}  // NOLINT: by
   Index(Slice s, Where w = Where::current()) : kind(Kind::range), range(s), where(w) {}               // NOLINT: con-
   Index(All, Where w = Where::current()) : where(w) {}                                                // NOLINT: version
+  Index(NewAxis, Where w = Where::current()) : kind(Kind::new_axis), where(w) {}                      // NOLINT
+  Index(Ellipsis, Where w = Where::current()) : kind(Kind::the_rest), where(w) {}                     // NOLINT
 };
 
 }  // namespace sluice

@@ -47,6 +47,30 @@ struct RandomAttributes {
   friend bool operator==(const RandomAttributes&, const RandomAttributes&) = default;
 };
 
+struct RandomIntegerAttributes {
+  std::uint64_t seed = 0, stream = 0, draw = 0;
+  std::int64_t low = 0, high = 1;
+  Dims shape;
+  DType dtype = DType::i64;
+  static constexpr auto fields() {
+    using A = RandomIntegerAttributes;
+    return std::array{field<&A::seed>("seed"),  field<&A::stream>("stream"), slot<&A::draw>("draw"),
+                      field<&A::low>("low"),    field<&A::high>("high"),     field<&A::shape>("shape"),
+                      field<&A::dtype>("dtype")};
+  }
+  friend bool operator==(const RandomIntegerAttributes&, const RandomIntegerAttributes&) = default;
+};
+
+/// For put_rows: the shape of the result, and whether rows are added or overwritten.
+struct PutAttributes {
+  Dims shape;
+  bool add = false;
+  static constexpr auto fields() {
+    return std::array{field<&PutAttributes::shape>("shape"), field<&PutAttributes::add>("add")};
+  }
+  friend bool operator==(const PutAttributes&, const PutAttributes&) = default;
+};
+
 struct TransferAttributes {
   Device from, to;
   static constexpr auto fields() {

@@ -22,6 +22,7 @@ namespace builtin {
 void add_elementwise_rows(Registry& registry);
 void add_creation_rows(Registry& registry);
 void add_shaping_rows(Registry& registry);
+void add_indexing_rows(Registry& registry);
 void add_reduction_rows(Registry& registry);
 void add_scan_rows(Registry& registry);
 void add_sorting_rows(Registry& registry);

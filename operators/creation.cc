@@ -1,10 +1,16 @@
 // Rows and functions that make arrays from nothing.
 #include "sluice/operators/creation.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/call_site.h"
+#include "sluice/operators/elementwise.h"
+#include "sluice/operators/reduction.h"
 
 namespace sluice {
 namespace {
@@ -46,6 +52,11 @@ void builtin::add_creation_rows(Registry& registry) {
     op.key = -1;
     op.infer = infer_from_attributes<FillAttributes>;
   });
+  add_operator(registry, "randint", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 0;
+    op.key = -1;
+    op.infer = infer_from_attributes<RandomIntegerAttributes>;
+  });
   for (const char* name : {"uniform", "normal"}) {
     add_operator(registry, name, [](Operator& op) {
       op.min_inputs = op.max_inputs = 0;
@@ -74,6 +85,40 @@ NDArray ones_like(const Operand& x) {
   return filled(x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
+NDArray zeros_like(const Operand& x, DType dtype) { return full_like(x, 0, dtype); }
+NDArray ones_like(const Operand& x, DType dtype) { return full_like(x, 1, dtype); }
+NDArray full_like(const Operand& x, const Scalar& value, std::optional<DType> wanted) {
+  const Array& array = x.array.checked("full_like", x.where);
+  const DType dtype = wanted.value_or(array.dtype());
+  check_number("full_like", value, dtype, x.where);
+  return filled(x.array.shape(), value, 0, dtype, array.device(), x.where);
+}
+NDArray empty_like(const Operand& x, std::optional<DType> dtype) {
+  const Array& array = x.array.checked("empty_like", x.where);
+  return empty(x.array.shape(), dtype.value_or(array.dtype()), array.device(), x.where);
+}
+
+NDArray linspace(double begin, double end, std::int64_t n, DType dtype, std::source_location where) {
+  const CallSite at(where);
+  if (!is_floating(dtype)) {
+    throw ArrayError("linspace", where, "needs a floating dtype, not " + std::string(name_of(dtype)));
+  }
+  check_shape("linspace", {n}, dtype, where);
+  const double step = n > 1 ? (end - begin) / static_cast<double>(n - 1) : 0;
+  const NDArray y = filled({n}, begin, step, dtype, {}, where);
+  if (n > 1) y.narrow(0, n - 1, n).fill(end);  // not begin + (n - 1) * step, which may be off by a rounding
+  return y;
+}
+
+NDArray eye(std::int64_t n, std::int64_t m, DType dtype, std::source_location where) {
+  const CallSite at(where);
+  check_shape("eye", {n, m}, dtype, where);
+  const NDArray y = zeros({n, m}, dtype);
+  y.diagonal().fill(1);
+  return y;
+}
+NDArray eye(std::int64_t n, DType dtype, std::source_location where) { return eye(n, n, dtype, where); }
+
 NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::optional<DType> wanted,
                std::source_location where) {
   const bool integers = begin.is_integer && end.is_integer && step.is_integer;
@@ -98,6 +143,61 @@ NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high
 NDArray normal(const Dims& shape, RandomStream& stream, double mean, double deviation, DType dtype, std::uint64_t first,
                std::source_location where) {
   return random("normal", shape, stream, mean, deviation, dtype, first, where);
+}
+
+NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::int64_t high, DType dtype,
+                std::source_location where) {
+  if (low >= high || !is_integer(dtype) || !Scalar(low).fits(dtype) || !Scalar(high - 1).fits(dtype)) {
+    throw ArrayError("randint", where,
+                     "[" + std::to_string(low) + ", " + std::to_string(high) + ") of " + std::string(name_of(dtype)));
+  }
+  const RandomKey key = stream.next();
+  return apply(Registry::instance().get("randint"), {},
+               RandomIntegerAttributes{key.seed, key.stream, key.draw, low, high, shape, dtype}, {.where = where});
+}
+
+NDArray bernoulli(const Dims& shape, RandomStream& stream, double probability, std::source_location where) {
+  const CallSite at(where);
+  if (!(probability >= 0 && probability <= 1)) {
+    throw ArrayError("bernoulli", where, "a probability of " + std::to_string(probability));
+  }
+  return uniform(shape, stream, 0, 1, DType::f64, 0, where) < probability;
+}
+NDArray bernoulli(const Operand& probabilities, RandomStream& stream) {
+  const CallSite at(probabilities.where);
+  const NDArray& p = probabilities.array;
+  if (!is_floating(p.checked("bernoulli", probabilities.where).dtype())) {
+    throw ArrayError("bernoulli", probabilities.where, "probabilities of " + std::string(name_of(p.dtype())));
+  }
+  const DeviceScope on(p.device());
+  return uniform(p.shape(), stream, 0, 1, DType::f64) < p.detach().to(DType::f64);
+}
+
+NDArray randperm(std::int64_t n, RandomStream& stream, std::source_location where) {
+  check_shape("randperm", {n}, DType::i64, where);
+  const ElementKey key(stream.next());
+  // In the order of random numbers; equal ones, which are 64 bits long, in the order of the elements.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> list(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = {key.word64(i), static_cast<std::int64_t>(i)};
+  std::sort(list.begin(), list.end());
+  std::vector<std::int64_t> order;
+  order.reserve(list.size());
+  for (const auto& entry : list) order.push_back(entry.second);
+  return from(order, {n}, where);
+}
+
+NDArray categorical(const Operand& logits, RandomStream& stream) {
+  const CallSite at(logits.where);
+  const NDArray& x = logits.array;
+  if (!is_floating(x.checked("categorical", logits.where).dtype()) || x.rank() == 0 || x.size(-1) == 0) {
+    throw ArrayError("categorical", logits.where,
+                     to_string(x.shape()) + " " + std::string(name_of(x.dtype())) +
+                         ": a floating dtype, and a last axis with elements, is wanted");
+  }
+  const DeviceScope on(x.device());
+  // 0 becomes half of a step of the draw.
+  const NDArray u = maximum(uniform(x.shape(), stream, 0, 1, DType::f64), 0x1p-54);
+  return argmax(x.detach().to(DType::f64) - log(-log(u)), -1);
 }
 
 void NDArray::fill(const ScalarOperand& value) const {

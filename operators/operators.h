@@ -7,12 +7,14 @@
 #include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
+#include "sluice/operators/indexing.h"         // gather, scatter, index_select, take, masked_fill, nonzero
 #include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear
 #include "sluice/operators/loss.h"             // cross_entropy, mse_loss, ...
 #include "sluice/operators/mixing.h"           // clip, lerp, addcmul
 #include "sluice/operators/network.h"          // dropout, embedding, lstm, gru, rotary_embedding
 #include "sluice/operators/normalization.h"    // layer_norm, rms_norm, group_norm, batch_norm
 #include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
+#include "sluice/operators/rearranging.h"      // split, pad, roll, tile, repeat, meshgrid, tril
 #include "sluice/operators/reduction.h"        // sum, mean, max, any, argmax, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply
 #include "sluice/operators/scan.h"             // cumsum, cumprod, cummax, diff

@@ -146,6 +146,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_elementwise_rows(*this);
   builtin::add_creation_rows(*this);
   builtin::add_shaping_rows(*this);
+  builtin::add_indexing_rows(*this);
   builtin::add_reduction_rows(*this);
   builtin::add_scan_rows(*this);
   builtin::add_sorting_rows(*this);

@@ -141,6 +141,7 @@ std::map<std::string, RowCase> cases() {
               return Attributes(AxisAttributes{0, 7, t});
             },
         .bound = 0}},
+      {"put_rows", {.inputs = {rows, {{3, 7}}, {{5, 7}}}, .attributes = always(PutAttributes{{5, 7}, true})}},
       {"scatter", {.inputs = {{{3, 4}}}, .attributes = always(WindowAttributes{{5, 7}, {2, 1}, 1})}},
       {"sgd_momentum_step", {.inputs = {s}, .attributes = momentum, .updated = {s, s}}},
       {"sgd_step", {.inputs = {s}, .attributes = momentum, .updated = {s}}},

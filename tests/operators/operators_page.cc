@@ -48,6 +48,7 @@ const std::map<std::string, std::string>& other_tests() {
       {"not_equal", comparisons},
       {"not_equal_scalar", numbers},
       {"one_hot", comparisons},
+      {"randint", "Creation.RandomIntegersAreThoseOfPhilox"},
       {"sgd_momentum_step", steps},
       {"sgd_step", steps},
       {"transfer", "Devices.TransfersRunOnCopyLanes"},

@@ -22,6 +22,7 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
 
 #include "ops_table_reductions.h"
 #include "ops_table_networks.h"
+#include "ops_table_shapes.h"
 
 namespace sluice::testing {
 
@@ -170,6 +171,7 @@ inline std::vector<OperatorCase> operator_cases() {
                   .call = [](const Arrays& x) { return square(max_pool2d(x[0], 3, 2, 1)); },
                   .second_order = false});
   list.push_back({"add_n", {s, s, s}, [](const Arrays& x) { return square(add_n(x)); }});
+  add_shape_cases(list);
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {
                     return x[0].dtype() == DType::f32 ? square(x[0].to(DType::f64)).to(DType::f32) : square(x[0]);
                   }});

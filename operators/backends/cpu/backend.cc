@@ -8,6 +8,7 @@ void sluice::builtin::add_cpu_kernels(Registry& registry) {
   cpu_backend::add_comparison_kernels(registry);
   cpu_backend::add_creation_kernels(registry);
   cpu_backend::add_shaping_kernels(registry);
+  cpu_backend::add_indexing_kernels(registry);
   cpu_backend::add_reduction_kernels(registry);
   cpu_backend::add_line_kernels(registry);
   cpu_backend::add_matrix_kernels(registry);

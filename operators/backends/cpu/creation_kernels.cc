@@ -65,12 +65,28 @@ struct Random {
   };
 };
 
+template <class T>
+struct RandomIntegers {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<RandomIntegerAttributes>();
+    const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+    T* y = c.output().as<T>();
+    parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        y[i] = static_cast<T>(uniform_int(key, static_cast<std::uint64_t>(i), a.low, a.high));
+      }
+    });
+  }
+};
+
 }  // namespace
 
 void add_creation_kernels(Registry& registry) {
   add(registry.get("fill"), kCpu, fill);  // ranges are made as new arrays only, so they are dense
   add<Random<false>::Make>(registry.get("uniform"), kCpu, Direct<Floating>{}, kDense);
   add<Random<true>::Make>(registry.get("normal"), kCpu, Direct<Floating>{}, kDense);
+  add<RandomIntegers>(registry.get("randint"), kCpu, Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
+                      kDense);
 }
 
 }  // namespace sluice::cpu_backend

@@ -12,6 +12,7 @@ void add_binary_kernels(Registry& registry);
 void add_comparison_kernels(Registry& registry);
 void add_creation_kernels(Registry& registry);
 void add_shaping_kernels(Registry& registry);
+void add_indexing_kernels(Registry& registry);
 void add_reduction_kernels(Registry& registry);
 void add_line_kernels(Registry& registry);
 void add_matrix_kernels(Registry& registry);

@@ -22,6 +22,7 @@ void add_kernels(void* registry, const void* add) {
   add_reduction_kernels(rows);
   add_shaping_kernels(rows);
   add_unfolding_kernels(rows);
+  add_indexing_kernels(rows);
   static constexpr DeviceKernels kernels{
       .strided_copy = [](Issuing& to, const TensorView& from, const TensorView& target) {
         copy_window(Issue(to), from, target);

@@ -72,12 +72,36 @@ struct Random {
   };
 };
 
+template <class T>
+struct RandomIntegerAt {
+  T* y;
+  ElementKey key;
+  std::int64_t low, high;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    y[i] = static_cast<T>(uniform_int(key, static_cast<std::uint64_t>(i), low, high));
+  }
+};
+template <class T>
+struct RandomIntegers {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<RandomIntegerAttributes>();
+    for_index(Issue(c), c.output().count(),
+              RandomIntegerAt<T>{c.output().as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}), a.low, a.high});
+  }
+};
+
 }  // namespace
 
 void add_creation_kernels(const Rows& rows) {
   for (int t = 0; t < kDTypeCount; ++t) rows.add("fill", {static_cast<DType>(t)}, fill);
   rows.add<Random<false>::Make>("uniform", backends::Floating{}, {.dense_outputs = true});
   rows.add<Random<true>::Make>("normal", backends::Floating{}, {.dense_outputs = true});
+  rows.add<RandomIntegers>("randint", backends::Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
+                           {.dense_outputs = true});
 }
 
 }  // namespace sluice::cuda

@@ -53,5 +53,6 @@ void add_optimizer_kernels(const Rows& rows);
 void add_reduction_kernels(const Rows& rows);
 void add_shaping_kernels(const Rows& rows);
 void add_unfolding_kernels(const Rows& rows);
+void add_indexing_kernels(const Rows& rows);
 
 }  // namespace sluice::cuda

@@ -6,6 +6,7 @@ void sluice::builtin::add_reference_kernels(Registry& registry) {
   reference::add_elementwise_kernels(registry);
   reference::add_creation_kernels(registry);
   reference::add_shaping_kernels(registry);
+  reference::add_indexing_kernels(registry);
   reference::add_reduction_kernels(registry);
   reference::add_line_kernels(registry);
   reference::add_matrix_kernels(registry);

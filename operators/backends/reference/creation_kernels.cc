@@ -46,12 +46,26 @@ struct Random {
   };
 };
 
+template <class T>
+struct RandomIntegers {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<RandomIntegerAttributes>();
+    const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+    T* y = c.output().as<T>();
+    for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
+      y[at] = static_cast<T>(uniform_int(key, static_cast<std::uint64_t>(i), a.low, a.high));
+    });
+  }
+};
+
 }  // namespace
 
 void add_creation_kernels(Registry& registry) {
   add(registry.get("fill"), kReference, fill);
   add<Random<false>::Make>(registry.get("uniform"), kReference, Floating{});
   add<Random<true>::Make>(registry.get("normal"), kReference, Floating{});
+  add<RandomIntegers>(registry.get("randint"), kReference,
+                      Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{});
 }
 
 }  // namespace sluice::reference
