@@ -20,8 +20,8 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
 
 }  // namespace sluice::testing
 
-#include "ops_table_reductions.h"
 #include "ops_table_networks.h"
+#include "ops_table_reductions.h"
 #include "ops_table_shapes.h"
 
 namespace sluice::testing {
