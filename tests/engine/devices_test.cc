@@ -169,7 +169,7 @@ TEST(Devices, AWriteWaitsForReadersOfManyLanes) {
   issued.wait();
   readers.open();
   engine.wait(v);
-  EXPECT_EQ(value, 12);
+  EXPECT_EQ(value, 4 * static_cast<int>(std::size(kDeviceLanes)));
   EXPECT_EQ(wrong, 0);
 }
 
