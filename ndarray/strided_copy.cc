@@ -72,10 +72,71 @@ void copy_rows(const T* from, T* to, const Axes& axes, std::int64_t begin, std::
   }
 }
 
+// The axis beside the last along which the side that the last axis strides through lies side by side, where the other
+// side lies side by side along the last: a transposition. -1 if there is none, or it is too small to gain.
+int turned_axis(const Axes& axes) {
+  const int last = axes.shape.rank() - 1;
+  const bool reads = axes.to[last] == 1 && axes.from[last] != 1, writes = axes.from[last] == 1 && axes.to[last] != 1;
+  if ((!reads && !writes) || axes.shape[last] < 8) return -1;
+  for (int i = 0; i < last; ++i) {
+    if ((reads ? axes.from[i] : axes.to[i]) == 1 && axes.shape[i] >= 8) return i;
+  }
+  return -1;
+}
+
+// A square of elements goes through a small buffer, so that both sides are walked along their memory, a cache line or
+// more at a time.
+template <class T>
+void copy_turned(const T* from, T* to, const Axes& axes, int turned) {
+  constexpr std::int64_t side = 32;
+  const int last = axes.shape.rank() - 1;
+  const std::int64_t n = axes.shape[turned], m = axes.shape[last], blocks = (n + side - 1) / side;
+  std::int64_t outer = 1;
+  for (int i = 0; i < last; ++i) outer *= i == turned ? 1 : axes.shape[i];
+  const std::int64_t from_n = axes.from[turned], from_m = axes.from[last], to_n = axes.to[turned], to_m = axes.to[last];
+  parallel_for(outer * blocks, std::max<std::int64_t>(1, kCopyGrain / (side * m)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 T square[side][side + 1];
+                 for (std::int64_t unit = begin; unit < end; ++unit) {
+                   const T* p = from;
+                   T* q = to;
+                   std::int64_t rest = unit / blocks;
+                   for (int i = last - 1; i >= 0; --i) {
+                     if (i == turned) continue;
+                     p += rest % axes.shape[i] * axes.from[i];
+                     q += rest % axes.shape[i] * axes.to[i];
+                     rest /= axes.shape[i];
+                   }
+                   const std::int64_t first = unit % blocks * side, height = std::min(side, n - first);
+                   p += first * from_n;
+                   q += first * to_n;
+                   for (std::int64_t at = 0; at < m; at += side) {
+                     const std::int64_t width = std::min(side, m - at);
+                     if (to_m == 1) {
+                       for (std::int64_t j = 0; j < width; ++j) {
+                         for (std::int64_t i = 0; i < height; ++i) square[i][j] = p[i + (at + j) * from_m];
+                       }
+                       for (std::int64_t i = 0; i < height; ++i) {
+                         for (std::int64_t j = 0; j < width; ++j) q[i * to_n + at + j] = square[i][j];
+                       }
+                     } else {
+                       for (std::int64_t i = 0; i < height; ++i) {
+                         for (std::int64_t j = 0; j < width; ++j) square[i][j] = p[i * from_n + at + j];
+                       }
+                       for (std::int64_t j = 0; j < width; ++j) {
+                         for (std::int64_t i = 0; i < height; ++i) q[i + (at + j) * to_m] = square[i][j];
+                       }
+                     }
+                   }
+                 }
+               });
+}
+
 template <class T>
 void copy_as(const TensorView& from, const TensorView& to, const Axes& axes) {
   const T* p = from.as<T>();
   T* q = to.as<T>();
+  if (const int turned = turned_axis(axes); turned >= 0) return copy_turned(p, q, axes, turned);
   if (axes.shape.rank() == 1) {  // one long row: split it
     parallel_for(axes.shape[0], kCopyGrain, [&](std::int64_t begin, std::int64_t end) {
       Axes part = axes;

@@ -11,7 +11,7 @@
 
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
-#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/cpu/fast_math.h"
 #include "sluice/operators/backends/cpu/fused.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/reference/plain_loops.h"

@@ -4,7 +4,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
-#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/cpu/fast_math.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
 #include "sluice/operators/functors.h"
@@ -29,9 +29,61 @@ struct FastSigmoid {
     return (x < T(0) ? e : T(1)) / (T(1) + e);
   }
 };
+struct FastLog {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return fast_log(x);
+  }
+};
+struct FastTanh {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return fast_tanh(x);
+  }
+};
+struct FastErf {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return fast_erf(x);
+  }
+};
+struct FastGelu {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T x) const {
+    return functors::times_share(x, T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))));
+  }
+};
+struct FastGeluGrad {
+  template <class T>
+  SLUICE_KERNEL_BODY T operator()(T g, T x) const {
+    const T bell = fast_exp(T(-0.5) * x * x);
+    return g * (T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))) +
+                (bell == T(0) ? T(0) : x * T(0.39894228040143268) * bell));
+  }
+};
 template <>
 struct Fast<functors::Exp, float> {
   using type = FastExp;
+};
+template <>
+struct Fast<functors::Log, float> {
+  using type = FastLog;
+};
+template <>
+struct Fast<functors::Tanh, float> {
+  using type = FastTanh;
+};
+template <>
+struct Fast<functors::Erf, float> {
+  using type = FastErf;
+};
+template <>
+struct Fast<functors::Gelu, float> {
+  using type = FastGelu;
+};
+template <>
+struct Fast<functors::Derivative<functors::Gelu>, float> {
+  using type = FastGeluGrad;
 };
 template <>
 struct Fast<functors::Sigmoid, float> {
@@ -71,13 +123,14 @@ struct BinaryKernel {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
-      using R = decltype(F{}(T{}, T{}));
+      using Function = typename Fast<F, T>::type;
+      using R = decltype(Function{}(T{}, T{}));
       const T* a = c.input(0).as<T>();
       const T* b = c.input(1).as<T>();
       R* y = c.output().as<R>();
       for_each_row<3>({&c.output(), &c.input(0), &c.input(1)}, kElementwiseGrain,
                       [&](auto at, std::int64_t n, auto step) {
-                        binary_row<F, T, R>(a + at[1], step[1], b + at[2], step[2], y + at[0], step[0], n);
+                        binary_row<Function, T, R>(a + at[1], step[1], b + at[2], step[2], y + at[0], step[0], n);
                       });
     }
   };

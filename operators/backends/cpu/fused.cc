@@ -7,7 +7,7 @@
 #include "sluice/engine/loops.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
-#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/cpu/fast_math.h"
 
 namespace sluice::cpu_backend {
 namespace {

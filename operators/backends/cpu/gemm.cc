@@ -40,9 +40,9 @@ Split split_of(int64_t m, int64_t n, int64_t k) {
 }
 
 // Calls part(m, n, a, b, c) for each part of the product.
-template <class T, class Part>
+template <class T, class C, class Part>
 void in_parts(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
-              int64_t ldb, T* c, int64_t ldc, const Part& part) {
+              int64_t ldb, C* c, int64_t ldc, const Part& part) {
   if (m <= 0 || n <= 0) return;
   const Split split = split_of(m, n, k);
   parallel_for(split.size, split.step, [&](int64_t begin, int64_t end) {
@@ -92,21 +92,21 @@ void integer_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, S
     b_rows = turned.data();
     ldb = n;
   }
-  in_parts<T>(trans_a, false, m, n, k, reinterpret_cast<const T*>(a), lda, b_rows, ldb, reinterpret_cast<T*>(c), ldc,
-              [&](int64_t rows, int64_t columns, const T* pa, const T* pb, T* pc) {
-                scale(rows, columns, static_cast<T>(beta), pc, ldc);
-                // Panels of B that stay in the first-level cache while all rows pass over them.
-                constexpr int64_t depth = 32, width = 128;
-                for (int64_t p = 0; p < k; p += depth) {
-                  for (int64_t j = 0; j < columns; j += width) {
-                    for (int64_t i = 0; i < rows; ++i) {
-                      dispatch(IntegerRows{}, trans_a ? pa + p * lda + i : pa + i * lda + p, trans_a ? lda : int64_t{1},
-                               pb + p * ldb + j, ldb, pc + i * ldc + j, std::min(width, columns - j),
-                               std::min(depth, k - p), alpha);
-                    }
-                  }
-                }
-              });
+  in_parts<T, T>(trans_a, false, m, n, k, reinterpret_cast<const T*>(a), lda, b_rows, ldb, reinterpret_cast<T*>(c), ldc,
+                 [&](int64_t rows, int64_t columns, const T* pa, const T* pb, T* pc) {
+                   scale(rows, columns, static_cast<T>(beta), pc, ldc);
+                   // Panels of B that stay in the first-level cache while all rows pass over them.
+                   constexpr int64_t depth = 32, width = 128;
+                   for (int64_t p = 0; p < k; p += depth) {
+                     for (int64_t j = 0; j < columns; j += width) {
+                       for (int64_t i = 0; i < rows; ++i) {
+                         dispatch(IntegerRows{}, trans_a ? pa + p * lda + i : pa + i * lda + p,
+                                  trans_a ? lda : int64_t{1}, pb + p * ldb + j, ldb, pc + i * ldc + j,
+                                  std::min(width, columns - j), std::min(depth, k - p), alpha);
+                       }
+                     }
+                   }
+                 });
 }
 
 }  // namespace
@@ -157,6 +157,45 @@ void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, std::int3
 void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, int64_t alpha, const int64_t* a, int64_t lda,
           const int64_t* b, int64_t ldb, int64_t beta, int64_t* c, int64_t ldc) {
   integer_gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+bool bf16_is_native() {
+#if SLUICE_X86_KERNELS
+  static const bool native = instruction_set_in_use() == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16");
+  return native;
+#else
+  return false;
+#endif
+}
+
+void bf16_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t lda,
+               const BFloat16* b, int64_t ldb, float* c, int64_t ldc) {
+  if (k <= 0) return scale(m, n, 0.0F, c, ldc);
+  in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
+           [&](int64_t rows, int64_t columns, const BFloat16* pa, const BFloat16* pb, float* pc) {
+             using dnnl::memory;
+             const dnnl::engine& engine = onednn_engine();
+             const auto matrix = [](int64_t height, int64_t width, memory::data_type type, bool turned, int64_t step) {
+               return memory::desc({height, width}, type, turned ? memory::dims{1, step} : memory::dims{step, 1});
+             };
+             const memory::desc of_a = matrix(rows, k, memory::data_type::bf16, trans_a, lda),
+                                of_b = matrix(k, columns, memory::data_type::bf16, trans_b, ldb),
+                                of_c = matrix(rows, columns, memory::data_type::f32, false, ldc);
+             const OneThread one;
+             // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
+             dnnl::primitive_attr attributes;
+             attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+             const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(of_a, of_b, of_c), attributes, engine);
+             std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
+             const auto in = [&](const memory::desc& what, const void* data) {
+               return memory(what, engine, const_cast<void*>(data));
+             };
+             dnnl::matmul(description)
+                 .execute(onednn_stream(), {{DNNL_ARG_SRC, in(of_a, pa)},
+                                            {DNNL_ARG_WEIGHTS, in(of_b, pb)},
+                                            {DNNL_ARG_DST, in(of_c, pc)},
+                                            {DNNL_ARG_SCRATCHPAD, in(description.scratchpad_desc(), scratch.data())}});
+           });
 }
 
 }  // namespace sluice::cpu_backend

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "sluice/ndarray/half.h"
+
 namespace sluice::cpu_backend {
 
 /// C = alpha op(A) op(B) + beta C, row-major: op(A) is m x k, op(B) is k x n, C is m x n. A is stored m x k (k x m with
@@ -27,5 +29,12 @@ void gemm_here(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::
 void gemm_here(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
                const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
                std::int64_t ldc);
+
+/// Whether this processor multiplies bf16 itself, and SLUICE_ISA allows it.
+bool bf16_is_native();
+/// C = op(A) op(B), A and B in bf16, C and the sums in f32, by oneDNN. Subnormal numbers count as 0. Otherwise as
+/// gemm().
+void bf16_gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, const BFloat16* a,
+               std::int64_t lda, const BFloat16* b, std::int64_t ldb, float* c, std::int64_t ldc);
 
 }  // namespace sluice::cpu_backend

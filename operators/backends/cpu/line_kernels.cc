@@ -1,7 +1,7 @@
 // Scans, sorts and searches along an axis of the CPU backend. Threads take lines, or pieces of long ones; pieces depend
 // on shapes alone.
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,6 +10,7 @@
 #include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/cpu/sort_keys.h"
 #include "sluice/operators/lines.h"
 
 namespace sluice::cpu_backend {
@@ -59,43 +60,54 @@ struct Scan {
   };
 };
 
+template <class Entry>
+struct MakeEntries {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t step, std::int64_t n, bool descending,
+                                     Entry* entries) const {
+    if (step == 1) {
+      for (std::int64_t k = 0; k < n; ++k) entries[k] = Entry::of(sort_key(x[k], descending), k);
+    } else {
+      for (std::int64_t k = 0; k < n; ++k) entries[k] = Entry::of(sort_key(x[k * step], descending), k);
+    }
+  }
+};
+
+template <class T, class Entry>
+void sort_lines(ArrayContext& c) {
+  const auto& a = c.attributes<LineAttributes>();
+  const Lines lines = Lines::of(c.input(0).shape, a.axis), sorted{lines.count, a.size, lines.inner};
+  const T* x = c.input(0).as<T>();
+  T* y = c.output(0).as<T>();
+  auto* places = c.output(1).as<std::int64_t>();
+  const auto room = static_cast<std::size_t>(lines.n);
+  parallel_for(lines.count, std::max<std::int64_t>(1, lines_for_a_thread(lines.n) / 16),
+               [&](std::int64_t begin, std::int64_t end) {
+                 std::vector<Entry> entries(room), other(a.size < lines.n / 8 ? 0 : room);
+                 for (std::int64_t line = begin; line < end; ++line) {
+                   const T* from = x + lines.first(line);
+                   dispatch(MakeEntries<Entry>{}, from, lines.inner, lines.n, a.reverse, entries.data());
+                   const Entry* in_order =
+                       sort_entries(entries.data(), other.data(), lines.n, a.size, 8 * static_cast<int>(sizeof(T)));
+                   for (std::int64_t k = 0; k < a.size; ++k) {
+                     const std::int64_t place = in_order[k].place(), to = sorted.first(line) + k * lines.inner;
+                     y[to] = from[place * lines.inner];
+                     places[to] = place;
+                   }
+                 }
+               });
+}
+
 template <class T>
 struct Sort {
   static void run(ArrayContext& c) {
-    const auto& a = c.attributes<LineAttributes>();
-    const Lines lines = Lines::of(c.input(0).shape, a.axis), sorted{lines.count, a.size, lines.inner};
-    const T* x = c.input(0).as<T>();
-    T* y = c.output(0).as<T>();
-    auto* places = c.output(1).as<std::int64_t>();
-    parallel_for(lines.count, std::max<std::int64_t>(1, lines_for_a_thread(lines.n) / 16),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   struct Entry {
-                     T value;
-                     std::int64_t place;
-                   };
-                   std::vector<Entry> entries(static_cast<std::size_t>(lines.n));
-                   const auto before = [&](const Entry& i, const Entry& j) {
-                     const auto p = key_of_element(i.value), q = key_of_element(j.value);
-                     if (comes_before(p, q, a.reverse)) return true;
-                     return i.place < j.place && !comes_before(q, p, a.reverse);
-                   };
-                   for (std::int64_t line = begin; line < end; ++line) {
-                     const T* from = x + lines.first(line);
-                     for (std::int64_t k = 0; k < lines.n; ++k) {
-                       entries[static_cast<std::size_t>(k)] = {from[k * lines.inner], k};
-                     }
-                     if (a.size == lines.n) {
-                       std::sort(entries.begin(), entries.end(), before);
-                     } else {
-                       std::partial_sort(entries.begin(), entries.begin() + a.size, entries.end(), before);
-                     }
-                     for (std::int64_t k = 0; k < a.size; ++k) {
-                       const Entry& entry = entries[static_cast<std::size_t>(k)];
-                       y[sorted.first(line) + k * lines.inner] = entry.value;
-                       places[sorted.first(line) + k * lines.inner] = entry.place;
-                     }
-                   }
-                 });
+    const Lines lines = Lines::of(c.input(0).shape, c.attributes<LineAttributes>().axis);
+    if (lines.n == 0 || c.attributes<LineAttributes>().size == 0) return;
+    if (sizeof(T) <= 4 && lines.n <= std::numeric_limits<std::uint32_t>::max()) {
+      sort_lines<T, PackedEntry>(c);
+    } else {
+      sort_lines<T, WideEntry>(c);
+    }
   }
 };
 

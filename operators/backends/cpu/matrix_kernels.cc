@@ -1,11 +1,14 @@
 // Products of the CPU backend as kernels: windows to matrices.
 #include <algorithm>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/loops.h"
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/fused.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/cpu/kernels.h"
@@ -15,6 +18,8 @@ namespace sluice::cpu_backend {
 namespace {
 
 using namespace backends;
+
+constexpr std::int64_t kHalfGrain = 32768;  // elements that one thread converts at a time
 
 /// A matrix as gemm takes it: a leading dimension, and whether it is stored transposed. A window that is neither is
 /// copied.
@@ -147,6 +152,99 @@ struct Linear {
   }
 };
 
+struct Widen {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, float* y, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+  }
+};
+struct Narrow {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const float* x, T* y, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = T(x[i]);
+  }
+};
+
+/// The f32 values of stored rows whose elements are f16 or bf16.
+template <class T>
+Scratch widened(ArrayContext& c, const T* from, std::int64_t rows, std::int64_t columns, std::int64_t step) {
+  Scratch wide = c.scratch(static_cast<std::size_t>(rows * columns) * sizeof(float));
+  float* to = wide.as<float>();
+  parallel_for(rows, std::max<std::int64_t>(1, kHalfGrain / std::max<std::int64_t>(1, columns)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   dispatch(Widen{}, from + i * step, to + i * columns, columns);
+                 }
+               });
+  return wide;
+}
+
+/// A product in f16 or bf16: sums in f32, each element rounded once. bf16 by the processor's own instructions where it
+/// has them, else on widened operands. `finish(wide)` may change the f32 product of (m, n) before it is rounded.
+template <class T, class Finish>
+void half_product(ArrayContext& c, const Matrix<T>& a, const Dims& shape_a, bool trans_a, const Matrix<T>& b,
+                  const Dims& shape_b, bool trans_b, std::int64_t k, const Finish& finish) {
+  const TensorView& y = c.output();
+  const std::int64_t m = y.shape[0], n = y.shape[1];
+  if (m == 0 || n == 0) return;
+  Scratch product = c.scratch(static_cast<std::size_t>(m * n) * sizeof(float));
+  float* wide = product.as<float>();
+  const std::int64_t row = std::max<std::int64_t>(1, n);
+  bool done = false;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    done = bf16_is_native();
+    if (done) {
+      bf16_gemm(trans_a != a.transposed, trans_b != b.transposed, m, n, k, a.data, a.leading, b.data, b.leading, wide,
+                row);
+    }
+  }
+  if (!done) {
+    const auto stored = [&](const Matrix<T>& x, const Dims& shape) {
+      return std::pair(shape[x.transposed ? 1 : 0], shape[x.transposed ? 0 : 1]);
+    };
+    const auto [rows_a, columns_a] = stored(a, shape_a);
+    const auto [rows_b, columns_b] = stored(b, shape_b);
+    const Scratch wide_a = widened(c, a.data, rows_a, columns_a, a.leading);
+    const Scratch wide_b = widened(c, b.data, rows_b, columns_b, b.leading);
+    gemm(trans_a != a.transposed, trans_b != b.transposed, m, n, k, 1.0F, wide_a.as<float>(),
+         std::max<std::int64_t>(1, columns_a), wide_b.as<float>(), std::max<std::int64_t>(1, columns_b), 0.0F, wide,
+         row);
+  }
+  finish(wide);
+  T* out = y.as<T>();
+  parallel_for(m * n, kHalfGrain, [&](std::int64_t begin, std::int64_t end) {
+    dispatch(Narrow{}, static_cast<const float*>(wide) + begin, out + begin, end - begin);
+  });
+}
+
+template <class T>
+struct HalfMatmul {
+  static void run(ArrayContext& c) {
+    const auto [ta, tb] = c.attributes<MatmulAttributes>();
+    const Matrix<T> a(c, c.input(0)), b(c, c.input(1));
+    half_product(c, a, c.input(0).shape, ta, b, c.input(1).shape, tb, c.input(0).shape[ta ? 0 : 1], [](float*) {});
+  }
+};
+
+template <class T>
+struct HalfLinear {
+  static void run(ArrayContext& c) {
+    const Matrix<T> x(c, c.input(0)), w(c, c.input(1));
+    const std::int64_t rows = c.output().shape[0], columns = c.output().shape[1];
+    const bool relu = c.attributes<LinearAttributes>().relu;
+    std::vector<float> bias(static_cast<std::size_t>(columns), 0.0F);
+    if (c.inputs() == 3) {
+      const TensorView& b = c.input(2);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        bias[static_cast<std::size_t>(j)] = static_cast<float>(b.as<T>()[j * b.strides[0]]);
+      }
+    }
+    half_product(c, x, c.input(0).shape, false, w, c.input(1).shape, true, c.input(0).shape[1], [&](float* wide) {
+      if (c.inputs() == 3 || relu) add_bias(rows, columns, static_cast<const float*>(wide), bias.data(), relu, wide);
+    });
+  }
+};
+
 }  // namespace
 
 void add_matrix_kernels(Registry& registry) {
@@ -154,6 +252,10 @@ void add_matrix_kernels(Registry& registry) {
   add<BatchMatmul>(registry.get("batch_matmul"), kCpu, Direct<Arithmetic>{}, kDenseOutputs);
   add<Linear>(registry.get("linear"), kCpu, Direct<Floating>{}, kDenseOutputs);
   add<Linear>(registry.get("linear_relu"), kCpu, Direct<Floating>{}, kDenseOutputs);
+  using Halves = Types<Float16, BFloat16>;
+  add<HalfMatmul>(registry.get("matmul"), kCpu, Halves{}, kDenseOutputs);
+  add<HalfLinear>(registry.get("linear"), kCpu, Halves{}, kDenseOutputs);
+  add<HalfLinear>(registry.get("linear_relu"), kCpu, Halves{}, kDenseOutputs);
 }
 
 }  // namespace sluice::cpu_backend

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
-#include "sluice/operators/backends/cpu/exp.h"
+#include "sluice/operators/backends/cpu/fast_math.h"
 #include "sluice/operators/backends/cpu/grouped_axes.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/functors.h"
@@ -69,12 +69,12 @@ struct Sum {
   }
 };
 
-/// F over n > 0 elements side by side, in 16 running results, so that the steps overlap and vectorise.
+/// F over n > 0 elements side by side, in 32 running results, so that the steps overlap and vectorise.
 template <class F>
 struct FoldBlock {
   template <class T, class A>
   SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t n, A* out) const {
-    constexpr int lanes = 16;
+    constexpr int lanes = 32;
     A totals[lanes] = {};
     const int used = static_cast<int>(std::min<std::int64_t>(lanes, n));
     for (int l = 0; l < used; ++l) totals[l] = static_cast<A>(x[l]);
@@ -88,23 +88,26 @@ struct FoldBlock {
   }
 };
 
-/// y[j] = F(y[j], x[i, j]) for all rows i in order.
+/// y[j] = F(y[j], x[i, j]) for all rows i in order; rows are `step` elements apart.
 template <class F>
 struct FoldRows {
   template <class T, class A>
-  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t rows, std::int64_t columns, A* y) const {
+  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t rows, std::int64_t step, std::int64_t columns,
+                                     A* y) const {
     for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) y[j] = F{}(y[j], static_cast<A>(x[i * columns + j]));
+      for (std::int64_t j = 0; j < columns; ++j) y[j] = F{}(y[j], static_cast<A>(x[i * step + j]));
     }
   }
 };
 
-/// A reduction by its functor alone. sum and max have kernels of their own.
+/// A reduction by its functor alone. sum has a kernel of its own.
 template <class F>
 struct Fold {
   template <class T>
   struct Make {
-    using A = Wide<T>;
+    // Max and min choose elements, and so need no wider sums.
+    static constexpr bool kChooses = std::is_same_v<F, functors::Max> || std::is_same_v<F, functors::Min>;
+    using A = std::conditional_t<kChooses, T, Wide<T>>;
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<ReduceAttributes>();
       const GroupedAxes g(c, c.input(0), a.axes);
@@ -125,20 +128,31 @@ struct Fold {
         A total = parts[0];
         for (std::size_t b = 1; b < parts.size(); ++b) total = F{}(total, parts[b]);
         *y = scaled(total, a);
-      } else {
+      } else if (g.inner == 1) {
         parallel_for(g.outer, std::max<std::int64_t>(1, kElementwiseGrain / block),
                      [&](std::int64_t begin, std::int64_t end) {
-                       std::vector<A> totals(static_cast<std::size_t>(g.inner));
                        for (std::int64_t o = begin; o < end; ++o) {
-                         const T* from = x + o * block;
-                         if (g.inner == 1) {
-                           dispatch(FoldBlock<F>{}, from, g.reduced, totals.data());
-                         } else {
-                           for (std::int64_t j = 0; j < g.inner; ++j) totals[static_cast<std::size_t>(j)] = from[j];
-                           dispatch(FoldRows<F>{}, from + g.inner, g.reduced - 1, g.inner, totals.data());
-                         }
-                         for (std::int64_t j = 0; j < g.inner; ++j) {
-                           y[o * g.inner + j] = scaled(totals[static_cast<std::size_t>(j)], a);
+                         A total;
+                         dispatch(FoldBlock<F>{}, x + o * block, g.reduced, &total);
+                         y[o] = scaled(total, a);
+                       }
+                     });
+      } else {
+        constexpr std::int64_t width = 1024;  // columns of one piece
+        const std::int64_t pieces = (g.inner + width - 1) / width;
+        const std::int64_t work = std::max<std::int64_t>(1, g.reduced * std::min(width, g.inner));
+        parallel_for(g.outer * pieces, std::max<std::int64_t>(1, kElementwiseGrain / work),
+                     [&](std::int64_t begin, std::int64_t end) {
+                       std::vector<A> totals(static_cast<std::size_t>(width));
+                       for (std::int64_t i = begin; i < end; ++i) {
+                         const std::int64_t o = i / pieces, first = i % pieces * width;
+                         const std::int64_t columns = std::min(width, g.inner - first);
+                         const T* from = x + o * block + first;
+                         std::copy(from, from + columns, totals.begin());
+                         dispatch(FoldRows<F>{}, from + g.inner, g.reduced - 1, g.inner, columns, totals.data());
+                         T* out = y + o * g.inner + first;
+                         for (std::int64_t j = 0; j < columns; ++j) {
+                           out[j] = scaled(totals[static_cast<std::size_t>(j)], a);
                          }
                        }
                      });
@@ -151,9 +165,35 @@ struct Fold {
   };
 };
 
+/// The first of n > 0 elements that is equal to `wanted`, which is there; a NaN is equal to NaN.
+struct FindFirst {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t n, T wanted, std::int64_t* place) const {
+    constexpr std::int64_t block = 256;
+    const bool nan = wanted != wanted;
+    std::int64_t i = 0;
+    for (; i + block <= n; i += block) {
+      int found = 0;
+      for (std::int64_t k = i; k < i + block; ++k) {
+        found |= static_cast<int>(x[k] == wanted) | (static_cast<int>(nan) & static_cast<int>(x[k] != x[k]));
+      }
+      if (found != 0) break;
+    }
+    while (x[i] != wanted && !(nan && x[i] != x[i])) ++i;
+    *place = i;
+  }
+};
+
 /// The first largest, or smallest, of n elements `step` apart; NaN counts as such.
 template <bool smallest, class T>
 std::int64_t largest(const T* x, std::int64_t n, std::int64_t step) {
+  if (step == 1) {
+    T best;
+    std::int64_t place = 0;
+    dispatch(FoldBlock<std::conditional_t<smallest, functors::Min, functors::Max>>{}, x, n, &best);
+    dispatch(FindFirst{}, x, n, best, &place);
+    return place;
+  }
   std::int64_t best = 0;
   T value = x[0];
   for (std::int64_t i = 1; i < n && value == value; ++i) {
@@ -178,15 +218,6 @@ void each_largest(const GroupedAxes& g, Visit visit) {
     }
   });
 }
-
-template <class T>
-struct Max {
-  static void run(ArrayContext& c) {
-    const GroupedAxes g(c, c.input(0), c.attributes<ReduceAttributes>().axes);
-    T* y = c.output().as<T>();
-    each_largest<T>(g, [&](std::int64_t i, std::int64_t, T value) { y[i] = value; });
-  }
-};
 
 template <bool smallest>
 struct BestPlace {
@@ -275,11 +306,6 @@ template <>
 struct KernelOf<functors::Sum> {
   template <class T>
   using Make = Sum<T>;
-};
-template <>
-struct KernelOf<functors::Max> {
-  template <class T>
-  using Make = Max<T>;
 };
 
 }  // namespace
