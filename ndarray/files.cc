@@ -38,6 +38,7 @@ LoadedArrays load_arrays(const std::filesystem::path& path) {
   LoadedArrays loaded;
   loaded.metadata = std::move(file.metadata);
   for (auto& [name, tensor] : file.tensors) loaded.arrays.emplace(name, adopt(std::move(tensor)));
+  loaded.refused.insert(file.refused.begin(), file.refused.end());
   return loaded;
 }
 

@@ -230,7 +230,7 @@ HostTensor load_npy(const std::filesystem::path& path) {
   }
   HostTensor tensor{header.dtype, header.shape, std::vector<std::byte>(static_cast<std::size_t>(*bytes))};
   file.read(tensor.bytes, "the array");
-  formats::check_bools(path, "the array", tensor);
+  formats::check_bools(path, "the array", tensor.dtype, tensor.bytes);
   if (header.big_endian) formats::swap_elements(tensor.bytes, size_of(tensor.dtype));
   if (header.fortran && tensor.shape.rank() > 1) tensor.bytes = transposed(tensor);
   return tensor;
