@@ -1,4 +1,4 @@
-// Arrays in files: .npy and .safetensors.
+// Arrays in files: .npy, .npz and .safetensors.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,16 @@ namespace sluice {
 void save_npy(const std::filesystem::path& path, const NDArray& x);
 /// Reads a .npy file into an array on the device of the thread's scope. Throws FormatError. Blocking.
 NDArray read_npy(const std::filesystem::path& path);
+
+/// Writes named arrays as .npz; `compress` packs them. Waits; throws as save_npy. Blocking.
+struct NpzOptions {
+  bool compress = false;
+};
+void save_npz(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
+              const NpzOptions& options = {});
+/// Reads a .npz file, stored or packed, onto the device of the thread's scope: at most 4 GiB when unpacked. (load_npz()
+/// in ndarray/formats/npz.h has that as an option.) Throws FormatError. Blocking.
+std::map<std::string, NDArray> read_npz(const std::filesystem::path& path);
 
 /// Writes named arrays and text as .safetensors, whole or not at all. Waits; throws as save_npy. Blocking.
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
