@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "sluice/ndarray/formats/npy.h"
+#include "sluice/ndarray/formats/npz.h"
 #include "sluice/ndarray/formats/safetensors.h"
 
 namespace sluice {
@@ -22,6 +23,23 @@ void save_npy(const std::filesystem::path& path, const NDArray& x) {
 
 NDArray read_npy(const std::filesystem::path& path) { return adopt(load_npy(path)); }
 
+void save_npz(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
+              const NpzOptions& options) {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, x] : arrays) {
+    bytes.push_back(x.to_bytes());
+    tensors.push_back({name, x.dtype(), x.shape(), bytes.back()});
+  }
+  save_npz(path, tensors, NpzWriteOptions{.compress = options.compress});
+}
+
+std::map<std::string, NDArray> read_npz(const std::filesystem::path& path) {
+  std::map<std::string, NDArray> arrays;
+  for (auto& [name, tensor] : load_npz(path)) arrays.emplace(name, adopt(std::move(tensor)));
+  return arrays;
+}
+
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
                  const std::map<std::string, std::string>& metadata) {
   std::vector<std::vector<std::byte>> bytes;
@@ -38,6 +56,7 @@ LoadedArrays load_arrays(const std::filesystem::path& path) {
   LoadedArrays loaded;
   loaded.metadata = std::move(file.metadata);
   for (auto& [name, tensor] : file.tensors) loaded.arrays.emplace(name, adopt(std::move(tensor)));
+  loaded.refused.insert(file.refused.begin(), file.refused.end());
   return loaded;
 }
 

@@ -218,7 +218,7 @@ class NDArray {
   /// The present value as another array, without history. It keeps this value when this array is written.
   NDArray detach(Where where = Where::current()) const;
 
-  /// As NumPy prints it. Waits.
+  /// NumPy's str() to the letter (bf16 by its own digits); above 1,000 elements "..." stands for the middle. Waits.
   std::string to_string(Where where = Where::current()) const;
   friend std::ostream& operator<<(std::ostream& out, const NDArray& x);
 

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "sluice/ndarray/dims.h"              // shapes
+#include "sluice/ndarray/dlpack.h"            // memory shared with other libraries
 #include "sluice/ndarray/dtype.h"             // element types
-#include "sluice/ndarray/files.h"             // .npy, .safetensors
+#include "sluice/ndarray/files.h"             // .npy, .npz, .safetensors
 #include "sluice/ndarray/nd_array.h"          // NDArray, Operand, from, empty, partitioned
 #include "sluice/ndarray/operation_record.h"  // what a thread's pushes are, as values
 #include "sluice/ndarray/push.h"              // ops of one's own on arrays

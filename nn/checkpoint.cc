@@ -47,6 +47,7 @@ std::map<std::string, std::string> load_checkpoint(const std::filesystem::path& 
   for (const NamedArray& array : wanted) {
     const std::string needs = describe(array.value.dtype(), array.value.shape());
     const auto it = found.find(array.name);
+    if (it == found.end()) file.find(array.name);  // throws where it is of a dtype that Sluice lacks
     if (it == found.end()) throw FormatError(path, "no tensor '" + array.name + "', wanted as " + needs);
     const HostTensor& tensor = *it->second;
     if (tensor.dtype != array.value.dtype() || tensor.shape != array.value.shape()) {

@@ -83,6 +83,14 @@ void InputFile::read(std::span<std::byte> into, std::string_view what) {
   }
 }
 
+void InputFile::seek(std::uint64_t position) {
+  position = std::min(position, size_);
+  if (::lseek(descriptor_, static_cast<off_t>(position), SEEK_SET) < 0) {
+    throw FormatError(path_, "cannot seek: " + reason(errno));
+  }
+  position_ = position;
+}
+
 OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
   std::error_code error;
   if (std::filesystem::is_symlink(std::filesystem::symlink_status(path_, error))) {
@@ -160,11 +168,12 @@ void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size
       (wanted ? std::to_string(*wanted) : std::string("too many")) + " bytes, given " + std::to_string(bytes));
 }
 
-void check_bools(const std::filesystem::path& path, std::string_view what, const HostTensor& tensor) {
-  if (tensor.dtype != DType::boolean) return;
-  const auto bad = std::find_if(tensor.bytes.begin(), tensor.bytes.end(), [](std::byte b) { return b > std::byte{1}; });
-  if (bad == tensor.bytes.end()) return;
-  throw FormatError(path, std::string(what) + ": element " + std::to_string(bad - tensor.bytes.begin()) +
+void check_bools(const std::filesystem::path& path, std::string_view what, DType dtype,
+                 std::span<const std::byte> bytes) {
+  if (dtype != DType::boolean) return;
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad == bytes.end()) return;
+  throw FormatError(path, std::string(what) + ": element " + std::to_string(bad - bytes.begin()) +
                               " of a bool array is " + std::to_string(std::to_integer<int>(*bad)) + ", wanted 0 or 1");
 }
 

@@ -1,6 +1,7 @@
 // Files for the formats: a reader that trusts nothing, and a writer that never leaves half a file under the final name.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -33,6 +34,12 @@ class InputFile {
   std::size_t read_some(std::span<std::byte> into);
   /// Fills `into`, or throws FormatError: "truncated: WHAT needs N bytes, M are left".
   void read(std::span<std::byte> into, std::string_view what);
+  /// Goes on to a byte counted from the file's start, or by a number of bytes; at most to size(). Throws FormatError.
+  void seek(std::uint64_t position);
+  void skip(std::uint64_t bytes) { seek(position_ + std::min(bytes, left())); }
+  std::uint64_t position() const { return position_; }
+  /// For mmap: belongs to this object.
+  int descriptor() const { return descriptor_; }
 
  private:
   std::filesystem::path path_;
@@ -75,7 +82,8 @@ std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape);
 void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size_t bytes);
 
 /// Throws FormatError where an element of a bool tensor is neither 0 nor 1: as a C++ bool it would have no meaning.
-void check_bools(const std::filesystem::path& path, std::string_view what, const HostTensor& tensor);
+void check_bools(const std::filesystem::path& path, std::string_view what, DType dtype,
+                 std::span<const std::byte> bytes);
 
 /// 'TEXT' for a message, with control characters replaced, and cut where it is long.
 std::string in_quotes(std::string_view text);

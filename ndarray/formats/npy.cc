@@ -1,5 +1,6 @@
 #include "sluice/ndarray/formats/npy.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -7,6 +8,7 @@
 #include <string_view>
 
 #include "sluice/ndarray/formats/file_io.h"
+#include "sluice/ndarray/formats/npy_bytes.h"
 
 namespace sluice {
 namespace {
@@ -167,7 +169,28 @@ class HeaderParser {
   Header header_;
 };
 
-std::string read_header(formats::InputFile& file) {
+// What InputFile is to a file, to bytes in memory.
+class MemoryFile {
+ public:
+  MemoryFile(const std::filesystem::path& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t left() const { return bytes_.size(); }
+  void read(std::span<std::byte> into, std::string_view what) {
+    if (into.size() > bytes_.size()) {
+      throw FormatError(path_, "truncated: " + std::string(what) + " needs " + std::to_string(into.size()) +
+                                   " bytes, " + std::to_string(bytes_.size()) + " are left");
+    }
+    std::copy_n(bytes_.begin(), into.size(), into.begin());
+    bytes_ = bytes_.subspan(into.size());
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  std::span<const std::byte> bytes_;
+};
+
+template <class File>
+std::string read_header(File& file) {
   std::array<std::byte, 8> start{};
   file.read(start, "the magic string and version");
   if (std::memcmp(start.data(), kMagic.data(), kMagic.size()) != 0) {
@@ -216,10 +239,9 @@ std::vector<std::byte> transposed(const HostTensor& tensor) {
   return result;
 }
 
-}  // namespace
-
-HostTensor load_npy(const std::filesystem::path& path) {
-  formats::InputFile file(path);
+template <class File>
+HostTensor read_array(File& file) {
+  const std::filesystem::path& path = file.path();
   const std::string text = read_header(file);
   const Header header = HeaderParser(path, text).parse();
   const auto bytes = formats::checked_bytes(header.dtype, header.shape);
@@ -230,14 +252,25 @@ HostTensor load_npy(const std::filesystem::path& path) {
   }
   HostTensor tensor{header.dtype, header.shape, std::vector<std::byte>(static_cast<std::size_t>(*bytes))};
   file.read(tensor.bytes, "the array");
-  formats::check_bools(path, "the array", tensor);
+  formats::check_bools(path, "the array", tensor.dtype, tensor.bytes);
   if (header.big_endian) formats::swap_elements(tensor.bytes, size_of(tensor.dtype));
   if (header.fortran && tensor.shape.rank() > 1) tensor.bytes = transposed(tensor);
   return tensor;
 }
 
-void save_npy(const std::filesystem::path& path, DType dtype, const Dims& shape, std::span<const std::byte> bytes) {
-  formats::check_bytes("save_npy", dtype, shape, bytes.size());
+}  // namespace
+
+HostTensor load_npy(const std::filesystem::path& path) {
+  formats::InputFile file(path);
+  return read_array(file);
+}
+
+HostTensor formats::parse_npy(const std::filesystem::path& path, std::span<const std::byte> file) {
+  MemoryFile memory(path, file);
+  return read_array(memory);
+}
+
+std::string formats::npy_header(const std::filesystem::path& path, DType dtype, const Dims& shape) {
   std::string descr;
   for (const Code& code : kCodes) {
     if (code.dtype == dtype) descr.append(size_of(dtype) > 1 ? "<" : "|").append(code.name);
@@ -250,11 +283,15 @@ void save_npy(const std::filesystem::path& path, DType dtype, const Dims& shape,
   // Magic, version, length and header together take a multiple of 64 bytes, so that the data lies aligned.
   const std::size_t fixed = kMagic.size() + 4;
   header.append((64 - (fixed + header.size() + 1) % 64) % 64, ' ').push_back('\n');
-  formats::OutputFile file(path);
-  file.write(kMagic);
   const std::array<char, 4> rest = {1, 0, static_cast<char>(header.size() & 0xff),
                                     static_cast<char>(header.size() >> 8)};
-  file.write(std::string_view(rest.data(), rest.size()));
+  return std::string(kMagic).append(rest.data(), rest.size()).append(header);
+}
+
+void save_npy(const std::filesystem::path& path, DType dtype, const Dims& shape, std::span<const std::byte> bytes) {
+  formats::check_bytes("save_npy", dtype, shape, bytes.size());
+  const std::string header = formats::npy_header(path, dtype, shape);
+  formats::OutputFile file(path);
   file.write(header);
   file.write(bytes);
   file.commit();

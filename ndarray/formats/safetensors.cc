@@ -53,6 +53,9 @@ std::string json_header(std::span<const NamedTensor> tensors, std::span<const st
 }  // namespace
 
 const HostTensor* Safetensors::find(std::string_view name) const {
+  if (const auto other = refused.find(std::string(name)); other != refused.end()) {
+    throw FormatError(path, formats::refusal(name, other->second));
+  }
   const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == name; });
   return found == tensors.end() ? nullptr : &found->second;
 }
@@ -84,26 +87,23 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
 
 Safetensors load_safetensors(const std::filesystem::path& path) {
   formats::InputFile file(path);
-  std::array<std::byte, 8> length_bytes{};
-  file.read(length_bytes, "the header's length");
-  std::uint64_t length = 0;
-  for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(length_bytes[i]) << (8 * i);
-  if (length > formats::kMaxSafetensorsHeader || length > file.left()) {
-    throw FormatError(path, "header of " + std::to_string(length) + " bytes, wanted at most " +
-                                std::to_string(std::min(formats::kMaxSafetensorsHeader, file.left())));
-  }
-  std::string text(static_cast<std::size_t>(length), '\0');
-  file.read(std::as_writable_bytes(std::span(text)), "the header");
-  auto header = formats::parse_safetensors_header(path, text, file.left());
+  auto header = formats::read_safetensors_header(file);
   Safetensors result;
+  result.path = path;
   result.metadata = std::move(header.metadata);
-  result.tensors.reserve(header.entries.size());
+  result.tensors.reserve(static_cast<std::size_t>(
+      std::count_if(header.entries.begin(), header.entries.end(), [](const auto& entry) { return entry.dtype; })));
   for (auto& entry : header.entries) {
-    HostTensor tensor{entry.dtype, entry.shape,
-                      std::vector<std::byte>(static_cast<std::size_t>(entry.end - entry.begin))};
+    const auto bytes = entry.end - entry.begin;
+    if (!entry.dtype) {
+      file.skip(bytes);
+      result.refused.emplace(std::move(entry.name), std::move(entry.type));
+      continue;
+    }
+    HostTensor tensor{*entry.dtype, entry.shape, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
     const std::string what = "tensor " + formats::in_quotes(entry.name);
     file.read(tensor.bytes, what);
-    formats::check_bools(path, what, tensor);
+    formats::check_bools(path, what, tensor.dtype, tensor.bytes);
     result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
   return result;

@@ -27,7 +27,11 @@ struct Safetensors {
   std::vector<std::pair<std::string, HostTensor>> tensors;  ///< in the order in which they lie in the file
   std::map<std::string, std::string> metadata;
 
-  /// The tensor of that name, or null. Looks at each name in turn.
+  /// Tensors of dtypes that Sluice lacks (I16 U16 U32 U64 F8_E4M3 C64 ...): name to the format's name of the dtype.
+  std::map<std::string, std::string> refused;
+  std::filesystem::path path;  ///< of the file, for messages
+  /// The tensor of that name, or null if the file has none. Looks at each name in turn. Throws FormatError where the
+  /// tensor is one of `refused`: the line names it and its dtype.
   const HostTensor* find(std::string_view name) const;
 };
 
@@ -41,8 +45,9 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
 
 /// Reads all tensors (F32 F64 F16 BF16 I8 U8 I32 I64 BOOL, rank up to kMaxRank) and the metadata. Blocks on the file;
 /// any number of threads may load at once. Throws FormatError where the file is missing, is not a regular file, is
-/// truncated, has bytes to spare, names a key twice, names a dtype or a field that is not known, or has tensors that
-/// overlap, leave a hole or do not fit their shapes. Allocates for data no more than the file's size.
+/// truncated, has bytes to spare, names a key twice, names a field that is not known, or has tensors that overlap,
+/// leave a hole or do not fit their shapes. A tensor of another dtype is not read: it is in `refused`, and the others
+/// are there. Allocates for data no more than the file's size.
 Safetensors load_safetensors(const std::filesystem::path& path);
 
 }  // namespace sluice

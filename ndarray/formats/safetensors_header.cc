@@ -15,6 +15,36 @@ namespace {
 constexpr std::array<std::string_view, kDTypeCount> kNames = {"F32", "F64", "F16", "BF16", "I8",
                                                               "U8",  "I32", "I64", "BOOL"};
 
+// Dtypes that Sluice lacks, with the bits of an element: what is known of a size is checked.
+struct Foreign {
+  std::string_view name;
+  std::uint64_t bits;
+};
+constexpr std::array<Foreign, 12> kForeign = {{{"I16", 16},
+                                               {"U16", 16},
+                                               {"U32", 32},
+                                               {"U64", 64},
+                                               {"F8_E4M3", 8},
+                                               {"F8_E5M2", 8},
+                                               {"F8_E8M0", 8},
+                                               {"C64", 64},
+                                               {"C128", 128},
+                                               {"F4", 4},
+                                               {"F6_E2M3", 6},
+                                               {"F6_E3M2", 6}}};
+
+// Bytes that the entry's dtype and shape need; `known` is false for a dtype whose size is not.
+std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry, bool& known) {
+  known = true;
+  if (entry.dtype) return checked_bytes(*entry.dtype, entry.shape);
+  const auto found =
+      std::find_if(kForeign.begin(), kForeign.end(), [&](const Foreign& f) { return f.name == entry.type; });
+  known = found != kForeign.end();
+  const auto elements = checked_bytes(DType::u8, entry.shape);
+  if (!known || !elements || *elements > UINT64_MAX / found->bits) return std::nullopt;
+  return (*elements * found->bits + 7) / 8;
+}
+
 // Takes the parser's events as they come, so that no tree is built of a stranger's JSON, nesting is refused where it
 // starts, and a duplicate key is seen (a tree would have kept one of the two in silence).
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
@@ -50,10 +80,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       header_.metadata[key_] = std::move(text);
     } else if (place_ == Place::tensor && pending_ && key_ == "dtype") {
       const auto found = std::find(kNames.begin(), kNames.end(), text);
-      if (found == kNames.end()) {
-        fail(where() + "dtype " + in_quotes(text) + ", wanted one of F32 F64 F16 BF16 I8 U8 I32 I64 BOOL");
-      }
-      entry().dtype = static_cast<DType>(found - kNames.begin());
+      if (found != kNames.end()) entry().dtype = static_cast<DType>(found - kNames.begin());
+      entry().type = std::move(text);
     } else {
       return unexpected(in_quotes(text));
     }
@@ -68,7 +96,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       pending_ = false;
       fields_.clear();
       place_ = key_ == "__metadata__" ? Place::metadata : Place::tensor;
-      if (place_ == Place::tensor) header_.entries.push_back({.name = key_, .shape = {}});
+      if (place_ == Place::tensor) header_.entries.push_back({.name = key_, .type = {}, .shape = {}});
     } else {
       return unexpected("an object");
     }
@@ -167,9 +195,10 @@ SafetensorsHeader parse_safetensors_header(const std::filesystem::path& path, st
       fail("offsets " + range + (entry.begin < covered ? " overlap the tensor before" : " leave a hole before") +
            ", wanted " + std::to_string(covered));
     }
-    const auto bytes = checked_bytes(entry.dtype, entry.shape);
-    if (!bytes || *bytes != entry.end - entry.begin) {
-      fail("shape " + to_string(entry.shape) + " of " + std::string(safetensors_name(entry.dtype)) + " needs " +
+    bool known = true;
+    const auto bytes = bytes_of(entry, known);
+    if (known && (!bytes || *bytes != entry.end - entry.begin)) {
+      fail("shape " + to_string(entry.shape) + " of " + entry.type + " needs " +
            (bytes ? std::to_string(*bytes) : std::string("too many")) + " bytes, offsets " + range + " give " +
            std::to_string(entry.end - entry.begin));
     }
@@ -180,6 +209,25 @@ SafetensorsHeader parse_safetensors_header(const std::filesystem::path& path, st
                                 std::to_string(data_bytes) + " after its header");
   }
   return header;
+}
+
+SafetensorsHeader read_safetensors_header(InputFile& file) {
+  std::array<std::byte, 8> length_bytes{};
+  file.read(length_bytes, "the header's length");
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(length_bytes[i]) << (8 * i);
+  if (length > kMaxSafetensorsHeader || length > file.left()) {
+    throw FormatError(file.path(), "header of " + std::to_string(length) + " bytes, wanted at most " +
+                                       std::to_string(std::min(kMaxSafetensorsHeader, file.left())));
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file.read(std::as_writable_bytes(std::span(text)), "the header");
+  return parse_safetensors_header(file.path(), text, file.left());
+}
+
+std::string refusal(std::string_view name, std::string_view type) {
+  return "tensor " + in_quotes(name) + " has the dtype " + in_quotes(type) +
+         ", wanted one of F32 F64 F16 BF16 I8 U8 I32 I64 BOOL";
 }
 
 }  // namespace sluice::formats

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,8 @@ std::string_view safetensors_name(DType dtype);
 /// One tensor of the header: where it lies, in bytes after the header.
 struct SafetensorsEntry {
   std::string name;
-  DType dtype = DType::f32;
+  std::string type;              ///< the format's name for the dtype
+  std::optional<DType> dtype{};  ///< nothing where Sluice has no such dtype
   Dims shape;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -31,9 +33,17 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses the header and checks it against the `data_bytes` that follow it: every entry complete and known, its bytes
-/// equal to shape x dtype, the entries together covering the data with no overlap and no hole. Throws FormatError.
+/// Parses the header and checks it against the `data_bytes` that follow it: every entry complete, its bytes equal to
+/// shape x dtype, the entries together covering the data with no overlap and no hole. A dtype that Sluice lacks is no
+/// error here. Throws FormatError.
 SafetensorsHeader parse_safetensors_header(const std::filesystem::path& path, std::string_view json,
                                            std::uint64_t data_bytes);
+
+class InputFile;
+/// Reads the length and the header from the start of a file, up to the first byte of data. Throws FormatError.
+SafetensorsHeader read_safetensors_header(InputFile& file);
+
+/// Why a tensor of a dtype that Sluice lacks is not given: "tensor 'x' is U16, which Sluice has no dtype for; ...".
+std::string refusal(std::string_view name, std::string_view type);
 
 }  // namespace sluice::formats

@@ -134,7 +134,8 @@ TEST(Safetensors, RefusesMalformedFiles) {
   // Fields.
   refuses(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"path":"../x"}})", "unknown field 'path'");
   refuses(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", "lacks one of");
-  refuses(R"({"a":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "dtype 'F8', wanted one of");
+  refuses(R"({"a":{"dtype":"U16","shape":[8],"data_offsets":[0,8]}})", "shape (8,) of U16 needs 16 bytes");
+  refuses(R"({"a":{"dtype":"F8","shape":[8],"data_offsets":[0,9]}})", "in 8 bytes of data");
   refuses(R"({"a":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}})", "unexpected an array");
   refuses(R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", "unexpected 2");
   refuses(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", "unexpected -2");
@@ -162,6 +163,35 @@ TEST(Safetensors, RefusesMalformedFiles) {
                "tensor 'a': element 1 of a bool array is 2");
   expect_format_error(directory.path(), "is a directory", load);
   expect_format_error(directory / "missing", "No such file", load);
+}
+
+TEST(Safetensors, RefusesATensorOfAnUnknownDtypeNotTheFile) {
+  const TemporaryDirectory directory;
+  const auto path = directory / "a.safetensors";
+  const std::vector<std::string> foreign = {"I16", "U16",  "U32", "U64",     "F8_E4M3", "F8_E5M2", "F8_E8M0",
+                                            "C64", "C128", "F4",  "F6_E2M3", "F6_E3M2", "E8M0_NEW"};
+  const std::vector<int> bits = {16, 16, 32, 64, 8, 8, 8, 64, 128, 4, 6, 6, 8};
+  std::string json = R"({"first":{"dtype":"U8","shape":[3],"data_offsets":[0,3]})";
+  std::size_t offset = 3;
+  for (std::size_t i = 0; i < foreign.size(); ++i) {
+    const std::size_t bytes = static_cast<std::size_t>(bits[i]);  // 8 elements
+    json += R"(,"x)" + foreign[i] + R"(":{"dtype":")" + foreign[i] + R"(","shape":[2,4],"data_offsets":[)" +
+            std::to_string(offset) + "," + std::to_string(offset + bytes) + "]}";
+    offset += bytes;
+  }
+  json += R"(,"last":{"dtype":"I8","shape":[2],"data_offsets":[)" + std::to_string(offset) + "," +
+          std::to_string(offset + 2) + "]}}";
+  write_file(path, file_of(json, "abc" + std::string(offset - 3, 'x') + "yz"));
+  const Safetensors file = load_safetensors(path);
+  ASSERT_EQ(file.tensors.size(), 2u);
+  EXPECT_EQ(file.find("first")->as<std::uint8_t>()[2], 'c');
+  EXPECT_EQ(file.find("last")->as<std::int8_t>()[0], 'y');
+  ASSERT_EQ(file.refused.size(), foreign.size());
+  for (const std::string& dtype : foreign) {
+    EXPECT_EQ(file.refused.at("x" + dtype), dtype);
+    expect_format_error(path, "tensor 'x" + dtype + "' has the dtype '" + dtype + "', wanted one of F32 F64",
+                        [&](const auto&) { file.find("x" + dtype); });
+  }
 }
 
 TEST(Safetensors, SaysWhatCannotBeSaved) {
