@@ -4,6 +4,7 @@
 #include <atomic>
 #include <variant>
 
+#include "sluice/autograd/gradients.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/reduction.h"
@@ -176,6 +177,43 @@ class TapeRecorder final : public detail::Recorder {
 };
 
 }  // namespace
+
+Past past_of(const NDArray& x) {
+  Array& array = *x.array();
+  std::lock_guard lock(array.mutex());
+  return {node_of(array.history), array.history_output};
+}
+
+NDArray own_value(const NDArray& x, const std::source_location& where) {
+  const NoGrad scope;
+  return window_of(x) || x.array()->stays() ? x.copy(where) : x.detach(where);
+}
+
+Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDArray> inputs,
+                 std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where) {
+  Ref<Node> node(new Node(next_sequence() + 1));
+  node->op = &row;
+  node->attributes = std::move(attributes);
+  node->where = where;
+  node->layer = current_scope().layer;
+  node->device = (results.empty() ? inputs[0] : results[0]).array()->device();
+  node->edges.resize(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    node->inputs.emplace_back(inputs[i].shape(), inputs[i].array()->dtype());
+    if (past[i].node && is_floating(inputs[i].dtype())) {
+      node->edges[i] = {past[i].node, past[i].output, window_of(inputs[i])};
+    }
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Array& array = *results[i].array();
+    node->outputs.emplace_back(array.shape(), array.dtype());
+    if (!is_floating(array.dtype())) continue;
+    std::lock_guard lock(array.mutex());
+    array.history = Ref<History>(node);
+    array.history_output = static_cast<std::int32_t>(i);
+  }
+  return node;
+}
 
 void install_recorder() {
   static const bool once = [] {
