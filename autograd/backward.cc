@@ -255,6 +255,10 @@ class Run {
     if (node.freed) {
       throw ArrayError("backward", options_.where, "the tape was freed by an earlier backward; pass retain there");
     }
+    if (node.checkpoint) {
+      const Ref<Recomputation> checkpoint = node.checkpoint;
+      checkpoint->again();
+    }
     if (node.kind == Node::Kind::write) {
       visit_write(node, gradients[0]);
     } else {

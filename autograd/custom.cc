@@ -65,8 +65,10 @@ bool same_value(const NDArray& kept, const NDArray& result) {
 }  // namespace autograd
 
 void Saved::keep(const NDArrays& arrays) {
-  for (const NDArray& x : arrays) {
-    Array& array = x.checked("Saved::keep");
+  for (const NDArray& given : arrays) {
+    given.checked("Saved::keep");
+    const NDArray x = Rerun::seen(given);
+    Array& array = *x.array();
     std::lock_guard lock(array.mutex());
     arrays_.push_back(x.on(array.snapshot()));
   }
@@ -123,6 +125,8 @@ std::vector<NDArray> apply_custom(const CustomFunction& function, const NDArrays
   saved.arrays_.clear();
   const Ref<autograd::Node> node =
       autograd::record(autograd::custom_row(), Attributes(std::move(call)), inputs, past, results, where);
+  const autograd::Recomputation* const checkpointed = autograd::Recomputation::current();
+  if (node->freed || (checkpointed && !checkpointed->is_again())) return results;
   node->saved_inputs = std::move(kept_inputs);
   node->saved_outputs = std::move(kept_outputs);
   return results;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/autograd/recomputation.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::autograd {
@@ -27,6 +28,7 @@ NDArray fold(const NDArray& gradient, const Window& window, const std::source_lo
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
 
 class Node;
+class Recomputation;
 
 /// Where the gradient of an input goes: to an output of the node that made its array. Without a node no gradient is
 /// wanted.
@@ -50,7 +52,7 @@ class Node final : public History, public Pooled<Node> {
     leaf,       ///< made by with_grad
   };
   explicit Node(std::uint64_t seq) : sequence(seq) {}
-  ~Node() override { release(); }
+  ~Node() override;
 
   /// Releases what backward needs. It does not recurse, however long the chain of nodes behind it is.
   void release() noexcept;
@@ -67,6 +69,10 @@ class Node final : public History, public Pooled<Node> {
   ShortList<Spec, 2> inputs;
   ShortList<Spec, 1> outputs;
   std::vector<NDArray> saved_inputs, saved_outputs;
+
+  /// Of an operation in a checkpoint that has kept nothing yet: what computes it again.
+  Ref<Recomputation> checkpoint;
+  std::size_t checkpoint_index = 0;
 
   std::mutex mutex;  ///< guards `hooks`, and `grad`
   std::unique_ptr<std::vector<Hook>> hooks;
