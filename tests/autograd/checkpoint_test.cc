@@ -145,6 +145,30 @@ TEST(Checkpoint, KeepsNoValuesInside) {
   EXPECT_GE(kept(false), 8U);
 }
 
+TEST(Backward, FreesWhatIsKeptAsItGoes) {
+  TestEngine test(1, 1, EngineMode::serial);
+  const NDArray leaf = ones({1 << 16}).with_grad();
+  MemoryPool& pool = memory_pool(cpu(0));
+  const std::size_t before = pool.stats().in_use;
+  const auto arrays = [&] { return (pool.stats().in_use - before) / leaf.bytes(); };
+  std::vector<std::size_t> held;
+  NDArray x = leaf;
+  for (int i = 0; i < 8; ++i) {
+    x = sin(x);
+    on_gradient(x, [&](const NDArray&) {
+      held.push_back(arrays());
+      return NDArray();
+    });
+  }
+  const NDArray loss = sum(x);
+  x = NDArray();
+  loss.backward();
+  ASSERT_EQ(held.size(), 8U);
+  // Each step frees one; at the first the gradient takes no memory yet.
+  for (std::size_t i = 2; i < held.size(); ++i) EXPECT_LT(held[i], held[i - 1]) << i;
+  EXPECT_LE(held[7], 3U);
+}
+
 /// A chain of 64 layers, each of which keeps one array, in segments. The bytes at the peak, in arrays.
 std::size_t peak_of(std::int64_t segments) {
   TestEngine test(1, 1, EngineMode::serial);
