@@ -1,6 +1,7 @@
 // The gradient members of NDArray.
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/ndarray/rerun.h"
 
 namespace sluice {
 namespace {
@@ -88,12 +89,16 @@ void NDArray::backward(bool retain, Where where) const {
 }
 
 NDArray NDArray::detach(Where where) const {
-  Array& array = checked("detach", where);
+  checked("detach", where);
+  const NDArray x = Rerun::seen(*this);
+  Array& array = *x.array();
   std::lock_guard lock(array.mutex());
   Ref<Array> copy = array.snapshot();
   copy->history = Ref<History>();
   copy->leaf = false;
-  return on(std::move(copy));
+  NDArray made = on(std::move(copy));
+  Rerun::made(made);
+  return made;
 }
 
 }  // namespace sluice

@@ -153,6 +153,7 @@ class Run {
         list.clear();
       }
       gradients.resize(std::max(gradients.size(), std::max<std::size_t>(1, node->outputs.size())));
+      if (node->hooks) call_hooks(*node, gradients);
       capture(*node, gradients);
       visit(*node, gradients);
     }
@@ -216,6 +217,29 @@ class Run {
     add(edge.node, edge.output, edge.window ? fold(gradient, *edge.window, options_.where) : std::move(gradient));
   }
 
+  void call_hooks(Node& node, std::vector<NDArray>& gradients) const {
+    std::vector<Hook> hooks;
+    {
+      std::lock_guard lock(node.mutex);
+      hooks = *node.hooks;
+    }
+    for (const Hook& hook : hooks) {
+      NDArray& gradient = gradients[static_cast<std::size_t>(hook.output)];
+      const auto call = *hook.call;  // it may remove itself
+      if (!call || !gradient.defined()) continue;
+      NDArray instead = call(gradient);
+      if (!instead.defined()) continue;
+      if (!(instead.shape() == gradient.shape()) || instead.dtype() != gradient.dtype() ||
+          !(instead.device() == gradient.device())) {
+        throw ArrayError("on_gradient", node.where,
+                         "the hook gave " + to_string(instead.shape()) + " " + std::string(name_of(instead.dtype())) +
+                             " for a gradient of " + to_string(gradient.shape()) + " " +
+                             std::string(name_of(gradient.dtype())));
+      }
+      gradient = std::move(instead);
+    }
+  }
+
   void capture(Node& node, const std::vector<NDArray>& gradients) {
     const auto at = captured_.find(&node);
     if (at == captured_.end()) return;
@@ -230,6 +254,10 @@ class Run {
     }
     if (node.freed) {
       throw ArrayError("backward", options_.where, "the tape was freed by an earlier backward; pass retain there");
+    }
+    if (node.checkpoint) {
+      const Ref<Recomputation> checkpoint = node.checkpoint;
+      checkpoint->again();
     }
     if (node.kind == Node::Kind::write) {
       visit_write(node, gradients[0]);
@@ -248,6 +276,7 @@ class Run {
     }
     if (!options_.retain && !options_.create_graph) {
       node.freed = true;
+      node.attributes = Attributes();  // it may own what a program's callables hold
       node.release();
     }
   }

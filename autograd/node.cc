@@ -4,6 +4,7 @@
 #include <atomic>
 #include <variant>
 
+#include "sluice/autograd/gradients.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/reduction.h"
@@ -69,6 +70,7 @@ namespace {
 
 /// Everything that a node owns may own nodes in turn. While one is being let go of on this thread, others queue.
 struct Trash {
+  std::vector<Ref<Recomputation>> checkpoints;
   std::vector<Edge> edges;
   std::vector<NDArray> arrays;
 };
@@ -83,18 +85,27 @@ void move_to(std::vector<T>& to, std::vector<T>& from) {
 
 }  // namespace
 
+Node::~Node() {
+  if (checkpoint) checkpoint->forget(checkpoint_index);
+  release();
+}
+
 void Node::release() noexcept {
-  if (edges.empty() && saved_inputs.empty() && saved_outputs.empty()) return;
+  if (edges.empty() && saved_inputs.empty() && saved_outputs.empty() && !checkpoint) return;
   Trash own;
   Trash& list = draining ? *draining : own;
   list.edges.insert(list.edges.end(), std::make_move_iterator(edges.begin()), std::make_move_iterator(edges.end()));
   edges.clear();
   move_to(list.arrays, saved_inputs);
   move_to(list.arrays, saved_outputs);
+  if (checkpoint) list.checkpoints.push_back(std::move(checkpoint));
   if (draining) return;
   draining = &own;
-  while (!list.edges.empty() || !list.arrays.empty()) {
-    if (!list.arrays.empty()) {
+  while (!list.edges.empty() || !list.arrays.empty() || !list.checkpoints.empty()) {
+    if (!list.checkpoints.empty()) {
+      const Ref<Recomputation> last = std::move(list.checkpoints.back());
+      list.checkpoints.pop_back();
+    } else if (!list.arrays.empty()) {
       const NDArray last = std::move(list.arrays.back());
       list.arrays.pop_back();
     } else {
@@ -111,7 +122,20 @@ namespace {
 
 Ref<Node> node_of(const Ref<History>& history) { return Ref<Node>(static_cast<Node*>(history.get())); }
 
-Ref<History> new_node() { return Ref<History>(new Node(next_sequence() + 1)); }
+Ref<History> new_node() {
+  if ((current_scope().flags & kRerunFlag) != 0) [[unlikely]] {
+    if (Recomputation* const at = Recomputation::current()) return Ref<History>(at->next_node());
+  }
+  return Ref<History>(new Node(next_sequence() + 1));
+}
+
+/// True where the operation's node is there already, and only wants what it has not kept.
+bool computed_again() {
+  if ((current_scope().flags & kRerunFlag) == 0) [[likely]]
+    return false;
+  const Recomputation* const at = Recomputation::current();
+  return at && at->is_again();
+}
 
 class TapeRecorder final : public detail::Recorder {
  public:
@@ -120,6 +144,13 @@ class TapeRecorder final : public detail::Recorder {
   void finish(const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
               std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) override {
     Node& node = *node_of(tape.history);
+    if (computed_again()) [[unlikely]] {
+      Node* const at = node.kind == Node::Kind::write ? node.edges.empty() ? nullptr : node.edges[1].node.get() : &node;
+      if (!at || at->freed) return;
+      if (at->op != &op) throw ArrayError(op.name, where, "another operator than when a checkpoint ran it first");
+      keep(*at, inputs, tape);
+      return;
+    }
     node.where = where;
     node.layer = current_scope().layer;
     node.device = outputs[0].array()->device();
@@ -166,6 +197,11 @@ class TapeRecorder final : public detail::Recorder {
       }
     }
     for (const NDArray& y : outputs) node.outputs.emplace_back(y.shape(), y.array()->dtype());
+    if ((current_scope().flags & kRerunFlag) != 0 && Recomputation::current()) return;
+    keep(node, inputs, tape);
+  }
+
+  static void keep(Node& node, std::span<const NDArray* const> inputs, Tape& tape) {
     // The kernel may have seen inputs broadcast; the gradient sees them as they were given.
     for (std::size_t i = 0; i < tape.saved_inputs.size(); ++i) {
       if (tape.saved_inputs[i].defined()) tape.saved_inputs[i] = inputs[i]->on(tape.saved_inputs[i].array());
@@ -176,6 +212,47 @@ class TapeRecorder final : public detail::Recorder {
 };
 
 }  // namespace
+
+Past past_of(const NDArray& given) {
+  const NDArray x = Rerun::seen(given);
+  Array& array = *x.array();
+  std::lock_guard lock(array.mutex());
+  return {node_of(array.history), array.history_output};
+}
+
+NDArray own_value(const NDArray& x, const std::source_location& where) {
+  const NoGrad scope;
+  return window_of(x) || x.array()->stays() ? x.copy(where) : x.detach(where);
+}
+
+Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDArray> inputs,
+                 std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where) {
+  const Ref<Node> node = node_of(new_node());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Array& array = *results[i].array();
+    if (!is_floating(array.dtype())) continue;
+    std::lock_guard lock(array.mutex());
+    array.history = Ref<History>(node);
+    array.history_output = static_cast<std::int32_t>(i);
+  }
+  if (computed_again()) return node;
+  node->op = &row;
+  node->attributes = std::move(attributes);
+  node->where = where;
+  node->layer = current_scope().layer;
+  node->device = (results.empty() ? inputs[0] : results[0]).array()->device();
+  node->edges.resize(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    node->inputs.emplace_back(inputs[i].shape(), inputs[i].array()->dtype());
+    if (past[i].node && is_floating(inputs[i].dtype())) {
+      node->edges[i] = {past[i].node, past[i].output, window_of(inputs[i])};
+    }
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    node->outputs.emplace_back(results[i].shape(), results[i].array()->dtype());
+  }
+  return node;
+}
 
 void install_recorder() {
   static const bool once = [] {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <source_location>
+#include <span>
 #include <vector>
 
+#include "sluice/autograd/recomputation.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::autograd {
@@ -25,6 +28,7 @@ NDArray fold(const NDArray& gradient, const Window& window, const std::source_lo
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
 
 class Node;
+class Recomputation;
 
 /// Where the gradient of an input goes: to an output of the node that made its array. Without a node no gradient is
 /// wanted.
@@ -32,6 +36,12 @@ struct Edge {
   Ref<Node> node;
   std::int32_t output = 0;
   std::unique_ptr<Window> window;
+};
+
+/// A hook (custom.h). What was removed has no function.
+struct Hook {
+  std::int32_t output = 0;
+  std::shared_ptr<std::function<NDArray(const NDArray&)>> call;
 };
 
 class Node final : public History, public Pooled<Node> {
@@ -42,7 +52,7 @@ class Node final : public History, public Pooled<Node> {
     leaf,       ///< made by with_grad
   };
   explicit Node(std::uint64_t seq) : sequence(seq) {}
-  ~Node() override { release(); }
+  ~Node() override;
 
   /// Releases what backward needs. It does not recurse, however long the chain of nodes behind it is.
   void release() noexcept;
@@ -60,13 +70,29 @@ class Node final : public History, public Pooled<Node> {
   ShortList<Spec, 1> outputs;
   std::vector<NDArray> saved_inputs, saved_outputs;
 
+  /// Of an operation in a checkpoint that has kept nothing yet: what computes it again.
+  Ref<Recomputation> checkpoint;
+  std::size_t checkpoint_index = 0;
+
+  std::mutex mutex;  ///< guards `hooks`, and `grad`
+  std::unique_ptr<std::vector<Hook>> hooks;
   // A leaf's:
-  std::mutex mutex;
   NDArray grad;
 };
 
 /// The next pair of sequence numbers: an even one, and the odd one after it.
 std::uint64_t next_sequence();
+/// Gives `results`, which have no history and are whole arrays, a node that leads to the inputs: as if `row`, which
+/// need not be registered, had made them. The inputs' part in it is that of `past`, which past_of() took before.
+struct Past {
+  Ref<Node> node;
+  std::int32_t output = 0;
+};
+Past past_of(const NDArray& x);
+Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDArray> inputs,
+                 std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where);
+/// The present value under an identity of its own, as a whole array without history. Copies only a view of a part.
+NDArray own_value(const NDArray& x, const std::source_location& where);
 /// Lets operators record. Called by whatever makes leaves.
 void install_recorder();
 

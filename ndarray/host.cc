@@ -6,6 +6,7 @@
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/push.h"
+#include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/strided_copy.h"
 
 namespace sluice {
@@ -56,7 +57,7 @@ void NDArray::copy_out(std::byte* into, Where where) const {
     return here.copy_out(into, where);
   }
   // Borrowed, not only waited for: a later push must not write while the elements are copied.
-  const auto [version, holds] = detail::borrow_array(*this, false, where);
+  const auto [version, holds] = detail::borrow_array(Rerun::seen(*this), false, where);
   if (count() == 0) return;
   std::byte* const data = version->buffer().data() + offset_ * static_cast<std::int64_t>(size_of(dtype()));
   const TensorView window{data, dtype(), shape_, strides_};

@@ -9,6 +9,7 @@
 #include "sluice/ndarray/array_locks.h"
 #include "sluice/ndarray/operation_record.h"
 #include "sluice/ndarray/overlaps.h"
+#include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/resolution.h"
 
 namespace sluice {
@@ -143,7 +144,9 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
   }
 }
 
-Ticket push_arrays(const ArrayPush& push) {
+namespace {
+
+Ticket push_seen(const ArrayPush& push) {
   const char* const name = push.options.name ? push.options.name : push.options.op ? push.options.op->name : "push";
   if (push.inputs.empty() && push.outputs.empty()) throw ArrayError(name, push.where, "no arrays");
   const NDArray& any = push.outputs.empty() ? *push.inputs[0] : push.outputs[0];
@@ -157,6 +160,14 @@ Ticket push_arrays(const ArrayPush& push) {
   const ScopeState& scope = current_scope();
   if (scope.recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
   return push_checked(push, name, options, first.core(), false, scope.records);
+}
+
+}  // namespace
+
+Ticket push_arrays(const ArrayPush& push) {
+  if ((current_scope().flags & kRerunFlag) != 0) [[unlikely]]
+    return Rerun::push(push, push_seen);
+  return push_seen(push);
 }
 
 }  // namespace sluice

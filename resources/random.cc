@@ -5,8 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "sluice/resources/draw_notes.h"
+
 namespace sluice {
 namespace {
+
+constinit thread_local DrawNotes::Scope* noting = nullptr;
 
 const void* this_thread() {
   thread_local const char address = 0;
@@ -29,8 +33,20 @@ RandomStream::Hold::~Hold() {
   if (outermost_) stream_.holder_.store(nullptr, std::memory_order_release);
 }
 
+DrawNotes::Scope::Scope(DrawNotes& notes, bool again) : outer_(noting), notes_(notes), again_(again) { noting = this; }
+DrawNotes::Scope::~Scope() { noting = outer_; }
+
 RandomKey RandomStream::next() {
   const Hold hold(*this);
+  if (noting) [[unlikely]] {
+    if (!noting->again_) {
+      noting->notes_.keys_.push_back(state_);
+    } else if (noting->next_ < noting->notes_.keys_.size()) {
+      return noting->notes_.keys_[noting->next_++];
+    } else {
+      throw std::logic_error("[RandomStream] a function that is computed again draws more often than the first time");
+    }
+  }
   RandomKey key = state_;
   ++state_.draw;
   return key;

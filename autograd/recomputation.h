@@ -1,0 +1,45 @@
+// Recomputation: what a checkpoint leaves on the tape. Internal to autograd/.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "sluice/autograd/array_function.h"
+#include "sluice/ndarray/rerun.h"
+#include "sluice/resources/draw_notes.h"
+
+namespace sluice::autograd {
+
+class Node;
+
+class Recomputation final : public RefCounted {
+ public:
+  Recomputation(const ArrayFunction& f, const NDArrays& xs, const std::source_location& where)
+      : f_(f), xs_(xs.begin(), xs.end()), where_(where), scope_(current_scope()) {}
+
+  std::vector<NDArray> first();
+  /// Gives the nodes what they have not kept.
+  void again();
+
+  /// The one that is at work on this thread; null: none.
+  static Recomputation* current();
+  bool is_again() const { return again_; }
+  /// For a push that is recorded: a new node of this one, or the node that it had the first time.
+  Ref<Node> next_node();
+  /// The place goes with the node.
+  void forget(std::size_t index) noexcept;
+
+ private:
+  ArrayFunction f_;
+  std::vector<NDArray> xs_;
+  std::source_location where_;
+  ScopeState scope_;
+  Rerun rerun_;
+  DrawNotes draws_;
+  std::mutex mutex_;
+  std::vector<Node*> nodes_;  ///< null: gone
+  std::size_t next_ = 0;
+  bool again_ = false;
+};
+
+}  // namespace sluice::autograd

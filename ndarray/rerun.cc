@@ -1,0 +1,59 @@
+#include "sluice/ndarray/rerun.h"
+
+namespace sluice {
+namespace {
+
+constinit thread_local Rerun::Scope* current = nullptr;
+
+}  // namespace
+
+Rerun::Scope::Scope(Rerun& rerun, bool again) : outer_(current), rerun_(rerun), again_(again) {
+  current_scope().flags |= kRerunFlag;
+  current = this;
+}
+
+Rerun::Scope::~Scope() { current = outer_; }
+
+NDArray Rerun::look_up(const NDArray& x) {
+  Scope* const scope = current;
+  if (!scope) return x;  // a body's thread
+  Array* const key = x.array().get();
+  Rerun& rerun = scope->rerun_;
+  if (!scope->again_) {
+    if (scope->made_.count(key) == 0 && rerun.found_.count(key) == 0) {
+      std::lock_guard lock(key->mutex());
+      rerun.found_.emplace(key, Found{x.array(), key->snapshot()});
+    }
+    return x;
+  }
+  const auto found = rerun.found_.find(key);
+  if (found == rerun.found_.end()) return x;  // made by this run
+  Ref<Array>& instead = scope->replaced_[key];
+  if (!instead) {
+    std::lock_guard lock(found->second.value->mutex());
+    instead = found->second.value->snapshot();
+  }
+  return x.on(instead);
+}
+
+void Rerun::made(const NDArray& x) {
+  if ((current_scope().flags & kRerunFlag) != 0 && current && !current->again_) current->made_.insert(x.array().get());
+}
+
+Ticket Rerun::push(const ArrayPush& given, Ticket (*push)(const ArrayPush& push)) {
+  std::vector<NDArray> inputs, outputs;
+  std::vector<const NDArray*> pointers;
+  inputs.reserve(given.inputs.size());
+  for (const NDArray* x : given.inputs) pointers.push_back(&inputs.emplace_back(seen(*x)));
+  ArrayPush seen_push = given;
+  seen_push.inputs = pointers;
+  if (!given.fresh) {
+    for (const NDArray& y : given.outputs) outputs.push_back(seen(y));
+    seen_push.outputs = outputs;
+  } else {
+    for (const NDArray& y : given.outputs) made(y);
+  }
+  return push(seen_push);
+}
+
+}  // namespace sluice
