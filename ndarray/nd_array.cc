@@ -21,10 +21,19 @@ int checked_axis(int axis, int rank, const char* who, const Dims& shape, const s
   return positive;
 }
 
+/// mul for the row mul_scalar: to a program the operator with a number is the same one.
+std::string_view name_for_users(std::string_view row) {
+  constexpr std::string_view suffix = "_scalar";
+  return row.ends_with(suffix) ? row.substr(0, row.size() - suffix.size()) : row;
+}
+
 }  // namespace
 
+// Inside of a function that is made of operators the scope has the program's line; `where` is then the library's.
 ArrayError::ArrayError(std::string_view operation, const std::source_location& where, std::string_view message)
-    : UsageError("[" + std::string(operation) + "] " + call_site(where) + ": " + std::string(message)) {}
+    : UsageError("[" + std::string(name_for_users(operation)) + "] " +
+                 call_site(current_scope().where.line() != 0 ? current_scope().where : where) + ": " +
+                 std::string(message)) {}
 
 void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
   if (can_be_array(shape, size_of(dtype))) return;
@@ -143,6 +152,10 @@ NDArray NDArray::squeeze(int axis, Where where) const {
 NDArray NDArray::unsqueeze(int axis, Where where) const {
   checked("unsqueeze", where);
   axis = checked_axis(axis, rank() + 1, "unsqueeze", shape_, where);
+  if (rank() == kMaxRank) {
+    throw ArrayError("unsqueeze", where,
+                     sluice::to_string(shape_) + ": a view of more than " + std::to_string(kMaxRank) + " axes");
+  }
   NDArray view(array_, {}, {}, offset_);
   for (int i = 0; i <= rank(); ++i) {
     if (i == axis) {
@@ -159,7 +172,9 @@ NDArray NDArray::unsqueeze(int axis, Where where) const {
 NDArray NDArray::reshape(const Dims& wanted, Where where) const {
   checked("reshape", where);
   const auto fail = [&] {
-    throw ArrayError("reshape", where, sluice::to_string(shape_) + " to " + sluice::to_string(wanted));
+    throw ArrayError(
+        "reshape", where,
+        sluice::to_string(shape_) + " to " + sluice::to_string(wanted) + ": the numbers of elements differ");
   };
   Dims shape = wanted;
   int open = -1;

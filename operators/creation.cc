@@ -127,9 +127,9 @@ NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::
   check_number("arange", step, dtype, where);
   const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
   if (step.as<double>() == 0 || !(length < 9e18)) {
-    throw ArrayError("arange", where,
-                     "from " + std::to_string(begin.as<double>()) + " to " + std::to_string(end.as<double>()) + " by " +
-                         std::to_string(step.as<double>()) + ": not a number of elements below 9e18");
+    throw ArrayError(
+        "arange", where,
+        "from " + begin.text() + " to " + end.text() + " by " + step.text() + ": not a number of elements below 9e18");
   }
   return filled({length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
 }

@@ -128,7 +128,11 @@ NDArray concat(const NDArrays& arrays, int axis, std::source_location where) {
 
 NDArray stack(const NDArrays& arrays, int axis, std::source_location where) {
   if (arrays.empty()) throw ArrayError("stack", where, "no arrays");
-  axis = positive_axis(axis, arrays[0].rank() + 1, "stack", where);
+  axis = positive_axis(axis, arrays[0].checked("stack", where).shape().rank() + 1, "stack", where);
+  if (arrays[0].rank() == kMaxRank) {
+    throw ArrayError("stack", where,
+                     to_string(arrays[0].shape()) + ": a result of more than " + std::to_string(kMaxRank) + " axes");
+  }
   std::vector<NDArray> widened;
   for (const NDArray& x : arrays) widened.push_back(x.unsqueeze(axis, where));
   return concat(widened, axis, where);

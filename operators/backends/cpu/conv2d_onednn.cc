@@ -250,7 +250,7 @@ struct Chunk {
 }  // namespace
 
 bool onednn_has(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm) {
-  if (s.batch <= 0) return false;
+  if (s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0) return false;  // there is nothing to cut
   // The last pieces may be smaller and have plans of their own.
   const Cut cut = cut_of(pass, s, algorithm);
   const int64_t last_images = s.batch - (cut.rows - 1) * cut.images;

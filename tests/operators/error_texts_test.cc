@@ -1,0 +1,151 @@
+// The texts of errors, each as a program gets it: the operator, the line of the call, what it got, and what it wanted.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../support/devices.h"
+
+namespace sluice::testing {
+namespace {
+
+/// What a statement throws, without the number of the line, which must be that of the statement.
+template <class F>
+std::string text_of(F statement, int line) {
+  try {
+    statement();
+  } catch (const std::exception& e) {
+    std::string text = e.what();
+    static const std::string file = "error_texts_test.cc:";
+    const std::size_t at = text.find(file);
+    if (at == text.npos) return text;
+    std::size_t length = 0;
+    const int named = std::stoi(text.substr(at + file.size()), &length);
+    EXPECT_TRUE(named >= line && named <= line + 3) << text << "; it was called in line " << line;
+    return text.replace(at, file.size() + length, "FILE:LINE");
+  }
+  return "nothing was thrown";
+}
+
+#define EXPECT_TEXT(statement, text) EXPECT_EQ(text_of([&] { static_cast<void>(statement); }, __LINE__), text)
+
+TEST(ErrorTexts, AreOneLineEach) {
+  const NDArray a = ones({64, 10}), whole = ones({64, 10}, DType::i32), large = ones({64, 10}, DType::i64),
+                flags = ones({64, 10}, DType::boolean);
+  NDArray x = zeros({64, 10});
+  RandomStream stream(1);
+  EXPECT_TEXT((a + ones({12, 3})), "[add] FILE:LINE: (64, 10) x (12, 3): shapes do not broadcast");
+  EXPECT_TEXT((NDArray() + a), "[add] FILE:LINE: an empty handle");
+  EXPECT_TEXT((flags + flags), "[add] FILE:LINE: (64, 10) x (64, 10): no arithmetic in bool; use to(dtype)");
+  EXPECT_TEXT((-flags), "[neg] FILE:LINE: (64, 10): no arithmetic in bool; use to(dtype)");
+  EXPECT_TEXT((exp(whole)), "[exp] FILE:LINE: (64, 10): needs a floating dtype, not i32");
+  EXPECT_TEXT((whole * 2.5), "[mul] FILE:LINE: (64, 10): the number 2.5 beside i32; use to(dtype)");
+  EXPECT_TEXT((whole + 3000000000), "[add] FILE:LINE: (64, 10): the number 3000000000 beside i32; use to(dtype)");
+  EXPECT_TEXT((large * 18446744073709551615U),
+              "[mul] FILE:LINE: (64, 10): the number 18446744073709551615 beside i64; use to(dtype)");
+  EXPECT_TEXT((a & a), "[bitwise_and] FILE:LINE: (64, 10) x (64, 10): needs bool or integers, not f32");
+  EXPECT_TEXT((x += a.to(DType::f64)),
+              "[add] FILE:LINE: a write of f64 to an array of f32, which it would have to widen; use to(dtype)");
+  EXPECT_TEXT((x += ones({7})), "[add] FILE:LINE: (64, 10) x (7,): shapes do not broadcast");
+  EXPECT_TEXT((NDArray(whole).fill(.5)), "[fill] FILE:LINE: the number 0.5 is none of i32");
+  EXPECT_TEXT((full({}, 1e10, DType::i32)), "[full] FILE:LINE: the number 10000000000.0 is none of i32");
+  EXPECT_TEXT((full({}, 2, DType::boolean)), "[full] FILE:LINE: the number 2 is none of bool");
+  EXPECT_TEXT((zeros({-3, 4})), "[fill] FILE:LINE: (-3, 4) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT(
+      (zeros({1LL << 40, 1LL << 40})),
+      "[fill] FILE:LINE: (1099511627776, 1099511627776) f32: too many elements; their bytes must be below 2^63");
+  EXPECT_TEXT((arange(0, 1, 0)), "[arange] FILE:LINE: from 0 to 1 by 0: not a number of elements below 9e18");
+  EXPECT_TEXT((arange(0, 1, .25, DType::i64)), "[arange] FILE:LINE: the number 0.25 is none of i64");
+  EXPECT_TEXT((linspace(0, 1, -1)), "[linspace] FILE:LINE: (-1,) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT((matmul(a, ones({12, 3}))), "[matmul] FILE:LINE: (64, 10) x (12, 3): inner sizes differ");
+  EXPECT_TEXT((matmul(a, ones({}))), "[matmul] FILE:LINE: a scalar is no matrix; use *");
+  EXPECT_TEXT((matmul(a, a.to(DType::i32))),
+              "[matmul] FILE:LINE: (64, 10) x (64, 10): dtypes f32 and i32 do not mix; use to(dtype)");
+  EXPECT_TEXT((matmul(ones({2, 3, 4}), ones({5, 4, 2}))),
+              "[batch_matmul] FILE:LINE: (2, 3, 4) x (5, 4, 2): batches do not broadcast");
+  EXPECT_TEXT((dot(ones({3}), ones({4}))), "[dot] FILE:LINE: (3,) x (4,): needs two vectors of one size");
+  EXPECT_TEXT((einsum("ij,jk->iz", {a, a})),
+              "[einsum] FILE:LINE: \"ij,jk->iz\": the result names an axis that no operand has");
+  EXPECT_TEXT((einsum("ij,jk", {a, a})), "[einsum] FILE:LINE: \"ij,jk\": sizes 10 and 64 of one axis");
+  EXPECT_TEXT((linear(a, ones({3, 4}))), "[linear] FILE:LINE: (64, 10) x (3, 4): x has 10 columns, weight 4");
+  EXPECT_TEXT((linear(a, ones({3, 10}), ones({4}))),
+              "[linear] FILE:LINE: (64, 10) x (3, 10) x (4,): bias does not fit");
+  EXPECT_TEXT((concat({a, ones({3, 4})}, 0)), "[concat] FILE:LINE: (64, 10) x (3, 4): sizes differ beside axis 0");
+  EXPECT_TEXT((concat({a, a}, 2)), "[concat] FILE:LINE: no axis 2");
+  EXPECT_TEXT((concat(std::vector<NDArray>{})), "[concat] FILE:LINE: no arrays");
+  EXPECT_TEXT((stack({a, ones({3})})), "[concat] FILE:LINE: (1, 64, 10) x (1, 3): ranks differ");
+  EXPECT_TEXT((a.reshape({7, -1})), "[reshape] FILE:LINE: (64, 10) to (7, -1): the numbers of elements differ");
+  EXPECT_TEXT((a.reshape({-1, -1})), "[reshape] FILE:LINE: (64, 10) to (-1, -1): the numbers of elements differ");
+  EXPECT_TEXT((a.reshape({3, 3})), "[reshape] FILE:LINE: (64, 10) to (3, 3): the numbers of elements differ");
+  EXPECT_TEXT((a.permute({0, 0})), "[permute] FILE:LINE: (64, 10): axes (0, 0)");
+  EXPECT_TEXT((a.broadcast_to({64, 11})), "[broadcast_to] FILE:LINE: (64, 10) does not broadcast to (64, 11)");
+  EXPECT_TEXT((a.squeeze(0)), "[squeeze] FILE:LINE: (64, 10): axis 0 is not of size 1");
+  EXPECT_TEXT((a(64)), "[index] FILE:LINE: (64, 10): index 64 on axis 0");
+  EXPECT_TEXT((a(0, 0, 0)), "[index] FILE:LINE: (64, 10): 3 indices");
+  EXPECT_TEXT((a(ellipsis, ellipsis)), "[index] FILE:LINE: (64, 10): more than one ellipsis");
+  EXPECT_TEXT((a(slice(0, 10, 0))), "[index] FILE:LINE: (64, 10): a slice with step 0");
+  EXPECT_TEXT((a.narrow(0, 3, 70)), "[narrow] FILE:LINE: (64, 10): [3, 70) on axis 0");
+  EXPECT_TEXT((a.swapaxes(0, 2)), "[swapaxes] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((a.diagonal(0, 1, 1)), "[diagonal] FILE:LINE: (64, 10): one axis twice");
+  EXPECT_TEXT((a.unfold(1, 11, 1)), "[unfold] FILE:LINE: (64, 10): windows of 11 elements on axis 1");
+  EXPECT_TEXT((a.strided({100, 100}, {100, 1}, 0)),
+              "[strided] FILE:LINE: (100, 100) with strides (100, 1) from 0 leaves the array of (64, 10)");
+  EXPECT_TEXT((split(a, {3, 3}, 0)), "[split] FILE:LINE: (64, 10): the parts do not add up to axis 0");
+  EXPECT_TEXT((pad(a, {{1, 0}, {2, 3}, {0, 0}})),
+              "[pad] FILE:LINE: (64, 10): 3 pairs of sizes; one for each axis is wanted");
+  EXPECT_TEXT((tile(a, {-1, 2})), "[tile] FILE:LINE: (64, 10): -1 times");
+  EXPECT_TEXT((sum(a, {2})), "[sum] FILE:LINE: (64, 10): axes (2,)");
+  EXPECT_TEXT((sum(a, {0, 0})), "[sum] FILE:LINE: (64, 10): axes (0, 0)");
+  EXPECT_TEXT((max(zeros({0, 3}))), "[max] FILE:LINE: (0, 3): nothing to choose from");
+  EXPECT_TEXT((argmax(zeros({0, 3}), 0)), "[argmax] FILE:LINE: (0, 3): nothing to choose from");
+  EXPECT_TEXT((quantile(a, 1.5)), "[quantile] FILE:LINE: q is 1.5, which is not in [0, 1]");
+  EXPECT_TEXT((topk(a, 11, 1)), "[topk] FILE:LINE: (64, 10): 11 of 10 elements");
+  EXPECT_TEXT((cumsum(a, 2)), "[cumsum] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((softmax(a, 3)), "[softmax] FILE:LINE: (64, 10): no axis 3");
+  EXPECT_TEXT((where(a, a, a)), "[where] FILE:LINE: (64, 10) x (64, 10) x (64, 10): the condition is f32, not bool");
+  EXPECT_TEXT((where(flags, whole, .5)), "[where] FILE:LINE: the number 0.5 beside i32; use to(dtype)");
+  EXPECT_TEXT((pow(whole, 2)), "[pow] FILE:LINE: (64, 10): needs a floating dtype, not i32");
+  EXPECT_TEXT((gather(a, 1, ones({3, 3}))), "[gather] FILE:LINE: an index is of integers, not f32");
+  EXPECT_TEXT((masked_fill(a, whole, 0)),
+              "[where] FILE:LINE: (64, 10) x () x (64, 10): the condition is i32, not bool");
+  EXPECT_TEXT((conv2d(ones({1, 2, 5, 5}), ones({1, 3, 3, 3}))),
+              "[conv2d] FILE:LINE: (1, 2, 5, 5) x (1, 3, 3, 3): 2 channels, weight for 3");
+  EXPECT_TEXT((conv2d(ones({1, 2, 2, 2}), ones({1, 2, 3, 3}))),
+              "[conv2d] FILE:LINE: (1, 2, 2, 2) x (1, 2, 3, 3): the kernel does not fit the image");
+  EXPECT_TEXT((conv2d(a, ones({1, 2, 3, 3}))), "[conv2d] FILE:LINE: (64, 10) x (1, 2, 3, 3): input 0 must have 4 axes");
+  EXPECT_TEXT((max_pool2d(ones({1, 2, 2, 2}), 3)),
+              "[max_pool2d] FILE:LINE: (1, 2, 2, 2): the window does not fit the image");
+  EXPECT_TEXT((attention(ones({3, 4}), ones({3, 5}), ones({3, 4}))),
+              "[attention] FILE:LINE: (1, 1, 3, 4) x (1, 1, 3, 5) x (1, 1, 3, 4): queries and keys differ in size, or "
+              "have none");
+  EXPECT_TEXT((layer_norm(a, ones({3}))), "[layer_norm] FILE:LINE: weight has shape (3,), not (10,)");
+  EXPECT_TEXT((group_norm(ones({2, 4, 3}), 3)),
+              "[group_norm] FILE:LINE: (2, 4, 3) is not (n, channels, ...) with channels for 3 groups");
+  EXPECT_TEXT((cross_entropy(a, zeros({64}))),
+              "[cross_entropy] FILE:LINE: (64, 10) x (64,): labels are i64, i32 or u8, not f32");
+  EXPECT_TEXT((cross_entropy(a, zeros({3}, DType::i64))),
+              "[cross_entropy] FILE:LINE: (64, 10) x (3,): needs logits (n, classes) and labels (n,)");
+  EXPECT_TEXT((mse_loss(a, ones({3}))), "[mse_loss] FILE:LINE: (64, 10) x (3,): the target does not fit x");
+  EXPECT_TEXT((one_hot(ones({3}), 4)), "[one_hot] FILE:LINE: (3,): labels are i64, i32 or u8, not f32");
+  EXPECT_TEXT((a.item<float>()), "[item] FILE:LINE: (64, 10) has not one element");
+  EXPECT_TEXT((ones({}).item<int>()), "[item] FILE:LINE: an integer type asked of an array of f32");
+  EXPECT_TEXT((a.to_vector<double>()), "[to_vector] FILE:LINE: f64 asked of an array of f32");
+  EXPECT_TEXT((a.transpose().borrow<const float>()), "[borrow] FILE:LINE: the view is not contiguous");
+  EXPECT_TEXT((a.backward()), "[backward] FILE:LINE: an array that no recorded operator made");
+  EXPECT_TEXT((sum(a).backward()), "[backward] FILE:LINE: an array that no recorded operator made");
+  EXPECT_TEXT((a.copy().with_grad().fill(0)),
+              "[fill] FILE:LINE: writes in place to an array that wants a gradient; use a NoGrad scope");
+  EXPECT_TEXT((whole.with_grad()), "[with_grad] FILE:LINE: needs a floating dtype, not i32");
+  EXPECT_TEXT((a.to(cpu(99))), "[to] FILE:LINE: no device cpu(99) in this engine");
+  EXPECT_TEXT((bincount(a)), "[bincount] FILE:LINE: (64, 10): an index is i64, i32 or u8, not f32");
+  EXPECT_TEXT((searchsorted(a, ones({3}))),
+              "[searchsorted] FILE:LINE: (64, 10) x (3,): sizes differ before the last axis");
+  EXPECT_TEXT((dropout(a, 1.5, stream)), "[dropout] FILE:LINE: p must be from 0 to 1");
+  EXPECT_TEXT((uniform({3}, stream, 0, 1, DType::i32)), "[uniform] FILE:LINE: no kernel for i32 on cpu(0)");
+}
+
+#undef EXPECT_TEXT
+
+}  // namespace
+}  // namespace sluice::testing
