@@ -86,8 +86,10 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) {
     detail::check_device(op.name, runs_on, where);
+    const bool elsewhere = runs_on.kind != DeviceKind::cpu && op.kernel(DeviceKind::cpu, signature, rank_limit);
     throw ArrayError(op.name, where,
-                     "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on));
+                     "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on) +
+                         (elsewhere ? "; CPUs have one: use to(cpu(0))" : ""));
   }
 
   ArrayPush push;

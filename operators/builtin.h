@@ -28,6 +28,7 @@ void add_scan_rows(Registry& registry);
 void add_sorting_rows(Registry& registry);
 void add_loss_rows(Registry& registry);
 void add_matrix_rows(Registry& registry);
+void add_decomposition_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
 void add_unfolding_rows(Registry& registry);
 void add_attention_rows(Registry& registry);

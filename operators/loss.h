@@ -13,6 +13,7 @@ namespace sluice {
 
 enum class Reduction { mean, sum, none };
 
+/// The options of every loss begin with these two: mse_loss(x, y, {.reduction = Reduction::sum}).
 struct LossOptions {
   Reduction reduction = Reduction::mean;  ///< none: the result has a number for each element or row
   /// What the sum is divided by for a mean; 0: what each loss says. In a pipeline it is the number of the whole batch,
@@ -26,14 +27,18 @@ NDArray mse_loss(const Operand& x, const Operand& target, const LossOptions& opt
 /// |x - target|, with gradient 0 where they are equal. A mean is that over all elements.
 NDArray l1_loss(const Operand& x, const Operand& target, const LossOptions& options = {});
 
-struct HuberOptions : LossOptions {
+struct HuberOptions {
+  Reduction reduction = Reduction::mean;
+  double divisor = 0;
   double delta = 1;  ///< above 0
 };
 /// Half the squared difference d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2). A mean is that over all
 /// elements.
 NDArray huber_loss(const Operand& x, const Operand& target, const HuberOptions& options = {});
 
-struct BceOptions : LossOptions {
+struct BceOptions {
+  Reduction reduction = Reduction::mean;
+  double divisor = 0;
   NDArray positive_weight = {};  ///< weighs the targets' part of 1; broadcasts to x. An empty handle: 1
 };
 /// Binary cross-entropy of sigmoid(x) and targets from 0 to 1, safe against overflow:
@@ -45,7 +50,9 @@ NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOption
 /// and not a mean over the elements.
 NDArray kl_div(const Operand& x, const Operand& target, const LossOptions& options = {});
 
-struct ClassLossOptions : LossOptions {
+struct ClassLossOptions {
+  Reduction reduction = Reduction::mean;
+  double divisor = 0;
   std::optional<std::int64_t> ignore_index = {};  ///< rows with this label count for nothing
   /// (classes,), of x's dtype: a row counts as often as its label's weight. A mean divides by the sum of the weights of
   /// the rows that count. An empty handle: 1 each.
@@ -56,7 +63,11 @@ struct ClassLossOptions : LossOptions {
 /// divides by the number of rows that are not ignored (NaN if all are), or by the sum of their weights.
 NDArray nll_loss(const Operand& x, const Operand& labels, const ClassLossOptions& options = {});
 
-struct CrossEntropyOptions : ClassLossOptions {
+struct CrossEntropyOptions {
+  Reduction reduction = Reduction::mean;
+  double divisor = 0;
+  std::optional<std::int64_t> ignore_index = {};  ///< these two as in ClassLossOptions
+  NDArray weight = {};
   double label_smoothing = 0;  ///< this part of a row's probability is spread over all classes; from 0 to 1
 };
 /// The cross-entropy of softmax(logits) and labels, as nll_loss of log_softmax. With label smoothing e a row's loss is

@@ -13,6 +13,12 @@
 namespace sluice {
 namespace {
 
+/// What the options of every loss begin with.
+template <class Options>
+LossOptions common(const Options& o) {
+  return {.reduction = o.reduction, .divisor = o.divisor};
+}
+
 /// `count`: what a mean is divided by where the options do not say.
 NDArray reduced(const NDArray& losses, const LossOptions& options, std::int64_t count) {
   if (options.reduction == Reduction::none) return losses;
@@ -57,7 +63,7 @@ NDArray huber_loss(const Operand& x, const Operand& target, const HuberOptions& 
   p.made.require(options.delta > 0, "delta must be above 0");
   // The part of |d| up to delta counts by its square, the rest as it is.
   const NDArray distance = abs(p.x - p.target), near = minimum(distance, options.delta);
-  return reduced(near * (distance - 0.5 * near), options, p.x.count());
+  return reduced(near * (distance - 0.5 * near), common(options), p.x.count());
 }
 
 NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOptions& options) {
@@ -77,7 +83,7 @@ NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOption
   } else {
     losses = losses + of_one;
   }
-  return reduced(losses, options, p.x.count());
+  return reduced(losses, common(options), p.x.count());
 }
 
 NDArray kl_div(const Operand& x, const Operand& target, const LossOptions& options) {
@@ -148,7 +154,7 @@ struct Rows {
   NDArray reduce(const NDArray& losses) const {
     if (options.reduction != Reduction::mean || options.divisor != 0 ||
         (!options.weight.defined() && !options.ignore_index)) {
-      return reduced(losses.reshape(shape), options, shape.count());
+      return reduced(losses.reshape(shape), common(options), shape.count());
     }
     return mean(losses) / mean(weighted(ones({shape.count()}, x.dtype())));
   }
@@ -170,7 +176,8 @@ NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossE
   }
   const builtin::Composition made("cross_entropy", logits);
   made.require(smoothing >= 0 && smoothing <= 1, "label_smoothing must be from 0 to 1");
-  const Rows rows(made, logits.array, labels.array, options);
+  const ClassLossOptions of_classes{options.reduction, options.divisor, options.ignore_index, options.weight};
+  const Rows rows(made, logits.array, labels.array, of_classes);
   const NDArray values = log_softmax(rows.x);
   NDArray losses = rows.of_labels(values);
   if (smoothing != 0) {

@@ -6,6 +6,7 @@
 #include "sluice/operators/closeness.h"        // isclose, allclose, array_equal
 #include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
+#include "sluice/operators/decompositions.h"   // cholesky, qr, svd, eigh, solve, inv, det
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
 #include "sluice/operators/indexing.h"         // gather, scatter, index_select, take, masked_fill, nonzero
 #include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear

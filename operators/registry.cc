@@ -152,6 +152,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_sorting_rows(*this);
   builtin::add_loss_rows(*this);
   builtin::add_matrix_rows(*this);
+  builtin::add_decomposition_rows(*this);
   builtin::add_convolution_rows(*this);
   builtin::add_unfolding_rows(*this);
   builtin::add_attention_rows(*this);

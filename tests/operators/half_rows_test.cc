@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -239,12 +240,22 @@ void check(const Operator& row, const RowCase& c, DType half) {
   }
 }
 
+/// Rows that say in their errors that they take f32 and f64 alone.
+const std::set<std::string>& without_half() {
+  static const std::set<std::string> names{"cholesky", "det", "eigh", "inv", "qr", "slogdet", "solve", "svd"};
+  return names;
+}
+
 TEST(HalfRows, EveryFloatingRowIsWithinItsBound) {
   const std::map<std::string, RowCase> all = cases();
   int checked = 0;
   for (const Operator* row : Registry::instance().all()) {
     if (std::string_view(row->name).starts_with("test_")) continue;
     if (!row->kernel(DeviceKind::cpu, DType::f64, 0)) continue;
+    if (without_half().contains(row->name)) {
+      EXPECT_FALSE(row->kernel(DeviceKind::cpu, DType::f16)) << row->name;
+      continue;
+    }
     const auto listed = all.find(row->name);
     const std::optional<RowCase> c = listed != all.end() ? listed->second : case_by_table(*row);
     ASSERT_TRUE(c) << row->name << " has no case here";

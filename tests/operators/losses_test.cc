@@ -46,16 +46,14 @@ TEST(Losses, AreTheirFormulas) {
   check([](LossOptions o) { return l1_loss(xs(), targets(), o); }, [](double x, double t) { return std::abs(x - t); });
   check(
       [](LossOptions o) {
-        return huber_loss(xs(), targets(), {o, 0.5});
+        return huber_loss(xs(), targets(), {.reduction = o.reduction, .divisor = o.divisor, .delta = 0.5});
       },
       [](double x, double t) {
         const double d = std::abs(x - t);
         return d <= 0.5 ? d * d / 2 : 0.5 * (d - 0.25);
       });
   check(
-      [](LossOptions o) {
-        return bce_with_logits(xs(), targets(), {o, {}});
-      },
+      [](LossOptions o) { return bce_with_logits(xs(), targets(), {.reduction = o.reduction, .divisor = o.divisor}); },
       [](double x, double t) { return std::max(x, 0.0) - x * t + std::log1p(std::exp(-std::abs(x))); });
   check([](LossOptions o) { return kl_div(xs(), targets(), o); },
         [](double x, double t) { return t == 0 ? 0 : t * (std::log(t) - x); }, 2);
@@ -63,9 +61,9 @@ TEST(Losses, AreTheirFormulas) {
 
 TEST(Losses, GradientsAtTheEndsAreExact) {
   NDArray x = from({0.0, 800.0, -800.0}, {3}).with_grad(), t = from({0.25, 1.0, 0.0}, {3}).with_grad();
-  bce_with_logits(x, t, {{Reduction::sum}, {}}).backward();
+  bce_with_logits(x, t, {.reduction = Reduction::sum}).backward();
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0.25, 0, 0}));
-  EXPECT_EQ(bce_with_logits(x, t, {{Reduction::none}, {}}).to_vector<double>()[1], 0);
+  EXPECT_EQ(bce_with_logits(x, t, {.reduction = Reduction::none}).to_vector<double>()[1], 0);
   x.zero_grad();
   kl_div(x, from({0.0, 0.5, 0.5}, {3}).with_grad()).backward();
   for (const double v : x.grad().to_vector<double>()) EXPECT_TRUE(std::isfinite(v));
@@ -110,7 +108,8 @@ TEST(Losses, CrossEntropyWithAllOptionsIsTheSumThatItNames) {
   const std::vector<double> weight{0.5, 2, 1, 0.25};
   for (const bool weighted : {false, true}) {
     for (const double smoothing : {0.0, 0.2}) {
-      CrossEntropyOptions options{{{}, -100, weighted ? from(weight, {4}) : NDArray()}, smoothing};
+      CrossEntropyOptions options{
+          .ignore_index = -100, .weight = weighted ? from(weight, {4}) : NDArray(), .label_smoothing = smoothing};
       const ByLoops wanted = cross_entropy_by_loops(x.to_vector<double>(), 4, labels, -100,
                                                     weighted ? weight : std::vector<double>(4, 1), smoothing);
       EXPECT_NEAR(cross_entropy(x, from(labels, {6}), options).item<double>(), wanted.mean, 1e-12);
@@ -118,7 +117,9 @@ TEST(Losses, CrossEntropyWithAllOptionsIsTheSumThatItNames) {
       const std::vector<double> got = values_of(cross_entropy(x, from(labels, {6}), options));
       for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted.losses[i], 1e-12);
       if (smoothing == 0) {
-        const std::vector<double> rows = values_of(nll_loss(log_softmax(x), from(labels, {6}), options));
+        const std::vector<double> rows =
+            values_of(nll_loss(log_softmax(x), from(labels, {6}),
+                               {.reduction = Reduction::none, .ignore_index = -100, .weight = options.weight}));
         EXPECT_EQ(rows, got);
       }
       // Images: classes are axis 1.
@@ -128,7 +129,8 @@ TEST(Losses, CrossEntropyWithAllOptionsIsTheSumThatItNames) {
   }
   // The one pass and the composition agree.
   const NDArray names = from(std::vector<std::int64_t>{0, 3, 2, 2, 1, 3}, {6});
-  EXPECT_NEAR(cross_entropy(x, names).item<double>(), cross_entropy(x, names, {{{}, -100}}).item<double>(), 1e-12);
+  EXPECT_NEAR(cross_entropy(x, names).item<double>(), cross_entropy(x, names, {.ignore_index = -100}).item<double>(),
+              1e-12);
   EXPECT_EQ(cross_entropy(x, names, CrossEntropyOptions()).to_bytes(), cross_entropy(x, names).to_bytes());
 }
 
@@ -136,13 +138,31 @@ TEST(Losses, LabelsOutsideGiveNanAndIgnoredOnesNothing) {
   const NDArray x = log_softmax(ones({2, 3}, DType::f64));
   EXPECT_TRUE(std::isnan(nll_loss(x, from<std::int64_t>({0, 3}, {2})).item<double>()));
   EXPECT_TRUE(std::isnan(nll_loss(x, from<std::int64_t>({0, -1}, {2})).item<double>()));
-  EXPECT_NEAR(nll_loss(x, from<std::int64_t>({0, 3}, {2}), {{}, 3}).item<double>(), std::log(3.0), 1e-12);
-  EXPECT_TRUE(std::isnan(nll_loss(x, from<std::int64_t>({3, 3}, {2}), {{}, 3}).item<double>()));
+  EXPECT_NEAR(nll_loss(x, from<std::int64_t>({0, 3}, {2}), {.ignore_index = 3}).item<double>(), std::log(3.0), 1e-12);
+  EXPECT_TRUE(std::isnan(nll_loss(x, from<std::int64_t>({3, 3}, {2}), {.ignore_index = 3}).item<double>()));
   NDArray leaf = ones({2, 3}).with_grad();
-  cross_entropy(leaf, from<std::int64_t>({1, 7}, {2}), {{{}, 7}}).backward();
+  cross_entropy(leaf, from<std::int64_t>({1, 7}, {2}), {.ignore_index = 7}).backward();
   const std::vector<float> g = leaf.grad().to_vector<float>();
   EXPECT_EQ((std::vector<float>(g.begin() + 3, g.end())), (std::vector<float>{0, 0, 0}));
   EXPECT_LT(g[1], 0);
+}
+
+// Each struct of options is a plain aggregate, whose fields can be named at the call, those of every loss too.
+TEST(Losses, OptionsAreNamedAtTheCall) {
+  const NDArray x = ones({2, 3}, DType::f64), y = zeros({2, 3}, DType::f64), labels = from<std::int64_t>({0, 1}, {2});
+  const auto sum_of = [](const NDArray& loss) { return loss.item<double>(); };
+  EXPECT_EQ(sum_of(mse_loss(x, y, {.reduction = Reduction::sum, .divisor = 2})), 6);
+  EXPECT_EQ(sum_of(huber_loss(x, y, {.reduction = Reduction::sum, .delta = 0.5})), 6 * 0.375);
+  EXPECT_EQ(sum_of(huber_loss(x, y, {.divisor = 3, .delta = 0.5})), 2 * 0.375);
+  EXPECT_NEAR(
+      sum_of(bce_with_logits(x, y + 1, {.reduction = Reduction::sum, .positive_weight = full({}, 2.0, DType::f64)})),
+      12 * std::log1p(std::exp(-1.0)), 1e-12);
+  EXPECT_EQ(sum_of(nll_loss(-x, labels, {.reduction = Reduction::sum, .ignore_index = 1})), 1);
+  EXPECT_EQ(sum_of(nll_loss(-x, labels, {.divisor = 4, .weight = from({2.0, 4.0, 1.0}, {3})})), 1.5);
+  EXPECT_NEAR(
+      sum_of(cross_entropy(x, labels, {.reduction = Reduction::sum, .ignore_index = 1, .label_smoothing = 0.1})),
+      std::log(3.0), 1e-12);
+  EXPECT_NEAR(sum_of(cross_entropy(x, labels, {.label_smoothing = 0.1})), std::log(3.0), 1e-12);
 }
 
 TEST(Losses, ErrorsAreOneLine) {
@@ -154,15 +174,15 @@ TEST(Losses, ErrorsAreOneLine) {
                   "\\[mse_loss\\] losses_test.cc:[0-9]+: \\(2, 3\\) x \\(4, 3\\): the target does not fit x"));
   EXPECT_THAT(message([&] { mse_loss(zeros({3}), x); }), HasSubstr("does not fit"));
   EXPECT_THAT(message([&] { l1_loss(x.to(DType::i32), x); }), HasSubstr("floating"));
-  EXPECT_THAT(message([&] { huber_loss(x, x, {{}, 0}); }), HasSubstr("delta must be above 0"));
+  EXPECT_THAT(message([&] { huber_loss(x, x, {.delta = 0}); }), HasSubstr("delta must be above 0"));
   EXPECT_THAT(message([&] { nll_loss(x, zeros({2})); }), HasSubstr("labels are i64, i32 or u8, not f32"));
   EXPECT_THAT(message([&] { nll_loss(x, from<std::int64_t>({0, 1, 2}, {3})); }), HasSubstr("needs (n, classes, ...)"));
   EXPECT_THAT(message([&] {
-                nll_loss(x, from<std::int64_t>({0, 1}, {2}), {{}, {}, ones({2})});
+                nll_loss(x, from<std::int64_t>({0, 1}, {2}), {.weight = ones({2})});
               }),
               HasSubstr("a number for each class"));
   EXPECT_THAT(message([&] {
-                cross_entropy(x, from<std::int64_t>({0, 1}, {2}), {{}, 2});
+                cross_entropy(x, from<std::int64_t>({0, 1}, {2}), {.label_smoothing = 2});
               }),
               HasSubstr("label_smoothing"));
   EXPECT_THAT(message([&] { mse_loss(x, NDArray()); }), HasSubstr("empty handle"));

@@ -22,6 +22,7 @@ struct OperatorCase {
   double tolerance = 1e-5;  ///< f32, cpu against reference, relative to the largest element
   /// Of elementwise cases whose inputs have the result's shape: an element from those of the inputs.
   std::function<double(double, double)> formula = {};
+  bool by_lapack = false;  ///< of rows that have kernels on the CPU alone, and these for f32 and f64 alone
   std::function<double(double, double)> fold = {};  ///< of reductions of all elements: of two results
 };
 

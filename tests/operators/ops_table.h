@@ -20,6 +20,7 @@ inline NDArray labels_for(std::int64_t n, std::int64_t classes) {
 
 }  // namespace sluice::testing
 
+#include "ops_table_decompositions.h"
 #include "ops_table_networks.h"
 #include "ops_table_reductions.h"
 #include "ops_table_shapes.h"
@@ -176,6 +177,7 @@ inline std::vector<OperatorCase> operator_cases() {
                     return x[0].dtype() == DType::f32 ? square(x[0].to(DType::f64)).to(DType::f32) : square(x[0]);
                   }});
   add_network_cases(list);
+  add_decomposition_cases(list);
   return list;
 }
 

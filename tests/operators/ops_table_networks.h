@@ -70,37 +70,31 @@ inline void add_loss_cases(std::vector<OperatorCase>& list) {
 #define FUNCTION(name) [](auto&&... x) { return name(x...); }
   loss("mse_loss", FUNCTION(mse_loss), LossOptions());
   loss("l1_loss", FUNCTION(l1_loss), LossOptions());
-  loss("huber_loss", FUNCTION(huber_loss), HuberOptions{{}, 0.7});
+  loss("huber_loss", FUNCTION(huber_loss), HuberOptions{.delta = 0.7});
   loss("bce_with_logits", FUNCTION(bce_with_logits), BceOptions(), 0.1, 0.9);
   loss("kl_div", FUNCTION(kl_div), LossOptions(), 0.1, 0.9);
 #undef FUNCTION
   list.push_back({"bce_with_logits, weighted",
                   {s, s, {7}},
-                  [](const Arrays& x) {
-                    return bce_with_logits(x[0], x[1], {{}, x[2]});
-                  },
+                  [](const Arrays& x) { return bce_with_logits(x[0], x[1], {.positive_weight = x[2]}); },
                   0.1,
                   0.9});
   list.push_back({"nll_loss", {s}, [](const Arrays& x) { return square(nll_loss(x[0], labels_for(5, 7))); }});
   list.push_back({"nll_loss, weighted",
                   {s, {7}},
-                  [](const Arrays& x) {
-                    return nll_loss(x[0], labels_for(5, 7), {{}, {}, x[1]});
-                  },
+                  [](const Arrays& x) { return nll_loss(x[0], labels_for(5, 7), {.weight = x[1]}); },
                   0.3,
                   2});
-  list.push_back({"cross_entropy, weighted and smoothed",
-                  {s, {7}},
-                  [](const Arrays& x) {
-                    return cross_entropy(x[0], labels_for(5, 7), CrossEntropyOptions{{{}, {}, x[1]}, 0.1});
-                  },
-                  0.3,
-                  2});
-  list.push_back({"cross_entropy of images, none", {{2, 4, 3, 2}}, [](const Arrays& x) {
-                    CrossEntropyOptions options;
-                    options.reduction = Reduction::none;
-                    return square(cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), options));
-                  }});
+  list.push_back(
+      {"cross_entropy, weighted and smoothed",
+       {s, {7}},
+       [](const Arrays& x) { return cross_entropy(x[0], labels_for(5, 7), {.weight = x[1], .label_smoothing = 0.1}); },
+       0.3,
+       2});
+  list.push_back(
+      {"cross_entropy of images, none", {{2, 4, 3, 2}}, [](const Arrays& x) {
+         return square(cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), {.reduction = Reduction::none}));
+       }});
 }
 
 inline void add_normalization_cases(std::vector<OperatorCase>& list) {

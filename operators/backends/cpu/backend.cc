@@ -12,6 +12,7 @@ void sluice::builtin::add_cpu_kernels(Registry& registry) {
   cpu_backend::add_reduction_kernels(registry);
   cpu_backend::add_line_kernels(registry);
   cpu_backend::add_matrix_kernels(registry);
+  cpu_backend::add_decomposition_kernels(registry);
   cpu_backend::add_convolution_kernels(registry);
   cpu_backend::add_loss_kernels(registry);
   cpu_backend::add_unfolding_kernels(registry);

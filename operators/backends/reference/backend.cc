@@ -10,6 +10,7 @@ void sluice::builtin::add_reference_kernels(Registry& registry) {
   reference::add_reduction_kernels(registry);
   reference::add_line_kernels(registry);
   reference::add_matrix_kernels(registry);
+  reference::add_decomposition_kernels(registry);
   reference::add_convolution_kernels(registry);
   reference::add_loss_kernels(registry);
   reference::add_unfolding_kernels(registry);

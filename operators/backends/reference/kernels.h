@@ -15,6 +15,7 @@ void add_indexing_kernels(Registry& registry);
 void add_reduction_kernels(Registry& registry);
 void add_line_kernels(Registry& registry);
 void add_matrix_kernels(Registry& registry);
+void add_decomposition_kernels(Registry& registry);
 void add_convolution_kernels(Registry& registry);
 void add_loss_kernels(Registry& registry);
 void add_unfolding_kernels(Registry& registry);
