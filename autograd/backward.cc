@@ -257,7 +257,7 @@ class Run {
     }
     if (node.checkpoint) {
       const Ref<Recomputation> checkpoint = node.checkpoint;
-      checkpoint->again();
+      checkpoint->again(gradients);
     }
     if (node.kind == Node::Kind::write) {
       visit_write(node, gradients[0]);

@@ -16,6 +16,23 @@ struct Working {
   ~Working() { working = outer; }
 };
 
+/// A variable that is free when the gradients are there; empty, if there are none.
+Variable gate_behind(const std::vector<NDArray>& gradients, const std::source_location& where) {
+  std::vector<Access> accesses;
+  const NDArray* one = nullptr;
+  for (const NDArray& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    each_variable_of(gradient, [&](const Variable& variable) { accesses.push_back(read(variable)); });
+    one = &gradient;
+  }
+  if (!one) return {};
+  Engine& engine = one->engine();
+  Variable gate = engine.variable("recomputation");
+  accesses.push_back(order(gate));
+  engine.push([] {}, accesses, {.on = one->device(), .name = "recomputation"}, where);
+  return gate;
+}
+
 }  // namespace
 
 Recomputation* Recomputation::current() { return working; }
@@ -31,7 +48,7 @@ std::vector<NDArray> Recomputation::first() {
   return f_(xs_, "checkpoint", where_);
 }
 
-void Recomputation::again() {
+void Recomputation::again(const std::vector<NDArray>& gradients) {
   std::size_t count = 0;
   {
     const ScopeGuard scope;
@@ -40,6 +57,7 @@ void Recomputation::again() {
     now.flags = scope_.flags;
     now.layer = scope_.layer;
     now.where = scope_.where;
+    if (!now.sequence) now.sequence = gate_behind(gradients, where_);  // a schedule's own order is enough
     const Rerun::Scope notes(rerun_, true);
     const DrawNotes::Scope draws(draws_, true);
     const Working here(this);

@@ -18,8 +18,10 @@ class Recomputation final : public RefCounted {
       : f_(f), xs_(xs.begin(), xs.end()), where_(where), scope_(current_scope()) {}
 
   std::vector<NDArray> first();
-  /// Gives the nodes what they have not kept.
-  void again();
+  /// Gives the nodes what they have not kept. What it pushes runs when the gradients that have come to the last of them
+  /// are there, one op after another: it does not depend on them, and would else run ahead of backward, whose memory
+  /// it is to save.
+  void again(const std::vector<NDArray>& gradients);
 
   /// The one that is at work on this thread; null: none.
   static Recomputation* current();

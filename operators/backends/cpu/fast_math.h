@@ -11,7 +11,7 @@
 
 namespace sluice::cpu_backend {
 
-/// exp(x) to 2 ulp. Results below 1.2e-38 are
+/// exp(x) to 2.1 ulp. Results below 1.2e-38 are
 /// subnormal, and those below 2^-150 are 0; above 88.72 it gives infinity, and NaN of NaN. The method: x = n ln 2 + r
 /// with |r| <= ln 2 / 2, a polynomial of degree 6 for exp(r), and n added to the exponent in two halves. Of those only
 /// the second can make a subnormal number, so it is rounded once.
@@ -70,8 +70,8 @@ SLUICE_KERNEL_BODY float fast_tanh(float x) {
   p = p * square - 0.0538388714F;
   p = p * square + 0.133326948F;
   p = p * square - 0.333333284F;
-  const float low = x + x * (square * p), high = 1.0F - 2.0F / (fast_exp(2.0F * size) + 1.0F);
-  return size < 0.64F ? low : std::copysign(high, x);
+  const float low = size + size * (square * p), high = 1.0F - 2.0F / (fast_exp(2.0F * size) + 1.0F);
+  return std::copysign(size < 0.64F ? low : high, x);
 }
 
 /// erf(x) to 3 ulp: a polynomial below 1, and 1 - exp(-q(|x|)) above, where q is a polynomial near -log(erfc).

@@ -69,12 +69,12 @@ struct Sum {
   }
 };
 
-/// F over n > 0 elements side by side, in 32 running results, so that the steps overlap and vectorise.
+/// F over n > 0 elements side by side, in 64 running results, so that the steps overlap and vectorise.
 template <class F>
 struct FoldBlock {
   template <class T, class A>
   SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t n, A* out) const {
-    constexpr int lanes = 32;
+    constexpr int lanes = 64;
     A totals[lanes] = {};
     const int used = static_cast<int>(std::min<std::int64_t>(lanes, n));
     for (int l = 0; l < used; ++l) totals[l] = static_cast<A>(x[l]);
