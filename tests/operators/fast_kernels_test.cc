@@ -216,14 +216,15 @@ void within(double ulps, float low, float high, Fast fast, Exact exact) {
 }
 
 TEST(FastKernels, FunctionsInVectorsAreNear) {
+  constexpr float all = std::numeric_limits<float>::infinity();
   within(
-      2, -150, 88.7F, [](float x) { return fast_exp(x); }, [](double x) { return std::exp(x); });
+      3, -150, 88.7F, [](float x) { return fast_exp(x); }, [](double x) { return std::exp(x); });
   within(
-      2, 1e-45F, 3.4e38F, [](float x) { return fast_log(x); }, [](double x) { return std::log(x); });
+      1, 1e-45F, 3.4e38F, [](float x) { return fast_log(x); }, [](double x) { return std::log(x); });
   within(
-      3, -INFINITY, INFINITY, [](float x) { return fast_tanh(x); }, [](double x) { return std::tanh(x); });
+      2, -all, all, [](float x) { return fast_tanh(x); }, [](double x) { return std::tanh(x); });
   within(
-      3, -INFINITY, INFINITY, [](float x) { return fast_erf(x); }, [](double x) { return std::erf(x); });
+      3, -all, all, [](float x) { return fast_erf(x); }, [](double x) { return std::erf(x); });
 }
 
 TEST(FastKernels, FunctionsInVectorsAtTheEnds) {

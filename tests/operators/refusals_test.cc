@@ -78,7 +78,8 @@ TEST(Refusals, OfOtherRanksAreClear) {
       ask_with(
           c, i, [](const NDArray& x) { return leaf(x.flatten()); }, "flat");
       ask_with(
-          c, i, [](const NDArray& x) { return leaf(x.reshape({-1})(0)); }, "0-dimensional");
+          c, i, [](const NDArray& x) { return leaf(x.count() > 0 ? x.reshape({-1})(0) : zeros({}, x.dtype())); },
+          "0-dimensional");
       ask_with(
           c, i,
           [](const NDArray& x) {

@@ -11,7 +11,7 @@
 
 namespace sluice::cpu_backend {
 
-/// exp(x) to 2.1 ulp. Results below 1.2e-38 are
+/// exp(x) to 3 ulp. Results below 1.2e-38 are
 /// subnormal, and those below 2^-150 are 0; above 88.72 it gives infinity, and NaN of NaN. The method: x = n ln 2 + r
 /// with |r| <= ln 2 / 2, a polynomial of degree 6 for exp(r), and n added to the exponent in two halves. Of those only
 /// the second can make a subnormal number, so it is rounded once.
@@ -37,7 +37,7 @@ SLUICE_KERNEL_BODY float fast_exp(float x) {
   return x == x ? y : x;
 }
 
-/// log(x) to 2 ulp: x = 2^n m with m in [sqrt(1/2), sqrt(2)), and a polynomial of m - 1. Minus infinity of 0, NaN of
+/// log(x) to 1 ulp: x = 2^n m with m in [sqrt(1/2), sqrt(2)), and a polynomial of m - 1. Minus infinity of 0, NaN of
 /// negative numbers and of NaN.
 SLUICE_KERNEL_BODY float fast_log(float x) {
   const bool subnormal = x < 1.17549435e-38F;
@@ -62,7 +62,7 @@ SLUICE_KERNEL_BODY float fast_log(float x) {
   return x >= 0.0F ? of_positive : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// tanh(x) to 3 ulp: a polynomial below 0.64, and 1 - 2 / (exp(2 |x|) + 1) above.
+/// tanh(x) to 2 ulp: a polynomial below 0.64, and 1 - 2 / (exp(2 |x|) + 1) above.
 SLUICE_KERNEL_BODY float fast_tanh(float x) {
   const float size = std::fabs(x), square = x * x;
   float p = -0.00601065252F;
