@@ -20,13 +20,14 @@ TEST(Semantics10Parts, TheWholeAndItsPartsKeepTheOrderOfTheirWrites) {
     const std::int64_t sizes[] = {1, 2, 1};
     Partitioned p = partitioned(sizes, {}, DType::f32, cpu(0));
     p.whole.fill(1);
-    Borrow held = hold(p.parts[1]);
-    for (std::size_t i = 0; i < 3; ++i) p.parts[i] += static_cast<float>(i);  // 1, 2 2, 3
+    Late late({2}, 1);
+    p.parts[1] += late.array;  // the whole waits for it
+    p.parts[2] += 2;           // 1, 2 2, 3
     p.whole *= 10;
     p.parts[0] += p.parts[2];
     p.whole(slice(1, 3)) += 1;
     p.parts[1](1) = 0;
-    held.release();
+    late.held.release();
     EXPECT_EQ(floats(p.whole), (Floats{40, 21, 0, 30}));
   });
 }
@@ -163,11 +164,11 @@ TEST(Semantics12Access, ImportsThatOverlapAreViewsOfOneMemory) {
     NDArray a = from_memory(memory.data(), nullptr, {4}, DType::f32, cpu(0));
     NDArray b = from_memory(memory.data() + 2, nullptr, {4}, DType::f32, cpu(0));
     const NDArray kept = b.detach();
-    Borrow held = hold(a);
-    a += 1;
+    Late late({4}, 1);
+    a += late.array;  // what overlaps it waits too
     b *= 10;
     a += 1;
-    held.release();
+    late.held.release();
     EXPECT_EQ(floats(a), (Floats{3, 3, 21, 21}));
     EXPECT_EQ(floats(b), (Floats{21, 21, 10, 10}));
     EXPECT_EQ(floats(kept), (Floats{1, 1, 1, 1}));
