@@ -141,10 +141,12 @@ struct ConvAttributes {
 
 struct PoolAttributes {
   std::int64_t kernel = 2, stride = 2, padding = 0;
-  Dims wanted;  ///< for the gradient: the shape of x
+  Dims wanted;             ///< for the gradient: the shape of x
+  bool ceil_mode = false;  ///< the number of windows is rounded up
   static constexpr auto fields() {
     return std::array{field<&PoolAttributes::kernel>("kernel"), field<&PoolAttributes::stride>("stride"),
-                      field<&PoolAttributes::padding>("padding"), field<&PoolAttributes::wanted>("wanted")};
+                      field<&PoolAttributes::padding>("padding"), field<&PoolAttributes::wanted>("wanted"),
+                      field<&PoolAttributes::ceil_mode>("ceil_mode")};
   }
   friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
 };

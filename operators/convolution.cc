@@ -85,6 +85,14 @@ void conv_row(Operator& op) {
 
 void wanted_shape(Signature& s) { s.output(s.attributes<ConvAttributes>().wanted, s.dtype()); }
 
+/// The windows along an axis of n elements; 0 where not one fits. Each has an element of the image.
+std::int64_t windows(std::int64_t n, const PoolAttributes& a) {
+  const std::int64_t steps = n + 2 * a.padding - a.kernel, behind = a.ceil_mode ? a.stride - 1 : 0;
+  if (n < 1 || steps + behind < 0) return 0;
+  const std::int64_t count = (steps + behind) / a.stride + 1;
+  return (count - 1) * a.stride >= n + a.padding ? count - 1 : count;
+}
+
 void infer_pool(Signature& s) {
   s.floating();
   s.rank(0, 4);
@@ -94,9 +102,8 @@ void infer_pool(Signature& s) {
     s.fail("kernel " + std::to_string(a.kernel) + ", stride " + std::to_string(a.stride) + ", padding " +
            std::to_string(a.padding));
   }
-  if (x[2] + 2 * a.padding < a.kernel || x[3] + 2 * a.padding < a.kernel) s.fail("the window does not fit the image");
-  const Dims y{x[0], x[1], out_size(x[2], a.kernel, a.stride, a.padding),
-               out_size(x[3], a.kernel, a.stride, a.padding)};
+  const Dims y{x[0], x[1], windows(x[2], a), windows(x[3], a)};
+  if (y[2] < 1 || y[3] < 1) s.fail("the window does not fit the image");
   s.output(y, s.dtype());
   s.output(y, DType::i32);
 }
@@ -185,9 +192,14 @@ NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, con
   return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
 }
 
-NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+NDArray max_pool2d(const Operand& x, std::int64_t kernel, const MaxPool2dOptions& options) {
   static const Operator& row = named("max_pool2d");
-  return apply(row, {&x.array}, PoolAttributes{kernel, stride != 0 ? stride : kernel, padding, {}}, {.where = x.where});
+  const std::int64_t stride = options.stride != 0 ? options.stride : kernel;
+  return apply(row, {&x.array}, PoolAttributes{kernel, stride, options.padding, {}, options.ceil_mode},
+               {.where = x.where});
+}
+NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return max_pool2d(x, kernel, MaxPool2dOptions{.stride = stride, .padding = padding});
 }
 
 }  // namespace sluice

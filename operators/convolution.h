@@ -16,10 +16,10 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
 };
 /// Convolution of x (n, in, height, width) with weight (out, in / groups, kernel height, kernel width) and bias (out,)
-/// or an empty handle, of floating dtypes. The gradients of input, weight and bias are separate ops. One stride for
-/// both axes without dilation and groups is one op. Other options are made of unfold2d and matmul: they have gradients
-/// of all orders too, but take the unfolded image as memory, which is kernel height * kernel width times the result's
-/// places for each channel of x.
+/// or an empty handle, of floating dtypes. It has gradients of all orders; those of input, weight and bias are separate
+/// ops. One stride for both axes without dilation and groups is one op. Other options are made of unfold2d and matmul,
+/// which take the unfolded image as memory: kernel height * kernel width times the result's places for each channel of
+/// x.
 NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias = {}, const Conv2dOptions& options = {});
 
 struct Conv1dOptions {
@@ -34,8 +34,18 @@ struct Conv1dOptions {
 NDArray conv1d(const Operand& x, const Operand& weight, const NDArray& bias = {}, const Conv1dOptions& options = {});
 
 /// The largest element of each kernel x kernel window of x (n, channels, height, width), of floating dtypes. Stride 0
-/// means `kernel`. Of equal elements the first gets the gradient. The gradient has no gradient: asking for one throws.
+/// means `kernel`. Of equal elements the first gets the gradient. There is no second gradient: a backward pass with
+/// create_graph throws ArrayError.
 NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0);
+
+struct MaxPool2dOptions {
+  std::int64_t stride = 0;   ///< 0: the kernel's size
+  std::int64_t padding = 0;  ///< on each side, smaller than the kernel; it is never the largest
+  /// Windows that reach beyond the right and lower padding count too, if they start in the image or in the padding
+  /// before it. So the elements that else are left over at the end of an axis have a window.
+  bool ceil_mode = false;
+};
+NDArray max_pool2d(const Operand& x, std::int64_t kernel, const MaxPool2dOptions& options);
 
 struct AvgPool2dOptions {
   Size2d stride = 0;          ///< 0: the kernel's size

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numbers>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -143,6 +146,49 @@ NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high
 NDArray normal(const Dims& shape, RandomStream& stream, double mean, double deviation, DType dtype, std::uint64_t first,
                std::source_location where) {
   return random("normal", shape, stream, mean, deviation, dtype, first, where);
+}
+
+NDArray truncated_normal(const Dims& shape, RandomStream& stream, const TruncatedNormalOptions& options, DType dtype,
+                         std::uint64_t first, std::source_location where) {
+  const CallSite at(where);
+  const double infinity = std::numeric_limits<double>::infinity(), root_of_two = std::sqrt(2.0);
+  const auto [mean, deviation, low, high] = options;
+  const auto require = [&](bool condition, const char* why) {
+    if (condition) return;
+    throw ArrayError("truncated_normal", where,
+                     "mean " + Scalar(options.mean).text() + ", deviation " + Scalar(options.deviation).text() + ", [" +
+                         Scalar(options.low).text() + ", " + Scalar(options.high).text() + "]: " + why);
+  };
+  if (!is_floating(dtype)) {
+    throw ArrayError("truncated_normal", where, "needs a floating dtype, not " + std::string(name_of(dtype)));
+  }
+  require(std::isfinite(mean), "the mean is not finite");
+  require(deviation > 0 && deviation < infinity, "the deviation is not a number above 0");
+  require(low < high, "low is not below high");
+  // Small probabilities keep their digits and those near 1 do not, so that bounds above the mean are mirrored.
+  double a = (low - mean) / deviation, b = (high - mean) / deviation;
+  const bool mirrored = a + b > 0;
+  if (mirrored) std::tie(a, b) = std::pair(-b, -a);
+  const auto probability_below = [&](double z) { return std::erfc(-z / root_of_two) / 2; };
+  const double begin = probability_below(a), end = probability_below(b);
+  require(b >= -36, "the bounds are more than 36 deviations from the mean");
+  require(begin < end, "the bounds are too near each other");
+  // 0 becomes half of a step of the draw.
+  const NDArray u = maximum(uniform(shape, stream, 0, 1, DType::f64, first, where), 0x1p-54);
+  const NDArray p = u * (end - begin) + begin;
+  NDArray z;
+  if (b > -4) {
+    z = erfinv(p * 2 - 1) * root_of_two;
+  } else {
+    // 2 p - 1 would have too few digits of p: Newton's method on the logarithm of the probability.
+    const NDArray wanted = log(p), square_of_z = wanted * -2 - std::log(2 * std::numbers::pi);
+    z = -sqrt(square_of_z - log(square_of_z));
+    for (int i = 0; i < 4; ++i) {
+      const NDArray below = erfc(z * (-1 / root_of_two)) * 0.5;
+      z = z - (log(below) - wanted) * below / (exp(square(z) * -0.5) * (1 / std::sqrt(2 * std::numbers::pi)));
+    }
+  }
+  return minimum(maximum(z * (mirrored ? -deviation : deviation) + mean, low), high).to(dtype, where);
 }
 
 NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::int64_t high, DType dtype,

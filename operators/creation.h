@@ -47,6 +47,18 @@ NDArray normal(const Dims& shape, RandomStream& stream, double mean = 0, double 
                std::uint64_t first = 0, std::source_location where = std::source_location::current());
 
 // Each of these takes one draw of the stream too.
+struct TruncatedNormalOptions {
+  double mean = 0, deviation = 1;  ///< of the normal distribution before it is cut
+  double low = -2, high = 2;       ///< the bounds, which are not relative to mean and deviation; may be infinite
+};
+/// Numbers of a normal distribution, of which only the part in [low, high] is drawn from. Of floating dtypes; computed
+/// in f64 by the inverse of the distribution, then rounded, so that they are within the bounds as the dtype rounds
+/// them. `first` is as in uniform. Devices differ by the roundings of their libraries. Throws ArrayError for low >=
+/// high, for a deviation that is not above 0, for bounds that are both more than 36 deviations above or below the mean,
+/// and for bounds so near each other that f64 has no probability between them.
+NDArray truncated_normal(const Dims& shape, RandomStream& stream, const TruncatedNormalOptions& options = {},
+                         DType dtype = DType::f32, std::uint64_t first = 0,
+                         std::source_location where = std::source_location::current());
 /// Integers in [low, high), of an integer dtype that can hold them all.
 NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::int64_t high, DType dtype = DType::i64,
                 std::source_location where = std::source_location::current());

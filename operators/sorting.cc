@@ -5,8 +5,10 @@
 #include <limits>
 
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/indexing.h"
 #include "sluice/operators/lines.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
@@ -167,15 +169,35 @@ NDArray searchsorted(const Operand& sorted, const Operand& values, const SearchO
   return apply(row, {inputs[0], inputs[1]}, LineAttributes{0, options.right, 0}, {.where = sorted.where});
 }
 
+namespace {
+bool can_be_counted(DType dtype) { return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8; }
+/// The largest number and 1. Waits.
+std::int64_t bins_for(const Operand& x) {
+  if (x.array.count() == 0) return 0;
+  return std::max<std::int64_t>(0, max(x).to(DType::i64, x.where).item<std::int64_t>(x.where) + 1);
+}
+}  // namespace
+
 NDArray bincount(const Operand& x, std::optional<std::int64_t> size) {
   static const Operator& row = named("bincount");
-  const DType dtype = x.array.checked("bincount", x.where).dtype();
-  const bool counts = dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
-  if (!size && counts) {
-    size = x.array.count() == 0 ? 0 : max(x).to(DType::i64, x.where).item<std::int64_t>(x.where) + 1;
-    size = std::max<std::int64_t>(0, *size);
-  }
+  if (!size && can_be_counted(x.array.checked("bincount", x.where).dtype())) size = bins_for(x);
   return apply(row, {&x.array}, LineAttributes{0, false, size.value_or(0)}, {.where = x.where});
+}
+NDArray bincount(const Operand& x, const Operand& weights, std::optional<std::int64_t> size) {
+  const builtin::Composition made("bincount", x);
+  const NDArray& w = weights.array;
+  const DType dtype = x.array.dtype(), wide = w.checked("bincount", made.where()).dtype();
+  if (!can_be_counted(dtype)) made.fail("an index is i64, i32 or u8, not " + std::string(name_of(dtype)));
+  if (!is_floating(wide)) made.fail("weights are of a floating dtype, not " + std::string(name_of(wide)));
+  if (!(w.shape() == x.array.shape())) {
+    made.fail("weights " + to_string(w.shape()) + " for " + to_string(x.array.shape()));
+  }
+  const std::int64_t n = size ? *size : bins_for(x);
+  if (n < 0) made.fail("a size of " + std::to_string(n));
+  // Negative numbers would count from the end: they become n, which is out of range.
+  const NDArray index = x.array.reshape({-1}).to(DType::i64);
+  const NDArray places = where(index < 0, full_like(index, n), index);
+  return scatter_add(zeros({n}, DType::f64), 0, places, w.reshape({-1}).to(DType::f64)).to(wide);
 }
 
 Histogram histogram(const Operand& x, std::int64_t bins, double low, double high) {

@@ -41,6 +41,9 @@ NDArray searchsorted(const Operand& sorted, const Operand& values, const SearchO
 /// How often each of 0, 1, ..., size - 1 is in x (i64, i32 or u8, any shape): (size,), in i64. The op fails if a number
 /// is outside. Without a size it is the largest number and 1, for which the call waits.
 NDArray bincount(const Operand& x, std::optional<std::int64_t> size = {});
+/// The sums of the elements of `weights`, of a floating dtype and x's shape, that stand where x has 0, 1, ...: (size,),
+/// of the dtype of weights. They are summed in f64, in index order. Gradients flow to weights.
+NDArray bincount(const Operand& x, const Operand& weights, std::optional<std::int64_t> size = {});
 
 struct Histogram {
   NDArray counts;  ///< (bins,), i64

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
@@ -75,10 +76,15 @@ NDArray norm(const Operand& x, const Axes& axes, const NormOptions& options) {
 
 namespace {
 
-NDArray quantile_of(const char* name, const Operand& x, double q, const Axes& axes, bool keep) {
+/// Of each q, in the reduced shape.
+std::vector<NDArray> quantiles_of(const char* name, const Operand& x, std::span<const double> list, const Axes& axes,
+                                  bool keep) {
   const std::source_location& at = x.where;
   const NDArray from = wide(name, x);
-  if (!(q >= 0 && q <= 1)) throw ArrayError(name, at, "q is " + Scalar(q).text() + ", which is not in [0, 1]");
+  if (list.empty()) throw ArrayError(name, at, "q is empty");
+  for (const double q : list) {
+    if (!(q >= 0 && q <= 1)) throw ArrayError(name, at, "q is " + Scalar(q).text() + ", which is not in [0, 1]");
+  }
   const std::uint32_t bits = rows::axis_bits(name, x, axes);
   Dims order, groups;
   std::int64_t n = 1;
@@ -96,26 +102,38 @@ NDArray quantile_of(const char* name, const Operand& x, double q, const Axes& ax
   if (n == 0) throw ArrayError(name, at, to_string(from.shape()) + ": nothing to choose from");
   const NDArray lines = from.permute(order, at).reshape({groups.count(), n}, at);
   const NDArray sorted = sort({lines, at});
-  const double position = q * static_cast<double>(n - 1);
-  const auto below = std::min(static_cast<std::int64_t>(std::floor(position)), n - 1);
-  const double part = position - static_cast<double>(below);
-  NDArray y = sorted.narrow(1, below, below + 1, at);
-  if (part > 0) {
-    const NDArray step = sub({sorted.narrow(1, below + 1, below + 2, at), at}, y);
-    y = add({y, at}, mul({step, at}, ScalarOperand(part, at)));
-  }
   const NDArray last = sorted.narrow(1, n - 1, n, at);  // NaN if any is
-  y = where({equal({last, at}, last), at}, y, last);
-  return narrowed(y.reshape(rows::reduced_shape(from.shape(), bits, keep), at), x);
+  const Dims shape = rows::reduced_shape(from.shape(), bits, keep);
+  std::vector<NDArray> results;
+  for (const double q : list) {
+    const double position = q * static_cast<double>(n - 1);
+    const auto below = std::min(static_cast<std::int64_t>(std::floor(position)), n - 1);
+    const double part = position - static_cast<double>(below);
+    NDArray y = sorted.narrow(1, below, below + 1, at);
+    if (part > 0) {
+      const NDArray step = sub({sorted.narrow(1, below + 1, below + 2, at), at}, y);
+      y = add({y, at}, mul({step, at}, ScalarOperand(part, at)));
+    }
+    y = where({equal({last, at}, last), at}, y, last);
+    results.push_back(narrowed(y.reshape(shape, at), x));
+  }
+  return results;
 }
 
 }  // namespace
 
 NDArray quantile(const Operand& x, double q, const Axes& axes, const QuantileOptions& options) {
-  return quantile_of("quantile", x, q, axes, options.keep);
+  return quantiles_of("quantile", x, {&q, 1}, axes, options.keep).front();
+}
+NDArray quantile(const Operand& x, const std::vector<double>& q, const Axes& axes, const QuantileOptions& options) {
+  return stack(quantiles_of("quantile", x, q, axes, options.keep), 0, x.where);
+}
+NDArray quantile(const Operand& x, std::initializer_list<double> q, const Axes& axes, const QuantileOptions& options) {
+  return quantile(x, std::vector<double>(q), axes, options);
 }
 NDArray median(const Operand& x, const Axes& axes, const QuantileOptions& options) {
-  return quantile_of("median", x, 0.5, axes, options.keep);
+  const double half = 0.5;
+  return quantiles_of("median", x, {&half, 1}, axes, options.keep).front();
 }
 
 }  // namespace sluice

@@ -3,6 +3,9 @@
 // and for axes that x does not have.
 #pragma once
 
+#include <initializer_list>
+#include <vector>
+
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -29,6 +32,12 @@ struct QuantileOptions {
 /// The value below which the part q, in [0, 1], of the elements lies: between two elements, by a line between them. NaN
 /// if any is NaN. Throws ArrayError over no elements.
 NDArray quantile(const Operand& x, double q, const Axes& axes = all, const QuantileOptions& options = {});
+/// Several at once, from one sort: the result has a first axis of their number, also if that is 1. quantile(x, {0.25,
+/// 0.75}, 1) of x (n, m) is (2, n). Throws ArrayError for none.
+NDArray quantile(const Operand& x, std::initializer_list<double> q, const Axes& axes = all,
+                 const QuantileOptions& options = {});
+NDArray quantile(const Operand& x, const std::vector<double>& q, const Axes& axes = all,
+                 const QuantileOptions& options = {});
 /// quantile(x, 0.5): of an even number of elements the mean of the two in the middle.
 NDArray median(const Operand& x, const Axes& axes = all, const QuantileOptions& options = {});
 

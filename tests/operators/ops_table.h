@@ -171,6 +171,16 @@ inline std::vector<OperatorCase> operator_cases() {
                   .shapes = {{2, 1, 7, 5}},
                   .call = [](const Arrays& x) { return square(max_pool2d(x[0], 3, 2, 1)); },
                   .second_order = false});
+  list.push_back({.name = "max_pool2d, ceil_mode",
+                  .shapes = {{2, 3, 5, 9}},
+                  .call = [](const Arrays& x) { return square(max_pool2d(x[0], 2, {.ceil_mode = true})); },
+                  .second_order = false});
+  list.push_back(
+      {.name = "max_pool2d, ceil_mode, overlapping",
+       .shapes = {{2, 1, 6, 4}},
+       .call =
+           [](const Arrays& x) { return square(max_pool2d(x[0], 3, {.stride = 2, .padding = 1, .ceil_mode = true})); },
+       .second_order = false});
   list.push_back({"add_n", {s, s, s}, [](const Arrays& x) { return square(add_n(x)); }});
   add_shape_cases(list);
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "operator_case.h"
@@ -96,6 +97,12 @@ void add_elementwise_cases(std::vector<OperatorCase>& list, const Unary& unary, 
     list.push_back({name, {s, s}, call});
     list.back().formula = formula;
   };
+  // Finite differences see the second term alone.
+  for (const bool tanh : {false, true}) {
+    list.push_back({std::string("gelu at -infinity") + (tanh ? " by tanh" : ""), {s}, [tanh](const Arrays& x) {
+                      return gelu(x[0] - std::numeric_limits<double>::infinity(), {.tanh = tanh}) + square(x[0]);
+                    }});
+  }
   composed(
       "gelu by tanh", [](const Arrays& x) { return gelu(x[0], {.tanh = true}) + gelu(x[1], {}); },
       [](double a, double b) {

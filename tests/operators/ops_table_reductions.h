@@ -51,6 +51,9 @@ inline void add_reduction_cases(std::vector<OperatorCase>& list) {
     }
     add("median" + where, {cube}, [over](const Arrays& x) { return square(median(x[0], over, {.keep = true})); });
     add("quantile" + where, {cube}, [over](const Arrays& x) { return square(quantile(x[0], 0.3, over)); });
+    add("quantiles" + where, {cube}, [over](const Arrays& x) {
+      return square(quantile(x[0], {0.3, 0.0, 0.85}, over, {.keep = true}));
+    });
     add_plain("any" + where, {cube}, [over](const Arrays& x) { return any(x[0] > 1.8, over); });
     add_plain("all" + where, {cube}, [over](const Arrays& x) { return all(x[0] > -1.8, over, {.keep = true}); });
     add_plain("count_nonzero" + where, {cube},
@@ -114,6 +117,8 @@ inline void add_reduction_cases(std::vector<OperatorCase>& list) {
   });
   add_plain("bincount", {s}, [](const Arrays& x) { return bincount((x[0] * 3 + 6).to(DType::i64), 12); });
   add_plain("bincount, waiting", {s}, [](const Arrays& x) { return bincount((x[0] * 3 + 6).to(DType::i32)); });
+  add("bincount with weights", {s},
+      [s](const Arrays& x) { return square(bincount(labels_for(35, 6).reshape(s), x[0], 8)); });
   add_plain("histogram", {s}, [](const Arrays& x) { return histogram(x[0], 6, -1, 1.5).counts; });
   add_plain("unique", {{5, 20}}, [](const Arrays& x) {
     const Unique found = unique((x[0] * 3).to(DType::i32));

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "ops_table.h"
 #include "sluice/operators/builtin.h"
@@ -108,6 +110,64 @@ TEST(Windows, PoolsAreMeansOfTheirWindows) {
     }
   const std::vector<double> all_of_it = values_of(adaptive_avg_pool2d(x, 1)), means = values_of(mean(x, {2, 3}));
   for (std::size_t i = 0; i < means.size(); ++i) EXPECT_NEAR(all_of_it[i], means[i], 1e-12);
+}
+
+/// The places at which windows start, by the rule's words: in steps of the stride while the window is inside of image
+/// and padding; with ceil_mode also those that reach beyond it, if they start in the image or before it.
+std::vector<std::int64_t> starts(std::int64_t n, std::int64_t kernel, const MaxPool2dOptions& o) {
+  std::vector<std::int64_t> list;
+  for (std::int64_t at = -o.padding; at < n && (o.ceil_mode || at + kernel <= n + o.padding); at += o.stride) {
+    list.push_back(at);
+    if (at + kernel >= n + o.padding) break;  // nothing is left over
+  }
+  return list;
+}
+
+TEST(Windows, MaxPoolsHaveTheWindowsOfTheirMode) {
+  for (std::int64_t n = 1; n < 12; ++n)
+    for (std::int64_t kernel = 1; kernel < 5; ++kernel)
+      for (MaxPool2dOptions o{.stride = 1}; o.stride < 6; ++o.stride)
+        for (o.padding = 0; o.padding <= kernel / 2; ++o.padding)
+          for (const bool ceil_mode : {false, true}) {
+            o.ceil_mode = ceil_mode;
+            const std::vector<std::int64_t> down = starts(n, kernel, o), right = starts(10, kernel, o);
+            if (down.empty() || (ceil_mode && n + 2 * o.padding + o.stride - 1 < kernel)) continue;
+            SCOPED_TRACE(std::to_string(n) + " rows, kernel " + std::to_string(kernel) + ", stride " +
+                         std::to_string(o.stride) + ", padding " + std::to_string(o.padding) +
+                         (ceil_mode ? ", ceil_mode" : ""));
+            const NDArray x = drawn({1, 2, n, 10}, 8);
+            const std::vector<double> values = values_of(x), pooled = values_of(max_pool2d(x, kernel, o));
+            std::vector<double> wanted;
+            for (std::int64_t c = 0; c < 2; ++c)
+              for (const std::int64_t top : down)
+                for (const std::int64_t left : right) {
+                  double best = -9;
+                  for (std::int64_t y = std::max<std::int64_t>(top, 0); y < std::min(top + kernel, n); ++y)
+                    for (std::int64_t at = std::max<std::int64_t>(left, 0);
+                         at < std::min<std::int64_t>(left + kernel, 10); ++at) {
+                      best = std::max(best, values[static_cast<std::size_t>((c * n + y) * 10 + at)]);
+                    }
+                  wanted.push_back(best);
+                }
+            EXPECT_EQ(pooled, wanted);
+          }
+}
+
+TEST(Windows, MaxPoolsInCeilModeOfKnownSizes) {
+  const auto size = [](std::int64_t n, std::int64_t kernel, MaxPool2dOptions o) {
+    o.ceil_mode = true;
+    return max_pool2d(zeros({1, 1, n, n}), kernel, o).size(2);
+  };
+  EXPECT_EQ(size(5, 2, {}), 3);
+  EXPECT_EQ(size(6, 2, {}), 3);
+  EXPECT_EQ(size(6, 3, {.stride = 2, .padding = 1}), 4);
+  EXPECT_EQ(size(5, 2, {.stride = 3, .padding = 1}), 2);  // a third window would start in the padding behind
+  EXPECT_EQ(size(2, 3, {.stride = 2}), 1);
+  EXPECT_THAT(message([&] { size(1, 3, {.stride = 1}); }), HasSubstr("the window does not fit the image"));
+  EXPECT_THAT(message([&] {
+                max_pool2d(zeros({1, 1, 0, 4}), 2, {.padding = 1});
+              }),
+              HasSubstr("the window does not fit the image"));
 }
 
 TEST(Windows, NothingAndErrors) {

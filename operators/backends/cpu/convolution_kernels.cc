@@ -23,7 +23,7 @@ Conv2dShape conv_shape(const Dims& x, const Dims& w, const ConvAttributes& a) {
           .pad_w = a.padding};
 }
 
-PoolShape pool_shape(const Dims& x, const PoolAttributes& a) {
+PoolShape pool_shape(const Dims& x, const Dims& y, const PoolAttributes& a) {
   return {.planes = x[0] * x[1],
           .height = x[2],
           .width = x[3],
@@ -32,7 +32,9 @@ PoolShape pool_shape(const Dims& x, const PoolAttributes& a) {
           .stride_h = a.stride,
           .stride_w = a.stride,
           .pad_h = a.padding,
-          .pad_w = a.padding};
+          .pad_w = a.padding,
+          .out_h = y[2],
+          .out_w = y[3]};
 }
 
 /// Working memory from the device's pool.
@@ -106,7 +108,7 @@ struct Conv2dBiasGrad {
 template <class T>
 struct MaxPool2d {
   static void run(ArrayContext& c) {
-    const auto shape = pool_shape(c.input(0).shape, c.attributes<PoolAttributes>());
+    const auto shape = pool_shape(c.input(0).shape, c.output(0).shape, c.attributes<PoolAttributes>());
     max_pool2d(shape, c.input(0).as<T>(), c.output(0).as<T>(), c.output(1).as<std::int32_t>());
   }
 };
@@ -114,7 +116,8 @@ template <class T>
 struct MaxPool2dGrad {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<PoolAttributes>();
-    max_pool2d_grad(pool_shape(a.wanted, a), c.input(0).as<T>(), c.input(1).as<std::int32_t>(), c.output().as<T>());
+    max_pool2d_grad(pool_shape(a.wanted, c.input(0).shape, a), c.input(0).as<T>(), c.input(1).as<std::int32_t>(),
+                    c.output().as<T>());
   }
 };
 

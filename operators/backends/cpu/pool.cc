@@ -13,7 +13,8 @@ using std::int32_t;
 using std::int64_t;
 
 [[maybe_unused]] bool is_two_by_two(const PoolShape& s) {
-  return s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 0 && s.pad_w == 0;
+  return s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 0 && s.pad_w == 0 &&
+         2 * s.out_height() <= s.height && 2 * s.out_width() <= s.width;
 }
 
 template <class T>

@@ -5,13 +5,15 @@
 
 namespace sluice::cpu_backend {
 
-/// The sizes of a pooling over the last two axes of an NCHW array; planes = batch x channels. padding < kernel.
+/// The sizes of a pooling over the last two axes of an NCHW array; planes = batch x channels. padding < kernel. There
+/// are as many windows as fit, if out_h and out_w do not say a number; each has an element of the image.
 struct PoolShape {
   std::int64_t planes = 0, height = 0, width = 0;
   std::int64_t kernel_h = 2, kernel_w = 2, stride_h = 2, stride_w = 2, pad_h = 0, pad_w = 0;
+  std::int64_t out_h = -1, out_w = -1;
 
-  std::int64_t out_height() const { return (height + 2 * pad_h - kernel_h) / stride_h + 1; }
-  std::int64_t out_width() const { return (width + 2 * pad_w - kernel_w) / stride_w + 1; }
+  std::int64_t out_height() const { return out_h >= 0 ? out_h : (height + 2 * pad_h - kernel_h) / stride_h + 1; }
+  std::int64_t out_width() const { return out_w >= 0 ? out_w : (width + 2 * pad_w - kernel_w) / stride_w + 1; }
 };
 
 /// y[p, i, j] = the largest element of window (i, j) of plane p; padding never wins. NaN wins over all. Of equal
