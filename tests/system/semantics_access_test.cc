@@ -236,7 +236,19 @@ TEST(Semantics13Shapes, WhatWaitsThrowsThePoisonOfItsInputs) {
     EXPECT_EQ(root_of([&] { nonzero(bad); }), "spoil");
     EXPECT_EQ(root_of([&] { unique(bad * 2); }), "spoil");
     EXPECT_EQ(root_of([&] { masked_select(good, bad > 0); }), "spoil");
+    EXPECT_EQ(root_of([&] { bincount(bad.to(DType::i64)); }), "spoil");
     EXPECT_EQ(floats(masked_select(good, good > 0)), (Floats{1, 1, 1}));
+  });
+}
+
+TEST(Semantics13Shapes, WhatWaitsIsRefusedInACapture) {
+  on_each_engine([](Engine& engine) {
+    const NDArray x = from({0.0F, 3.0F}, {2});
+    const NDArray mask = x > 1;
+    EXPECT_THROW(engine.capture([&] { nonzero(x); }), UsageError);
+    EXPECT_THROW(engine.capture([&] { masked_select(x, mask); }), UsageError);
+    EXPECT_THROW(engine.capture([&] { unique(x); }), UsageError);
+    EXPECT_EQ(nonzero(x).to_vector<std::int64_t>(), std::vector<std::int64_t>{1});  // nothing is left behind
   });
 }
 

@@ -211,6 +211,37 @@ TEST(Semantics09Overlap, ACopyBetweenOverlappingRowsWithGradients) {
   });
 }
 
+TEST(Semantics09Overlap, ARowOfManyTensorsReadsThemAllFirst) {
+  on_each_engine([](Engine&) {
+    NDArray x = from({1.0F, 2.0F, 4.0F}, {3});
+    accumulate(x, {x, x});  // the terms are x as it was
+    EXPECT_EQ(floats(x), (Floats{3, 6, 12}));
+    accumulate(x, {x(reversed()), x});
+    EXPECT_EQ(floats(x), (Floats{18, 18, 27}));
+    NDArray w = from({1.0F, 2.0F, 4.0F}, {3}), v = zeros({3});
+    sgd_step(w, v, w(reversed()), 1, 0.5, 0);
+    EXPECT_EQ(floats(w), (Floats{-3, 0, 3}));
+    EXPECT_EQ(floats(v), (Floats{4, 2, 1}));
+    sgd_step(w, v, v, 1, 0.5, 0);  // v = 0.5 v + v
+    EXPECT_EQ(floats(v), (Floats{6, 3, 1.5}));
+    EXPECT_EQ(floats(w), (Floats{-9, -3, 1.5}));
+  });
+}
+
+TEST(Semantics09Overlap, RowsOfAnArrayPutIntoItself) {
+  on_each_engine([](Engine&) {
+    NDArray x = from({1.0F, 2.0F, 3.0F}, {3});
+    const NDArray from_rows = from<std::int64_t>({0, 1, 2}, {3}), to_rows = from<std::int64_t>({1, 2, 0}, {3});
+    const NDArray same = from<std::int64_t>({0, 0, 2}, {3});
+    x(to_rows) = x(from_rows);
+    EXPECT_EQ(floats(x), (Floats{3, 1, 2}));
+    x(to_rows) = x;
+    EXPECT_EQ(floats(x), (Floats{2, 3, 1}));
+    x(same) += x;  // element 0 gets two of the old elements
+    EXPECT_EQ(floats(x), (Floats{7, 3, 2}));
+  });
+}
+
 TEST(Semantics09Overlap, OutputsThatOverlapThrowAndChangeNothing) {
   on_each_engine([](Engine&) {
     const NDArray x = arange(0, 4, 1, DType::f32);
