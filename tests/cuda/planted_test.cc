@@ -64,6 +64,8 @@ constexpr Mistake kMistakes[] = {
     {"HiddenPointer", hides_a_pointer, "through a pointer that the launch did not see"},
     {"MissingBarrier", leaves_a_barrier_out, "since the last barrier"},
     {"UnwrittenSharedMemory", reads_unwritten_shared_memory, "that no thread of the block has written"},
+    // The fill may come after the free, and there AddressSanitizer ends the process.
+    {"BlockReusedEarly", frees_a_block_early, "accesses without order"},
 #endif
     {"BarrierThatSomeMiss", lets_some_threads_miss_a_barrier, "different places"},
     {"ShuffleOutOfItsMask", shuffles_out_of_its_mask, "not in the mask"},
@@ -77,7 +79,6 @@ constexpr Mistake kMistakes[] = {
     {"CopyOfTooMuch", copies_too_much, "260 bytes"},
     {"PinnedBufferChangedBeforeItsCopy", changes_a_pinned_buffer_before_its_copy,
      "a pinned buffer of 256 bytes was changed before the copy from it had begun", Operands::while_silent},
-    {"BlockReusedEarly", frees_a_block_early, "accesses without order"},
     {"UseAfterFree", uses_a_block_after_its_free, "was freed"},
     {"NullStream", issues_to_the_null_stream, "cudaMemsetAsync on the null stream"},
     {"BlockingStream", makes_a_blocking_stream, "a stream that waits for the null stream is made"},

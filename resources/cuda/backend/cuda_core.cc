@@ -121,6 +121,7 @@ std::shared_ptr<const CardTime> CudaCore::clock(int number) {
   using Clock = std::chrono::steady_clock;
   constexpr int kTries = 4;
   constexpr std::int64_t kKept = 4'000'000'000;
+  constexpr std::chrono::seconds kLimit(2);  // a busy host's thread may be away for a good part of one
   CudaDevice& device = use(number);
   std::lock_guard lock(device.clock_mutex);
   const std::int64_t now = Clock::now().time_since_epoch().count();
@@ -140,7 +141,7 @@ std::shared_ptr<const CardTime> CudaCore::clock(int number) {
       if (state == cudaSuccess) break;
       if (state != cudaErrorNotReady) check(state, "cudaEventQuery", device.card);
       const auto waited = Clock::now() - before;
-      if (waited > std::chrono::milliseconds(200)) {
+      if (waited > kLimit) {
         device.no_clock_before = now + kKept;
         throw std::runtime_error("the card does not answer");
       }
