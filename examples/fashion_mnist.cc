@@ -195,7 +195,7 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
   const double bubble = 1 - busy / (a.stages * span);
   const parallel::Schedule schedule = parallel::make_schedule(a.schedule, a.stages, a.microbatches);
   // Boxes of stages that share cores or cards already hold the time spent waiting for one: simulate them as they are.
-  const double simulated = parallel::simulate(schedule, cost, a.stages <= workers ? workers : 0).bubble;
+  const double simulated = parallel::simulate(schedule, cost, {.cores = a.stages <= workers ? workers : 0}).bubble;
   std::printf(
       "bubble          %.1f %%     (simulated with the measured F and B times and %d %s%s: %.1f %%; 1F1B formula "
       "%.1f %%)\n",
@@ -326,7 +326,7 @@ int train(const Arguments& a) {
       optimizer.set_lr(a.lr * (1 - 0.9 * static_cast<double>(done) / static_cast<double>(total)));
       losses.push_back(net.step(x, y,
                                 {.microbatches = a.microbatches,
-                                 .schedule = a.schedule == "gpipe" ? parallel::gpipe : parallel::one_f_one_b}));
+                                 .schedule = a.schedule}));
       optimizer.step();
       ++done;
       if (losses.size() > 3) read_loss();

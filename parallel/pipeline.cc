@@ -28,17 +28,38 @@ struct Passage {
   NDArray output;
 };
 
-void in_index_order(const Schedule& schedule) {
-  for (const auto& actions : schedule.per_stage) {
-    int next = 0;
-    for (const Action& a : actions)
-      if (a.kind == ActionKind::backward && a.microbatch != next++)
+void check_runs(const Schedule& schedule) {
+  std::vector<int> next(static_cast<std::size_t>(schedule.stages));
+  for (const auto& actions : schedule.per_device) {
+    for (const Action& a : actions) {
+      if (a.kind != ActionKind::forward && a.kind != ActionKind::backward) {
+        throw std::invalid_argument("schedule '" + schedule.name + "' has " + to_text(a) + ": a pipeline runs F and B");
+      }
+      if (a.kind == ActionKind::backward && a.microbatch != next[static_cast<std::size_t>(a.stage)]++) {
         throw std::invalid_argument("schedule '" + schedule.name + "' runs " + to_text(a) +
                                     " out of index order: gradients would add up in another order");
+      }
+    }
   }
 }
 
 }  // namespace
+
+ScheduleChoice::ScheduleChoice(Schedule schedule)
+    : make_([s = std::move(schedule)](int stages, int microbatches) {
+        if (s.stages != stages || s.microbatches != microbatches) {
+          throw std::invalid_argument("schedule '" + s.name + "' is for " + std::to_string(s.stages) + " stages and " +
+                                      std::to_string(s.microbatches) + " microbatches, and the pipeline has " +
+                                      std::to_string(stages) + " and " + std::to_string(microbatches));
+        }
+        return s;
+      }) {}
+
+Schedule ScheduleChoice::make(int stages, int microbatches) const {
+  Schedule made = make_(stages, microbatches);
+  if (made.stages == stages && made.microbatches == microbatches) return made;
+  return ScheduleChoice(std::move(made)).make_(stages, microbatches);
+}
 
 Pipeline::Pipeline(std::initializer_list<Stage> stages, LossFunction loss)
     : Pipeline(std::vector<Stage>(stages), std::move(loss)) {}
@@ -75,12 +96,11 @@ std::vector<NamedParameter> Pipeline::parameters() const {
 }
 
 const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
-  if (plan_.make == options.schedule && plan_.schedule.microbatches == options.microbatches) return plan_;
   Plan made;
-  made.make = options.schedule;
-  made.schedule = options.schedule(stages(), options.microbatches);
+  made.schedule = options.schedule.make(stages(), options.microbatches);
+  if (made.schedule == plan_.schedule) return plan_;
   verify(made.schedule);
-  in_index_order(made.schedule);
+  check_runs(made.schedule);
   made.order = program_order(made.schedule);
   return plan_ = std::move(made);
 }
@@ -163,7 +183,7 @@ NDArray Pipeline::forward(const NDArray& x) const {
 
 std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std::uint64_t step) const {
   std::map<std::uint64_t, TimelineBox> found;
-  for (const auto& actions : plan_.schedule.per_stage)
+  for (const auto& actions : plan_.schedule.per_device)
     for (const Action& a : actions) {
       TimelineBox box{a.kind, a.stage, a.microbatch, 0, 0};
       found.emplace(tag_of(step, plan_.schedule, a), box);

@@ -10,11 +10,15 @@
 #include <memory>
 #include <source_location>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/engine.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/nn/module.h"
+#include "sluice/parallel/generators.h"
 #include "sluice/parallel/schedule.h"
 #include "sluice/parallel/timeline.h"
 
@@ -29,9 +33,27 @@ struct Stage {
 /// rows of the whole batch. So the losses and gradients of the microbatches add up to those of the batch.
 using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
 
+/// What a step runs by: a generator or another function of (stages, microbatches), a name (generators.h), or a
+/// schedule.
+class ScheduleChoice {
+ public:
+  template <class F>
+  requires std::is_invocable_r_v<Schedule, F&, int, int> ScheduleChoice(F generate)
+      : make_(std::move(generate)) {}  // NOLINT: an option is written without a name
+  ScheduleChoice(const char* name) : make_(generator(name)) {}
+  ScheduleChoice(const std::string& name) : make_(generator(name)) {}
+  ScheduleChoice(Schedule schedule);
+
+  /// Throws std::invalid_argument as the function does, and for a schedule of other sizes than these.
+  Schedule make(int stages, int microbatches) const;
+
+ private:
+  Generator make_;
+};
+
 struct PipelineStep {
   int microbatches = 1;
-  Schedule (*schedule)(int stages, int microbatches) = one_f_one_b;
+  ScheduleChoice schedule = one_f_one_b;
   /// true: each device runs its actions one after another in the schedule's order. false: every action that is ready
   /// runs, backward before forward. The order and the memory needed then depend on timing; the bits do not.
   bool strict_order = true;
@@ -70,7 +92,6 @@ class Pipeline {
 
  private:
   struct Plan {
-    Schedule (*make)(int, int) = nullptr;
     Schedule schedule;
     std::vector<Action> order;
   };

@@ -21,13 +21,35 @@ constexpr std::array<Shade, kShades> kForward{
     {{"#1f5a9d", "#fff"}, {"#3b7fc4", "#fff"}, {"#68a3dc", "#0b2440"}, {"#9cc6ee", "#0b2440"}}};
 constexpr std::array<Shade, kShades> kBackward{
     {{"#b35208", "#fff"}, {"#d56a12", "#fff"}, {"#f2a04e", "#3d1f02"}, {"#f9c68c", "#3d1f02"}}};
+constexpr std::array<Shade, kShades> kInputGradient{
+    {{"#9c2f6b", "#fff"}, {"#c04b88", "#fff"}, {"#dd86b2", "#3a0d25"}, {"#efb9d3", "#3a0d25"}}};
+constexpr std::array<Shade, kShades> kWeightGradient{
+    {{"#1f7a4d", "#fff"}, {"#35a06a", "#fff"}, {"#77c79d", "#06301a"}, {"#aee0c6", "#06301a"}}};
+constexpr std::array<Shade, kShades> kRecompute{
+    {{"#5d5a88", "#fff"}, {"#7a77a8", "#fff"}, {"#a5a3cb", "#1d1b3d"}, {"#c9c8e3", "#1d1b3d"}}};
+constexpr std::array<Shade, kShades> kStep{
+    {{"#4a5260", "#fff"}, {"#6a7484", "#fff"}, {"#98a1af", "#16191f"}, {"#c0c7d1", "#16191f"}}};
 constexpr const char* kIdle = "#eef1f5";
 
 constexpr double kMargin = 24, kRow = 44, kRowGap = 10, kBusyColumn = 64;
 
 Shade shade_of(ActionKind kind, int microbatch) {
   const auto i = static_cast<std::size_t>(((microbatch % kShades) + kShades) % kShades);
-  return kind == ActionKind::forward ? kForward[i] : kBackward[i];
+  switch (kind) {
+    case ActionKind::forward:
+      return kForward[i];
+    case ActionKind::backward:
+      return kBackward[i];
+    case ActionKind::input_gradient:
+      return kInputGradient[i];
+    case ActionKind::weight_gradient:
+      return kWeightGradient[i];
+    case ActionKind::recompute:
+      return kRecompute[i];
+    case ActionKind::step:
+      break;
+  }
+  return kStep[i];
 }
 
 // The same digits whatever the locale is.
@@ -153,7 +175,10 @@ class Picture {
   Picture(std::span<const TimelineBox> boxes, const RenderOptions& options)
       : options_(options), rows_(row_count(boxes, options.labels.size())) {
     span_ = measure(boxes, static_cast<int>(rows_)).span;
-    for (const TimelineBox& box : boxes) begin_ = std::min(begin_, box.start);
+    for (const TimelineBox& box : boxes) {
+      begin_ = std::min(begin_, box.start);
+      kinds_[static_cast<std::size_t>(box.kind)] = true;
+    }
     double widest = 0;
     for (std::size_t r = 0; r < rows_; ++r) widest = std::max(widest, text_width(label_of(options.labels, r), 14));
     label_width_ = std::min(widest, 0.25 * options.width);
@@ -245,8 +270,8 @@ class Picture {
 
   std::string tooltip(const TimelineBox& box, const std::string& label) const {
     const auto ms = [](double seconds) { return fixed(seconds * 1e3, 3); };
-    return "<title>" + std::string(box.kind == ActionKind::forward ? "F" : "B") + std::to_string(box.microbatch) +
-           " on " + escape_xml(label) + ": " + ms(box.start - begin_) + " to " + ms(box.end - begin_) + " ms, " +
+    return "<title>" + std::string(1, row_of(box.kind).letter) + std::to_string(box.microbatch) + " on " +
+           escape_xml(label) + ": " + ms(box.start - begin_) + " to " + ms(box.end - begin_) + " ms, " +
            ms(box.end - box.start) + " ms long</title>";
   }
 
@@ -263,8 +288,13 @@ class Picture {
       x += 6;
       words(text);
     };
-    swatches(ActionKind::forward, "F forward");
-    swatches(ActionKind::backward, "B backward");
+    for (int kind = 0; kind < kActionKinds; ++kind) {
+      const auto k = static_cast<ActionKind>(kind);
+      // The two that every reader looks for, and whatever else is in the picture.
+      if (kind > 1 && !kinds_[static_cast<std::size_t>(kind)]) continue;
+      if (kind == 1 && kinds_[static_cast<std::size_t>(ActionKind::input_gradient)] && !kinds_[1]) continue;
+      swatches(k, std::string(1, row_of(k).letter) + " " + row_of(k).name);
+    }
     out_ += svg_rect(x, y - 7, 26, 13, kIdle, 2) + " stroke=\"#cfd6df\"/>\n";
     x += 33;
     words("idle");
@@ -274,6 +304,7 @@ class Picture {
   const RenderOptions& options_;
   std::size_t rows_;
   std::vector<Row> rows_data_;
+  std::array<bool, kActionKinds> kinds_{};  // those that there are boxes of
   double begin_ = HUGE_VAL, span_ = 0;
   double label_width_ = 0, left_ = 0, plot_width_ = 0, top_ = 0, bottom_ = 0;
   std::string out_;

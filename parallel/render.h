@@ -18,11 +18,11 @@ struct RenderOptions {
   int width = 1200;                      ///< Pixels, at least 480; the height follows from the rows.
 };
 
-/// A self-contained SVG without scripts or links: a row for each stage with its F and B boxes in two colours, shaded by
-/// microbatch, the microbatch's number where it fits, a time axis in ms that starts at the first box, the share of time
-/// that each row was busy, and a legend. Hovering over a box names it with its times. Boxes of one row that overlap in
-/// time are drawn below each other within the row. The same input gives the same bytes.
-/// Throws std::invalid_argument for a width below 480, and for boxes as measure() does. Pure and thread-safe.
+/// A self-contained SVG without scripts or links: a row for each stage with its boxes in a colour for each kind, shaded
+/// by microbatch, the microbatch's number where it fits, a time axis in ms that starts at the first box, the share of
+/// time that each row was busy, and a legend. Hovering over a box names it with its times. Boxes of one row that
+/// overlap in time are drawn below each other within the row. The same input gives the same bytes. Throws
+/// std::invalid_argument for a width below 480, and for boxes as measure() does. Pure and thread-safe.
 std::string render_svg(std::span<const TimelineBox> boxes, const RenderOptions& options = {});
 
 /// Trace-event JSON, as ui.perfetto.dev and chrome://tracing open it: one thread row a stage, named by its label (or

@@ -35,12 +35,11 @@ std::string render_perfetto(std::span<const TimelineBox> boxes, std::span<const 
   // Nanoseconds are the finest that a clock gives; more digits would only be noise in the file.
   const auto us = [](double seconds) { return std::round(seconds * 1e9) / 1e3; };
   for (const TimelineBox& box : boxes) {
-    const bool forward = box.kind == ActionKind::forward;
-    std::string name = forward ? "F" : "B";
-    name += std::to_string(box.microbatch);
+    const ActionRow& row = row_of(box.kind);
+    const std::string name = row.letter + std::to_string(box.microbatch);
     events.push_back({{"ph", "X"},
                       {"name", name},
-                      {"cat", forward ? "forward" : "backward"},
+                      {"cat", row.name},
                       {"pid", 1},
                       {"tid", box.stage},
                       {"ts", us(box.start - begin)},

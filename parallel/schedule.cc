@@ -9,75 +9,23 @@
 namespace sluice::parallel {
 namespace {
 
-Schedule empty_schedule(std::string name, int stages, int microbatches) {
-  if (stages < 1) {
-    throw std::invalid_argument("schedule '" + name + "' needs at least 1 stage, not " + std::to_string(stages));
-  }
-  if (microbatches < 1) {
-    throw std::invalid_argument("schedule '" + name + "' needs at least 1 microbatch, not " +
-                                std::to_string(microbatches));
-  }
-  return {stages, microbatches, std::move(name), std::vector<std::vector<Action>>(static_cast<std::size_t>(stages))};
-}
-
-char letter_of(ActionKind kind) { return kind == ActionKind::forward ? 'F' : 'B'; }
-
-}  // namespace
-
-Schedule gpipe(int stages, int microbatches) {
-  Schedule schedule = empty_schedule("gpipe", stages, microbatches);
-  for (int s = 0; s < stages; ++s) {
-    auto& lane = schedule.per_stage[static_cast<std::size_t>(s)];
-    for (int k = 0; k < microbatches; ++k) lane.push_back({ActionKind::forward, s, k});
-    for (int k = 0; k < microbatches; ++k) lane.push_back({ActionKind::backward, s, k});
-  }
-  return schedule;
-}
-
-Schedule one_f_one_b(int stages, int microbatches) {
-  Schedule schedule = empty_schedule("1f1b", stages, microbatches);
-  for (int s = 0; s < stages; ++s) {
-    auto& lane = schedule.per_stage[static_cast<std::size_t>(s)];
-    const int warm_up = std::min(stages - 1 - s, microbatches);
-    for (int k = 0; k < warm_up; ++k) lane.push_back({ActionKind::forward, s, k});
-    for (int k = warm_up; k < microbatches; ++k) {
-      lane.push_back({ActionKind::forward, s, k});
-      lane.push_back({ActionKind::backward, s, k - warm_up});
-    }
-    for (int k = microbatches - warm_up; k < microbatches; ++k) lane.push_back({ActionKind::backward, s, k});
-  }
-  return schedule;
-}
-
-Schedule make_schedule(std::string_view name, int stages, int microbatches) {
-  if (name == "gpipe") return gpipe(stages, microbatches);
-  if (name == "1f1b") return one_f_one_b(stages, microbatches);
-  throw std::invalid_argument("unknown schedule '" + std::string(name) + "': known are gpipe, 1f1b");
-}
-
-int peak_activations(const Schedule& schedule, int stage) {
-  if (stage < 0 || static_cast<std::size_t>(stage) >= schedule.per_stage.size()) {
+/// The most that lie between actions that begin to hold and actions that free, in the stage's order.
+int peak(const Schedule& schedule, int stage, Result held) {
+  check_actions(schedule);
+  if (stage < 0 || stage >= schedule.stages) {
     throw std::invalid_argument("schedule '" + schedule.name + "' has no stage " + std::to_string(stage));
   }
-  int held = 0, peak = 0;
-  for (const Action& action : schedule.per_stage[static_cast<std::size_t>(stage)]) {
-    held += action.kind == ActionKind::forward ? 1 : -1;
-    peak = std::max(peak, held);
+  const Order order(schedule);
+  int now = 0, most = 0;
+  for (const Action& a : schedule.per_device[static_cast<std::size_t>(order.device_of_stage(stage))]) {
+    if (a.stage != stage || a.kind == ActionKind::step) continue;
+    if (order.giver(held, stage, a.microbatch) == a) most = std::max(most, ++now);
+    if (row_of(a.kind).frees == held) --now;
   }
-  return peak;
+  return most;
 }
 
-std::vector<Action> data_dependencies(const Schedule& schedule, const Action& action) {
-  const auto [kind, s, k] = action;
-  std::vector<Action> needed;
-  if (kind == ActionKind::forward) {
-    if (s > 0) needed.push_back({ActionKind::forward, s - 1, k});
-  } else {
-    if (s + 1 < schedule.stages) needed.push_back({ActionKind::backward, s + 1, k});
-    needed.push_back({ActionKind::forward, s, k});
-  }
-  return needed;
-}
+}  // namespace
 
 int index_of(const Schedule& schedule, const Action& action) {
   return (static_cast<int>(action.kind) * schedule.stages + action.stage) * schedule.microbatches + action.microbatch;
@@ -85,55 +33,98 @@ int index_of(const Schedule& schedule, const Action& action) {
 
 int action_count(const Schedule& schedule) { return kActionKinds * schedule.stages * schedule.microbatches; }
 
+Order::Order(const Schedule& schedule)
+    : schedule_(schedule),
+      at_(static_cast<std::size_t>(action_count(schedule))),
+      device_of_stage_(static_cast<std::size_t>(schedule.stages), -1) {
+  for (int d = 0; d < schedule.devices(); ++d) {
+    int place = 0;
+    for (const Action& action : schedule.per_device[static_cast<std::size_t>(d)]) {
+      at_[static_cast<std::size_t>(index_of(schedule, action))] = {d, place++};
+      device_of_stage_[static_cast<std::size_t>(action.stage)] = d;
+    }
+  }
+}
+
+Action Order::giver(Result result, int stage, int microbatch) const {
+  // From the last kind on: what is recomputed is not taken from F.
+  for (int kind = kActionKinds - 1; kind >= 0; --kind) {
+    const Action action{static_cast<ActionKind>(kind), stage, microbatch};
+    if (gives(action.kind, result) && has(action)) return action;
+  }
+  return {ActionKind::forward, stage, -1};
+}
+
+std::vector<Action> Order::needs(const Action& action) const {
+  std::vector<Action> needed;
+  for (const Need& need : row_of(action.kind).needed()) {
+    const int stage = action.stage + need.stage;
+    if (stage < 0 || stage >= schedule_.stages) continue;
+    const int first = need.every_microbatch ? 0 : action.microbatch;
+    const int end = need.every_microbatch ? schedule_.microbatches : action.microbatch + 1;
+    for (int k = first; k < end; ++k) needed.push_back(giver(need.result, stage, k));
+  }
+  return needed;
+}
+
+std::vector<Action> Order::frees_slots_for(const Action& action) const {
+  std::vector<Action> before;
+  if (action.kind != ActionKind::forward) return before;
+  const auto ring = [&](int slots, Result freed) {
+    if (slots > 0 && action.microbatch >= slots)
+      before.push_back(giver(freed, action.stage, action.microbatch - slots));
+  };
+  if (schedule_.rings.empty()) return before;
+  const Rings& rings = schedule_.rings[static_cast<std::size_t>(action.stage)];
+  ring(rings.saved, Result::input_gradient);
+  ring(rings.kept, Result::weight_gradient);
+  return before;
+}
+
+std::vector<Action> Order::waits_for(const Action& action) const {
+  std::vector<Action> before = needs(action);
+  const std::vector<Action> slots = frees_slots_for(action);
+  before.insert(before.end(), slots.begin(), slots.end());
+  const int place = this->place(action);
+  if (schedule_.fixed_order && place > 0) {
+    const auto& list = schedule_.per_device[static_cast<std::size_t>(device(action))];
+    before.push_back(list[static_cast<std::size_t>(place) - 1]);
+  }
+  // Whatever else is free, gradients are added in index order, and none waits beside the sum.
+  if (!schedule_.fixed_order && action.microbatch > 0 && gives(action.kind, Result::weight_gradient)) {
+    before.push_back(giver(Result::weight_gradient, action.stage, action.microbatch - 1));
+  }
+  return before;
+}
+
 std::vector<Action> program_order(const Schedule& schedule) {
   verify(schedule);
-  const auto total = static_cast<std::size_t>(action_count(schedule));
-  std::vector<Action> order;
-  order.reserve(total);
-  std::vector<bool> done(total);
-  std::vector<std::size_t> next(schedule.per_stage.size());
+  const Order order(schedule);
+  std::vector<bool> done(static_cast<std::size_t>(action_count(schedule)));
   const auto is_done = [&](const Action& a) { return done[static_cast<std::size_t>(index_of(schedule, a))]; };
-  while (order.size() < total) {
-    const std::size_t step_begin = order.size();
-    for (std::size_t s = 0; s < next.size(); ++s) {
-      if (next[s] == schedule.per_stage[s].size()) continue;
-      const Action& action = schedule.per_stage[s][next[s]];
-      if (!std::ranges::all_of(data_dependencies(schedule, action), is_done)) continue;
-      order.push_back(action);
-      ++next[s];
+  std::vector<std::vector<Action>> left = schedule.per_device;
+  for (auto& list : left) std::ranges::reverse(list);  // the next is the last
+  std::vector<Action> sequence;
+  for (std::size_t step_begin = 0;; step_begin = sequence.size()) {
+    for (auto& list : left) {
+      if (list.empty()) continue;
+      const auto end = schedule.fixed_order ? std::next(list.rbegin()) : list.rend();
+      const auto next = std::find_if(list.rbegin(), end,
+                                     [&](const Action& a) { return std::ranges::all_of(order.waits_for(a), is_done); });
+      if (next == end) continue;
+      sequence.push_back(*next);
+      list.erase(std::next(next).base());
     }
-    // Only now do they count as done: within one time step no stage sees what another has just finished.
-    for (std::size_t i = step_begin; i < order.size(); ++i) {
-      done[static_cast<std::size_t>(index_of(schedule, order[i]))] = true;
+    if (sequence.size() == step_begin) return sequence;  // verify() has shown that nothing is left
+    // Only now do they count as done: within one time step no device sees what another has just finished.
+    for (std::size_t i = step_begin; i < sequence.size(); ++i) {
+      done[static_cast<std::size_t>(index_of(schedule, sequence[i]))] = true;
     }
   }
-  return order;
 }
 
-std::string to_text(const Action& action) {
-  return std::string(1, letter_of(action.kind)) + "(" + std::to_string(action.stage) + "," +
-         std::to_string(action.microbatch) + ")";
-}
+int peak_saved(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::saved); }
 
-std::string to_text(const Schedule& schedule) {
-  std::string text;
-  for (std::size_t s = 0; s < schedule.per_stage.size(); ++s) {
-    const auto& lane = schedule.per_stage[s];
-    text.append("s").append(std::to_string(s));
-    for (std::size_t i = 0; i < lane.size();) {
-      std::size_t run = 1;
-      while (i + run < lane.size() && lane[i + run].kind == lane[i].kind &&
-             lane[i + run].microbatch == lane[i].microbatch + static_cast<int>(run)) {
-        ++run;
-      }
-      if (run < 3) run = 1;
-      text.append(" ").append(1, letter_of(lane[i].kind)).append(std::to_string(lane[i].microbatch));
-      if (run > 1) text.append("-").append(std::to_string(lane[i + run - 1].microbatch));
-      i += run;
-    }
-    text += "\n";
-  }
-  return text;
-}
+int peak_kept(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::kept); }
 
 }  // namespace sluice::parallel

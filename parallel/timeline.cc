@@ -8,6 +8,33 @@
 
 namespace sluice::parallel {
 
+double& StageCost::of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return forward;
+    case ActionKind::backward:
+      return backward;
+    case ActionKind::input_gradient:
+      return input_gradient;
+    case ActionKind::weight_gradient:
+      return weight_gradient;
+    case ActionKind::recompute:
+      return recompute;
+    case ActionKind::step:
+      return step;
+  }
+  throw std::invalid_argument("an action of unknown kind " + std::to_string(static_cast<int>(kind)) + " has no cost");
+}
+
+double StageCost::of(ActionKind kind) const { return StageCost(*this).of(kind); }
+
+StageCost cost_of_halves(double forward, double input_gradient, double weight_gradient) {
+  return {.forward = forward,
+          .backward = input_gradient + weight_gradient,
+          .input_gradient = input_gradient,
+          .weight_gradient = weight_gradient};
+}
+
 TimelineFigures measure(std::span<const TimelineBox> boxes, int stages) {
   if (stages < 1) throw std::invalid_argument("a timeline needs at least 1 stage, not " + std::to_string(stages));
   TimelineFigures figures;
@@ -25,16 +52,16 @@ TimelineFigures measure(std::span<const TimelineBox> boxes, int stages) {
                                   std::to_string(box.end) + " s");
     }
     const auto s = static_cast<std::size_t>(box.stage);
-    const auto part = box.kind == ActionKind::forward ? &StageCost::forward : &StageCost::backward;
-    figures.mean[s].*part += box.end - box.start;
-    count[s].*part += 1;
+    figures.mean[s].of(box.kind) += box.end - box.start;
+    count[s].of(box.kind) += 1;
     figures.busy += box.end - box.start;
     first = std::min(first, box.start);
     last = std::max(last, box.end);
   }
   for (std::size_t s = 0; s < count.size(); ++s) {
-    for (const auto part : {&StageCost::forward, &StageCost::backward}) {
-      if (count[s].*part > 0) figures.mean[s].*part /= count[s].*part;
+    for (int kind = 0; kind < kActionKinds; ++kind) {
+      const auto k = static_cast<ActionKind>(kind);
+      if (count[s].of(k) > 0) figures.mean[s].of(k) /= count[s].of(k);
     }
   }
   figures.span = last - first;

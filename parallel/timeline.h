@@ -16,17 +16,23 @@ struct TimelineBox {
   double start = 0, end = 0;
 };
 
-/// Seconds that one forward and one backward pass of a stage take for one microbatch.
+/// Seconds that a stage's actions take for one microbatch, in the order of ActionKind.
 struct StageCost {
-  double forward = 0, backward = 0;
+  double forward = 0, backward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0, step = 0;
+
+  double& of(ActionKind kind);
+  double of(ActionKind kind) const;
 };
+
+/// The costs of a stage whose backward pass is done whole in the time of its two halves.
+StageCost cost_of_halves(double forward, double input_gradient, double weight_gradient);
 
 /// What a timeline says as a whole.
 struct TimelineFigures {
   double span = 0;              ///< Seconds from the first start to the last end.
   double busy = 0;              ///< Seconds of all boxes, summed over stages.
   double bubble = 0;            ///< 1 - busy / (stages x span); 0 where the span is 0.
-  std::vector<StageCost> mean;  ///< For each stage the mean length of its F and of its B boxes; 0 where it has none.
+  std::vector<StageCost> mean;  ///< For each stage the mean length of its boxes of each kind; 0 where it has none.
 };
 
 /// Measures boxes in any order; meant for those of one step, since time between steps would count as bubble.

@@ -1,6 +1,7 @@
 #include "sluice/parallel/verify.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -8,6 +9,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "sluice/resources/memory_holders.h"
 
 namespace sluice::parallel {
 namespace {
@@ -21,128 +24,265 @@ void check_sizes(const Schedule& schedule) {
     refuse(schedule, "needs at least 1 stage and 1 microbatch, not " + std::to_string(schedule.stages) + " and " +
                          std::to_string(schedule.microbatches));
   }
-  if (schedule.per_stage.size() != static_cast<std::size_t>(schedule.stages)) {
-    refuse(schedule, "lists actions for " + std::to_string(schedule.per_stage.size()) + " stages, not " +
-                         std::to_string(schedule.stages));
-  }
-  // The list must be as long as that too, so a larger product could only be a mistake; it must not overflow an int.
+  if (schedule.per_device.empty()) refuse(schedule, "has no devices");
+  // The lists must be as long as that too, so a larger product could only be a mistake; it must not overflow an int.
   if (schedule.microbatches > std::numeric_limits<int>::max() / kActionKinds / schedule.stages) {
     refuse(schedule, "has too many microbatches: " + std::to_string(schedule.microbatches));
   }
+  if (!schedule.rings.empty() && schedule.rings.size() != static_cast<std::size_t>(schedule.stages)) {
+    refuse(schedule, "has " + std::to_string(schedule.stages) + " stages, and rings are given for " +
+                         std::to_string(schedule.rings.size()));
+  }
+  for (const Rings& rings : schedule.rings) {
+    if (rings.saved < 0 || rings.kept < 0) refuse(schedule, "has a ring with fewer than 0 slots");
+  }
 }
 
-void check_each_action_once(const Schedule& schedule) {
-  std::vector<bool> seen(static_cast<std::size_t>(action_count(schedule)));
+void check_known(const Schedule& schedule, const Action& action, int device) {
+  if (row_of(action.kind).letter == '?') {
+    refuse(schedule, "lists an action of unknown kind " + std::to_string(static_cast<int>(action.kind)) +
+                         " on device " + std::to_string(device));
+  }
+  if (action.stage < 0 || action.stage >= schedule.stages) {
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(schedule.stages) + " stages");
+  }
+  const int microbatches = action.kind == ActionKind::step ? 1 : schedule.microbatches;
+  if (action.microbatch < 0 || action.microbatch >= microbatches) {
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(microbatches) + " microbatches");
+  }
+}
+
+/// Each microbatch of each stage has its forward pass, and one backward pass of one of the two forms.
+void check_complete(const Schedule& schedule, const std::vector<bool>& seen) {
+  using enum ActionKind;
+  const auto has = [&](const Action& a) { return seen[static_cast<std::size_t>(index_of(schedule, a))]; };
+  bool steps = false;
+  for (int s = 0; s < schedule.stages; ++s) steps = steps || has({step, s, 0});
   for (int s = 0; s < schedule.stages; ++s) {
-    for (const Action& action : schedule.per_stage[static_cast<std::size_t>(s)]) {
-      if (action.stage != s) refuse(schedule, "lists " + to_text(action) + " on stage " + std::to_string(s));
-      const int kind = static_cast<int>(action.kind);
-      if (kind < 0 || kind >= kActionKinds) {
-        refuse(schedule, "lists an action of unknown kind " + std::to_string(kind) + " on stage " + std::to_string(s));
+    for (int k = 0; k < schedule.microbatches; ++k) {
+      const Action f{forward, s, k}, b{backward, s, k}, i{input_gradient, s, k}, w{weight_gradient, s, k};
+      if (!has(f)) refuse(schedule, "lacks " + to_text(f));
+      for (const Action& half : {i, w}) {
+        if (has(b) && has(half)) {
+          refuse(schedule, "does the backward pass twice: " + to_text(b) + " and " + to_text(half));
+        }
       }
-      if (action.microbatch < 0 || action.microbatch >= schedule.microbatches) {
-        refuse(schedule,
-               "lists " + to_text(action) + " but has only " + std::to_string(schedule.microbatches) + " microbatches");
+      if (!has(b) && !has(i) && !has(w)) refuse(schedule, "lacks " + to_text(b));
+      if (!has(b) && !has(i)) refuse(schedule, "lacks " + to_text(i));
+      if (!has(b) && !has(w)) refuse(schedule, "never adds a gradient: it lacks " + to_text(w));
+    }
+    if (steps && !has({step, s, 0})) refuse(schedule, "lacks " + to_text(Action{step, s, 0}));
+  }
+}
+
+/// What stops a schedule that does not come to its end.
+class Run {
+ public:
+  explicit Run(const Schedule& schedule)
+      : schedule_(schedule), order_(schedule), done_(static_cast<std::size_t>(action_count(schedule))) {}
+
+  void check_that_it_ends() {
+    // How much each action still waits for, and who waits for it.
+    const auto count = static_cast<std::size_t>(action_count(schedule_));
+    std::vector<int> lacks(count);
+    std::vector<std::vector<Action>> behind(count);
+    std::vector<Action> ready;
+    std::size_t left = 0;
+    for (const auto& list : schedule_.per_device) {
+      for (const Action& action : list) {
+        const std::vector<Action> before = order_.waits_for(action);
+        for (const Action& b : before) behind[index(b)].push_back(action);
+        lacks[index(action)] = static_cast<int>(before.size());
+        if (before.empty()) ready.push_back(action);
+        ++left;
       }
+    }
+    while (!ready.empty()) {
+      const Action action = ready.back();
+      ready.pop_back();
+      done_[index(action)] = true;
+      --left;
+      for (const Action& next : behind[index(action)]) {
+        if (--lacks[index(next)] == 0) ready.push_back(next);
+      }
+    }
+    if (left > 0) refuse(schedule_, "cannot finish: " + cycle());
+  }
+
+ private:
+  std::size_t index(const Action& a) const { return static_cast<std::size_t>(index_of(schedule_, a)); }
+
+  /// The first of a device that is not done, in its list.
+  const Action* head(int device) const {
+    const auto& list = schedule_.per_device[static_cast<std::size_t>(device)];
+    const auto at = std::ranges::find_if(list, [&](const Action& a) { return !done_[index(a)]; });
+    return at == list.end() ? nullptr : &*at;
+  }
+
+  /// What keeps the action, which is not done, from starting; and why it does, in words.
+  std::pair<Action, std::string> obstacle(const Action& action) const {
+    for (const Action& needed : order_.needs(action)) {
+      if (!done_[index(needed)]) return {needed, ""};
+    }
+    for (const Action& frees : order_.frees_slots_for(action)) {
+      if (!done_[index(frees)]) return {frees, " (for its slot)"};
+    }
+    for (const Action& before : order_.waits_for(action)) {
+      if (!done_[index(before)]) return {before, ""};
+    }
+    return {action, ""};
+  }
+
+  /// Each action that is not done waits for another, so walking along must close a circle. In a fixed order the walk
+  /// goes from one device's next action to another's.
+  std::string cycle() const {
+    Action at;
+    for (int d = schedule_.devices() - 1; d >= 0; --d) {
+      if (const Action* const first = head(d)) at = *first;
+    }
+    const auto next = [&](const Action& a) {
+      const Action needed = obstacle(a).first;
+      return schedule_.fixed_order ? *head(order_.device(needed)) : needed;
+    };
+    std::vector<Action> walked;
+    while (std::ranges::find(walked, at) == walked.end()) {
+      walked.push_back(at);
+      at = next(at);
+    }
+    const Action first = at;
+    std::string text = to_text(first);
+    do {
+      const auto [needed, why] = obstacle(at);
+      text += " waits for " + to_text(needed) + why;
+      at = next(at);
+      if (at != needed) {
+        text += " waits for " + to_text(at) + " (earlier on device " + std::to_string(order_.device(at)) + ")";
+      }
+    } while (at != first);
+    return text;
+  }
+
+  const Schedule& schedule_;
+  const Order order_;
+  std::vector<bool> done_;
+};
+
+void check_sum(const Schedule& schedule) {
+  try {
+    check(schedule.sum, schedule.microbatches);
+  } catch (const std::invalid_argument& e) {
+    refuse(schedule, std::string("cannot add its gradients: ") + e.what());
+  }
+  if (!schedule.fixed_order && !is_in_order(schedule.sum)) {
+    refuse(schedule, "has a free order, which adds gradients in index order, and not by " + to_text(schedule.sum));
+  }
+}
+
+void check_memory(const Schedule& schedule, const Memory& memory) {
+  if (memory.devices.empty()) return;
+  if (memory.devices.size() != schedule.per_device.size()) {
+    refuse(schedule, "has " + std::to_string(schedule.devices()) + " devices, and memory is given for " +
+                         std::to_string(memory.devices.size()));
+  }
+  const std::vector<PeakBytes> peaks = peak_bytes(schedule, memory.stages);
+  const auto in_words = [](double bytes) { return bytes_in_words(static_cast<std::size_t>(std::ceil(bytes))); };
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    if (peaks[d].bytes <= memory.devices[d]) continue;
+    refuse(schedule, "needs " + in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
+                         (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
+                         ", and the device has " + in_words(memory.devices[d]));
+  }
+}
+
+/// The most that a stage holds in any order that the rings allow.
+double most_in_any_order(const Schedule& schedule, int stage, const StageBytes& bytes, bool split) {
+  const Rings rings = schedule.rings.empty() ? Rings{} : schedule.rings[static_cast<std::size_t>(stage)];
+  const auto slots = [&](int ring) { return ring > 0 ? std::min(ring, schedule.microbatches) : schedule.microbatches; };
+  const int begun = slots(rings.kept), saved = std::min(slots(rings.saved), begun);
+  // All slots of the first ring are full, and the others wait for W; or all wait for W.
+  const double kept = split ? bytes.kept : 0;
+  return std::max(saved * bytes.saved + (split ? begun - saved : 0) * kept, begun * kept);
+}
+
+}  // namespace
+
+void check_actions(const Schedule& schedule) {
+  check_sizes(schedule);
+  std::vector<bool> seen(static_cast<std::size_t>(action_count(schedule)));
+  std::vector<int> owner(static_cast<std::size_t>(schedule.stages), -1);
+  for (int d = 0; d < schedule.devices(); ++d) {
+    for (const Action& action : schedule.per_device[static_cast<std::size_t>(d)]) {
+      check_known(schedule, action, d);
+      int& of_stage = owner[static_cast<std::size_t>(action.stage)];
+      if (of_stage >= 0 && of_stage != d) {
+        refuse(schedule, "lists " + to_text(action) + " on device " + std::to_string(d) + ", and stage " +
+                             std::to_string(action.stage) + " is on device " + std::to_string(of_stage));
+      }
+      of_stage = d;
       const auto index = static_cast<std::size_t>(index_of(schedule, action));
       if (seen[index]) refuse(schedule, "lists " + to_text(action) + " twice");
       seen[index] = true;
     }
   }
-  for (int s = 0; s < schedule.stages; ++s) {
-    for (int k = 0; k < schedule.microbatches; ++k) {
-      for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
-        const Action action{kind, s, k};
-        if (!seen[static_cast<std::size_t>(index_of(schedule, action))]) refuse(schedule, "lacks " + to_text(action));
-      }
-    }
-  }
+  check_complete(schedule, seen);
 }
 
-// Runs the schedule with nothing but its dependencies. Where no stage can go on, each unfinished stage's next action
-// waits for one that another stage (or its own) has not reached, so walking along the waits must close a cycle.
-class Run {
- public:
-  explicit Run(const Schedule& schedule)
-      : schedule_(schedule),
-        done_(static_cast<std::size_t>(action_count(schedule))),
-        next_(static_cast<std::size_t>(schedule.stages)) {}
-
-  void check_that_it_ends() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (int s = 0; s < schedule_.stages; ++s) {
-        while (head(s) && !missing(*head(s))) {
-          done_[static_cast<std::size_t>(index_of(schedule_, *head(s)))] = true;
-          ++next_[static_cast<std::size_t>(s)];
-          moved = true;
-        }
+std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages) {
+  check_actions(schedule);
+  check_sum(schedule);
+  if (stages.size() != static_cast<std::size_t>(schedule.stages)) {
+    refuse(schedule, "has " + std::to_string(schedule.stages) + " stages, and bytes are given for " +
+                         std::to_string(stages.size()));
+  }
+  const Order order(schedule);
+  std::vector<PeakBytes> peaks;
+  std::vector<int> waiting(static_cast<std::size_t>(schedule.stages));  // of each stage's sums, but for the first
+  std::vector<PartialSums> sums(static_cast<std::size_t>(schedule.stages), {schedule.sum, schedule.microbatches});
+  for (const auto& list : schedule.per_device) {
+    double held = 0;
+    std::vector<bool> counted(static_cast<std::size_t>(schedule.stages));
+    for (const Action& a : list) {
+      const auto s = static_cast<std::size_t>(a.stage);
+      if (counted[s]) continue;
+      counted[s] = true;
+      held += stages[s].weights;
+      if (!schedule.fixed_order) {
+        held += most_in_any_order(schedule, a.stage, stages[s], order.has({ActionKind::input_gradient, a.stage, 0}));
       }
     }
-    for (int s = 0; s < schedule_.stages; ++s) {
-      if (head(s)) refuse(schedule_, "cannot finish: " + cycle_from(s));
+    PeakBytes peak{held, list.empty() ? Action{} : list.front()};
+    if (!schedule.fixed_order) {
+      peaks.push_back(peak);
+      continue;
     }
-  }
-
- private:
-  const Action* head(int stage) const {
-    const auto s = static_cast<std::size_t>(stage);
-    return next_[s] < schedule_.per_stage[s].size() ? &schedule_.per_stage[s][next_[s]] : nullptr;
-  }
-
-  std::optional<Action> missing(const Action& action) const {
-    for (const Action& needed : data_dependencies(schedule_, action)) {
-      if (!done_[static_cast<std::size_t>(index_of(schedule_, needed))]) return needed;
-    }
-    return std::nullopt;
-  }
-
-  std::string cycle_from(int stage) const {
-    std::vector<int> walked;
-    while (std::ranges::find(walked, stage) == walked.end()) {
-      walked.push_back(stage);
-      stage = missing(*head(stage))->stage;
-    }
-    const int first = stage;
-    std::string text = to_text(*head(first));
-    do {
-      const Action needed = *missing(*head(stage));
-      text += " waits for " + to_text(needed);
-      stage = needed.stage;
-      if (*head(stage) != needed) {
-        text += " waits for " + to_text(*head(stage)) + " (earlier on stage " + std::to_string(stage) + ")";
+    for (const Action& a : list) {
+      const StageBytes& bytes = stages[static_cast<std::size_t>(a.stage)];
+      // While it runs it holds both what it takes and what it gives.
+      if (a.kind == ActionKind::forward) held += order.recomputes(a.stage, a.microbatch) ? bytes.input : bytes.saved;
+      if (a.kind == ActionKind::recompute) held += bytes.saved;
+      if (a.kind == ActionKind::input_gradient) held += bytes.kept;
+      if (held > peak.bytes) peak = {held, a};
+      if (a.kind == ActionKind::recompute) held -= bytes.input;
+      if (row_of(a.kind).frees == Result::saved) held -= bytes.saved;
+      if (row_of(a.kind).frees == Result::kept) held -= bytes.kept;
+      if (gives(a.kind, Result::weight_gradient)) {
+        // The first sum is the gradient itself, which counts as weights.
+        int& more = waiting[static_cast<std::size_t>(a.stage)];
+        const int now = sums[static_cast<std::size_t>(a.stage)].arrive(a.microbatch) - 1;
+        held += (now - std::exchange(more, now)) * bytes.gradients;
+        if (held > peak.bytes) peak = {held, a};
       }
-    } while (stage != first);
-    return text;
-  }
-
-  const Schedule& schedule_;
-  std::vector<bool> done_;
-  std::vector<std::size_t> next_;
-};
-
-void check_activations(const Schedule& schedule, std::span<const int> max_activations) {
-  if (max_activations.empty()) return;
-  if (max_activations.size() != static_cast<std::size_t>(schedule.stages)) {
-    refuse(schedule, "has " + std::to_string(schedule.stages) + " stages, but activation limits are given for " +
-                         std::to_string(max_activations.size()));
-  }
-  for (int s = 0; s < schedule.stages; ++s) {
-    const int peak = peak_activations(schedule, s), limit = max_activations[static_cast<std::size_t>(s)];
-    if (peak > limit) {
-      refuse(schedule, "holds " + std::to_string(peak) + " activations at once on stage " + std::to_string(s) +
-                           ", over its limit of " + std::to_string(limit));
     }
+    peaks.push_back(peak);
   }
+  return peaks;
 }
 
-}  // namespace
-
-void verify(const Schedule& schedule, std::span<const int> max_activations) {
-  check_sizes(schedule);
-  check_each_action_once(schedule);
+void verify(const Schedule& schedule, const Memory& memory) {
+  check_actions(schedule);
+  check_sum(schedule);
   Run(schedule).check_that_it_ends();
-  check_activations(schedule, max_activations);
+  check_memory(schedule, memory);
 }
 
 }  // namespace sluice::parallel

@@ -201,7 +201,7 @@ TEST(Pipeline, StagesMeetAndTheMeasuredTimelineShowsIt) {
         EXPECT_GE(b.start, free_from) << "boxes of one device overlap";
         free_from = b.end;
       }
-      EXPECT_EQ(ran, schedule.per_stage[static_cast<std::size_t>(s)]) << schedule.name;
+      EXPECT_EQ(ran, schedule.per_device[static_cast<std::size_t>(s)]) << schedule.name;
     }
     EXPECT_GT(overlaps(boxes), 0) << schedule.name;
   }
@@ -307,7 +307,7 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 0}), std::invalid_argument);
   const auto reversed = [](int stages, int microbatches) {
     parallel::Schedule s = parallel::gpipe(stages, microbatches);
-    for (auto& actions : s.per_stage) std::reverse(actions.begin() + microbatches, actions.end());
+    for (auto& actions : s.per_device) std::reverse(actions.begin() + microbatches, actions.end());
     return s;
   };
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 2, .schedule = reversed}), std::invalid_argument);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/parallel/generators.h"
 #include "sluice/parallel/simulate.h"
 
 namespace sluice::parallel {

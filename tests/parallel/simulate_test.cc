@@ -9,11 +9,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "schedules.h"
+
 namespace sluice::parallel {
 namespace {
-
-constexpr auto F = ActionKind::forward;
-constexpr auto B = ActionKind::backward;
 
 std::vector<StageCost> uniform(int stages, double forward, double backward) {
   return std::vector<StageCost>(static_cast<std::size_t>(stages), StageCost{forward, backward});
@@ -21,17 +20,20 @@ std::vector<StageCost> uniform(int stages, double forward, double backward) {
 
 // Each box after what it reads, and after the box before it on its stage.
 void expect_possible(const Schedule& schedule, const Simulation& simulation) {
-  ASSERT_EQ(simulation.boxes.size(), static_cast<std::size_t>(action_count(schedule)));
+  std::size_t actions = 0;
+  for (const auto& list : schedule.per_device) actions += list.size();
+  ASSERT_EQ(simulation.boxes.size(), actions);
+  const Order order(schedule);
   std::map<Action, SimulatedBox> at;
   for (const SimulatedBox& box : simulation.boxes) at[box.action] = box;
-  for (const auto& lane : schedule.per_stage) {
+  for (const auto& lane : schedule.per_device) {
     for (std::size_t i = 0; i < lane.size(); ++i) {
       const SimulatedBox& box = at.at(lane[i]);
       EXPECT_LE(box.start, box.end);
       if (i > 0) {
         EXPECT_LE(at.at(lane[i - 1]).end, box.start) << to_text(lane[i]);
       }
-      for (const Action& needed : data_dependencies(schedule, lane[i])) {
+      for (const Action& needed : order.needs(lane[i])) {
         EXPECT_LE(at.at(needed).end, box.start) << to_text(lane[i]) << " and " << to_text(needed);
       }
     }
@@ -75,7 +77,7 @@ TEST(Simulate, UnequalStagesWaitForTheSlowest) {
 TEST(Simulate, OneCoreDoesAllTheWorkInASumOfCosts) {
   for (const int p : {1, 2, 4}) {
     const Schedule schedule = one_f_one_b(p, 6);
-    const Simulation simulation = simulate(schedule, uniform(p, 1, 2), 1);
+    const Simulation simulation = simulate(schedule, uniform(p, 1, 2), {.cores = 1});
     EXPECT_NEAR(simulation.span, p * 6 * 3, 1e-9);
     expect_possible(schedule, simulation);
   }
@@ -83,7 +85,7 @@ TEST(Simulate, OneCoreDoesAllTheWorkInASumOfCosts) {
 
 TEST(Simulate, SharedCoresStretchBoxes) {
   // Two stages, two microbatches, one core. F(0,0) runs alone; then F(0,1) and F(1,0) share and take 2 each.
-  const Simulation simulation = simulate(gpipe(2, 2), uniform(2, 1, 1), 1);
+  const Simulation simulation = simulate(gpipe(2, 2), uniform(2, 1, 1), {.cores = 1});
   std::map<Action, SimulatedBox> at;
   for (const SimulatedBox& box : simulation.boxes) at[box.action] = box;
   EXPECT_EQ((at[{F, 0, 0}].end), 1);
@@ -107,7 +109,7 @@ TEST(Simulate, CoresBoundTheSpan) {
     const double alone = simulate(schedule, uniform(p, 1, 2)).span;
     double before = std::numeric_limits<double>::infinity();
     for (int cores = 1; cores <= p + 2; ++cores) {
-      const Simulation simulation = simulate(schedule, uniform(p, 1, 2), cores);
+      const Simulation simulation = simulate(schedule, uniform(p, 1, 2), {.cores = cores});
       expect_possible(schedule, simulation);
       EXPECT_LE(simulation.span, before + 1e-9) << p << " stages on " << cores << " cores";
       EXPECT_GE(simulation.span, std::max(alone, work / cores) - 1e-9);
@@ -123,7 +125,7 @@ TEST(Simulate, ZeroCostsEnd) {
   const Simulation free = simulate(gpipe(3, 4), uniform(3, 0, 0));
   EXPECT_EQ(free.span, 0);
   EXPECT_EQ(free.bubble, 0);
-  EXPECT_EQ(simulate(one_f_one_b(3, 4), uniform(3, 0, 1), 2).boxes.size(), 24u);
+  EXPECT_EQ(simulate(one_f_one_b(3, 4), uniform(3, 0, 1), {.cores = 2}).boxes.size(), 24u);
 }
 
 TEST(Simulate, RefusesBadArguments) {
@@ -131,7 +133,7 @@ TEST(Simulate, RefusesBadArguments) {
   EXPECT_THROW(simulate(schedule, uniform(3, 1, 1)), std::invalid_argument);
   EXPECT_THROW(simulate(schedule, uniform(2, -1, 1)), std::invalid_argument);
   EXPECT_THROW(simulate(schedule, uniform(2, 1, std::numeric_limits<double>::quiet_NaN())), std::invalid_argument);
-  EXPECT_THROW(simulate(schedule, uniform(2, 1, 1), -1), std::invalid_argument);
+  EXPECT_THROW(simulate(schedule, uniform(2, 1, 1), {.cores = -1}), std::invalid_argument);
   EXPECT_THROW(simulate(Schedule{1, 1, "empty", {{}}}, uniform(1, 1, 1)), std::invalid_argument);
 }
 

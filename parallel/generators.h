@@ -1,0 +1,61 @@
+// The known schedules: how to fill a Schedule (schedule.h) for a number of stages and microbatches.
+//
+// p devices, m microbatches; a device's place in the pipeline is i. F, I and W are the times of an action of a stage,
+// B = I + W. The bubbles hold for equal stages, no time for transfers, and m as large as is said.
+// Each function is pure, thread-safe, never blocks, and throws std::invalid_argument with one line where it is not
+// defined: for stages < 1 or microbatches < 1, and as it says. Each gives a schedule that verify() accepts.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/parallel/schedule.h"
+
+namespace sluice::parallel {
+
+/// What makes a schedule for a pipeline of so many stages.
+using Generator = std::function<Schedule(int stages, int microbatches)>;
+
+/// All forwards, then all backwards, both in index order (so that gradients add up as in a sequential run). Bubble
+/// (p - 1)(F + B); m microbatches are saved. Huang et al., GPipe, 2019.
+Schedule gpipe(int stages, int microbatches);
+
+/// One forward, one backward: device i runs p - 1 - i forwards to warm up, then (F, B) pairs, then the remaining
+/// backwards. Bubble (p - 1)(F + B); min(p - i, m) are saved. Narayanan et al., PipeDream, 2019.
+Schedule one_f_one_b(int stages, int microbatches);
+
+/// 1F1B with `chunks` stages on each device: device i has the stages i, p + i, 2p + i ... Bubble (p - 1)(F + B) /
+/// chunks in times of a device's whole share. Defined where the stages are a multiple of chunks and m a multiple of p;
+/// one chunk is one_f_one_b. Narayanan et al., Efficient large-scale training on GPU clusters, 2021.
+Generator interleaved(int chunks);
+
+/// Zero bubble with 1F1B's memory: B in two halves, W(k) behind I(k + i). Bubble (p - 1)(F + I - W) for m >= p.
+/// Qi et al., Zero bubble pipeline parallelism, 2023; so are the next two.
+Schedule zb_h1(int stages, int microbatches);
+
+/// 2(p - 1 - i) + 1 forwards to warm up, W(k) behind I(k + 2i). Bubble (p - 1)(F + I - 2W), measured as the longest
+/// time from a device's first action to its last, for m >= 2p; up to 2p - 1 are saved or kept.
+Schedule zb_h2(int stages, int microbatches);
+
+/// Device i has the stages i and 2p - 1 - i, so that the last stage's gradient is where the first forward was. No
+/// bubble where F = I = W and m >= 2p; saved and kept are those of p whole devices. Defined for an even number of
+/// stages.
+Schedule zbv(int stages, int microbatches);
+
+/// No fixed order: a device runs whatever is ready, an input gradient before a forward, a forward before a weight
+/// gradient; rings of slots bound what is held. 0 slots: as many as ZB-H1 has on its first device, p, for `saved`, and
+/// 2p - 1 for `kept`. One stage a device.
+Generator dynamic(Rings rings = {});
+
+/// The generator of that name: "gpipe", "1f1b", "interleaved:2" (its chunks), "zb-h1", "zb-h2", "zbv", "dynamic" or
+/// "dynamic:8,15" (its rings). Throws std::invalid_argument for another.
+Generator generator(std::string_view name);
+/// generator(name)(stages, microbatches).
+Schedule make_schedule(std::string_view name, int stages, int microbatches);
+
+/// What generator() knows, for texts: "gpipe, 1f1b, ...".
+std::string known_schedules();
+
+}  // namespace sluice::parallel

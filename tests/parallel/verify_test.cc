@@ -1,0 +1,342 @@
+// The prover: what cannot finish, counts a gradient twice or never, or does not fit is refused, with the reason.
+#include "sluice/parallel/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "schedules.h"
+#include "sluice/parallel/schedule_text.h"
+
+namespace sluice::parallel {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(Verify, RefusesIncompleteAndDoubledWork) {
+  Schedule missing = one_f_one_b(2, 3);
+  missing.per_device[0].pop_back();
+  EXPECT_EQ(refusal(missing), "schedule '1f1b' lacks B(0,2)");
+
+  Schedule doubled = gpipe(2, 2);
+  doubled.per_device[1].push_back({B, 1, 0});
+  EXPECT_EQ(refusal(doubled), "schedule 'gpipe' lists B(1,0) twice");
+
+  Schedule beyond = gpipe(2, 2);
+  beyond.per_device[1].push_back({F, 1, 2});
+  EXPECT_EQ(refusal(beyond), "schedule 'gpipe' lists F(1,2) but has only 2 microbatches");
+
+  Schedule above = gpipe(2, 2);
+  above.per_device[1].push_back({F, 2, 0});
+  EXPECT_EQ(refusal(above), "schedule 'gpipe' lists F(2,0) but has only 2 stages");
+
+  Schedule negative = gpipe(2, 2);
+  negative.per_device[0][0].microbatch = -1;
+  EXPECT_EQ(refusal(negative), "schedule 'gpipe' lists F(0,-1) but has only 2 microbatches");
+
+  Schedule elsewhere = gpipe(2, 2);
+  std::swap(elsewhere.per_device[0][0], elsewhere.per_device[1][0]);
+  EXPECT_EQ(refusal(elsewhere), "schedule 'gpipe' lists F(0,0) on device 1, and stage 0 is on device 0");
+}
+
+TEST(Verify, RefusesABackwardPassThatIsNoneOrTwo) {
+  Schedule twice = zb_h1(2, 2);
+  twice.per_device[1].push_back({B, 1, 1});
+  EXPECT_EQ(refusal(twice), "schedule 'zb-h1' does the backward pass twice: B(1,1) and I(1,1)");
+
+  Schedule never = zb_h1(2, 2);
+  never.per_device[1].pop_back();
+  EXPECT_EQ(refusal(never), "schedule 'zb-h1' never adds a gradient: it lacks W(1,1)");
+
+  Schedule half = zb_h1(2, 2);
+  std::erase(half.per_device[0], Action{I, 0, 1});
+  EXPECT_EQ(refusal(half), "schedule 'zb-h1' lacks I(0,1)");
+
+  Schedule one_steps = gpipe(2, 2);
+  one_steps.per_device[0].push_back({U, 0, 0});
+  EXPECT_EQ(refusal(one_steps), "schedule 'gpipe' lacks U(1)");
+  one_steps.per_device[1].push_back({U, 1, 0});
+  EXPECT_EQ(refusal(one_steps), "accepted");
+  one_steps.per_device[1].back().microbatch = 1;
+  EXPECT_EQ(refusal(one_steps), "schedule 'gpipe' lists U(1) but has only 1 microbatches");
+}
+
+TEST(Verify, RefusesWhatIsNoSchedule) {
+  Schedule strange = gpipe(2, 2);
+  strange.per_device[0][0].kind = static_cast<ActionKind>(7);
+  EXPECT_EQ(refusal(strange), "schedule 'gpipe' lists an action of unknown kind 7 on device 0");
+
+  Schedule short_list = gpipe(2, 2);
+  short_list.per_device.pop_back();
+  EXPECT_EQ(refusal(short_list), "schedule 'gpipe' lacks F(1,0)");
+  EXPECT_EQ(refusal(Schedule{0, 2, "none", {}}),
+            "schedule 'none' needs at least 1 stage and 1 microbatch, not 0 and 2");
+  EXPECT_EQ(refusal(Schedule{1, 2, "none", {}}), "schedule 'none' has no devices");
+  EXPECT_THAT(refusal(Schedule{1, 2'000'000'000, "vast", {{}}}), HasSubstr("too many microbatches"));
+  Schedule ring = gpipe(2, 2);
+  ring.rings.assign(2, {-1, 0});
+  EXPECT_EQ(refusal(ring), "schedule 'gpipe' has a ring with fewer than 0 slots");
+  ring.rings.pop_back();
+  EXPECT_EQ(refusal(ring), "schedule 'gpipe' has 2 stages, and rings are given for 1");
+}
+
+TEST(Verify, NamesTheCycle) {
+  Schedule own{1, 1, "own", {{{B, 0, 0}, {F, 0, 0}}}};
+  EXPECT_EQ(refusal(own),
+            "schedule 'own' cannot finish: B(0,0) waits for F(0,0) waits for B(0,0) (earlier on device 0)");
+
+  // Stage 0 wants B0 back before it sends F1; stage 1 wants F1 before it returns B0.
+  Schedule crossed{
+      2, 2, "crossed", {{{F, 0, 0}, {B, 0, 0}, {F, 0, 1}, {B, 0, 1}}, {{F, 1, 0}, {F, 1, 1}, {B, 1, 0}, {B, 1, 1}}}};
+  EXPECT_EQ(
+      refusal(crossed),
+      "schedule 'crossed' cannot finish: B(0,0) waits for B(1,0) waits for F(1,1) (earlier on device 1) waits for "
+      "F(0,1) waits for B(0,0) (earlier on device 0)");
+  EXPECT_THROW(program_order(crossed), std::invalid_argument);
+
+  // Stage 0 is stuck behind a cycle that it is no part of; the message starts in the cycle.
+  Schedule behind = gpipe(3, 1);
+  behind.per_device[2] = {{B, 2, 0}, {F, 2, 0}};
+  EXPECT_EQ(refusal(behind),
+            "schedule 'gpipe' cannot finish: B(2,0) waits for F(2,0) waits for B(2,0) (earlier on device 2)");
+
+  // A weight gradient before its input gradient; a recomputation behind what wants it.
+  Schedule early = zb_h1(1, 1);
+  std::swap(early.per_device[0][1], early.per_device[0][2]);
+  EXPECT_EQ(refusal(early),
+            "schedule 'zb-h1' cannot finish: W(0,0) waits for I(0,0) waits for W(0,0) (earlier on device 0)");
+  Schedule late = gpipe(1, 1);
+  late.per_device[0].push_back({R, 0, 0});
+  EXPECT_EQ(refusal(late),
+            "schedule 'gpipe' cannot finish: B(0,0) waits for R(0,0) waits for B(0,0) (earlier on device 0)");
+}
+
+TEST(Verify, NamesTheSlot) {
+  // GPipe begins four microbatches before it ends one.
+  Schedule fixed = gpipe(2, 4);
+  fixed.rings.assign(2, {.saved = 3});
+  EXPECT_EQ(
+      refusal(fixed),
+      "schedule 'gpipe' cannot finish: F(0,3) waits for B(0,0) (for its slot) waits for F(0,3) (earlier on device 0)");
+  fixed.rings.assign(2, {.saved = 4});
+  EXPECT_EQ(refusal(fixed), "accepted");
+  // In a free order one slot a stage is enough for every order to end.
+  for (const int m : {1, 2, 5, 9}) {
+    for (const int p : {1, 2, 3, 8}) EXPECT_EQ(refusal(make_schedule("dynamic:1,1", p, m)), "accepted");
+  }
+  // A user's free order whose weight gradients are listed backwards is still one: sums go in index order.
+  Schedule free = make_schedule("dynamic:2,2", 2, 4);
+  for (auto& list : free.per_device) std::ranges::reverse(list);
+  EXPECT_EQ(refusal(free), "accepted");
+}
+
+TEST(Verify, ChecksTheSum) {
+  Schedule schedule = gpipe(2, 4);
+  schedule.sum = sum_tree("((0 1) (2 3))");
+  EXPECT_EQ(refusal(schedule), "accepted");
+  schedule.sum = sum_tree("((0 1) (1 3))");
+  EXPECT_EQ(refusal(schedule),
+            "schedule 'gpipe' cannot add its gradients: the sum ((0 1) (1 3)) counts microbatch 1 twice");
+  schedule.sum = sum_tree("(0 1 3)");
+  EXPECT_EQ(refusal(schedule), "schedule 'gpipe' cannot add its gradients: the sum (0 1 3) never counts microbatch 2");
+  Schedule free = make_schedule("dynamic", 2, 4);
+  free.sum = sum_tree("(0 1 2 3)");
+  EXPECT_EQ(refusal(free), "accepted");
+  free.sum = sum_tree("((0 1) (2 3))");
+  EXPECT_EQ(refusal(free),
+            "schedule 'dynamic' has a free order, which adds gradients in index order, and not by ((0 1) (2 3))");
+}
+
+TEST(Verify, CountsBytes) {
+  const std::vector<StageBytes> stages(2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .gradients = 400});
+  Memory memory{stages, {1400, 1400}};
+  EXPECT_EQ(refusal(gpipe(2, 4), memory), "accepted");
+  memory.devices = {1400, 1399};
+  EXPECT_EQ(refusal(gpipe(2, 4), memory),
+            "schedule 'gpipe' needs 1.37 KiB on device 1 at F(1,3), and the device has 1.37 KiB");
+  memory.devices = {1400};
+  EXPECT_EQ(refusal(gpipe(2, 4), memory), "schedule 'gpipe' has 2 devices, and memory is given for 1");
+  EXPECT_THROW(peak_bytes(gpipe(3, 1), stages), std::invalid_argument);
+
+  // 1F1B: two, then one. Halves: I holds what it takes and what it gives.
+  EXPECT_EQ(peak_bytes(one_f_one_b(2, 4), stages)[0].bytes, 1200);
+  EXPECT_EQ(peak_bytes(one_f_one_b(2, 4), stages)[1].bytes, 1100);
+  const std::vector<PeakBytes> halves = peak_bytes(zb_h1(2, 4), stages);
+  EXPECT_EQ(halves[0].bytes, 1230);
+  EXPECT_EQ(halves[1].bytes, 1160);
+  EXPECT_EQ(halves[1].at, (Action{I, 1, 1}));
+
+  // With R, F keeps the input alone.
+  Schedule again = gpipe(1, 4);
+  for (int k = 3; k >= 0; --k) {
+    again.per_device[0].insert(std::ranges::find(again.per_device[0], Action{B, 0, k}), {R, 0, k});
+  }
+  EXPECT_EQ(peak_bytes(again, std::vector(1, stages[0]))[0].bytes, 1000 + 4 * 10 + 100);
+
+  // Backwards in the other order: three sums wait for the first.
+  Schedule reversed = gpipe(1, 4);
+  std::reverse(reversed.per_device[0].begin() + 4, reversed.per_device[0].end());
+  EXPECT_EQ(peak_bytes(reversed, std::vector(1, stages[0]))[0].bytes, 1000 + 100 + 2 * 400);
+  reversed.sum = sum_tree("(3 2 1 0)");
+  EXPECT_EQ(peak_bytes(reversed, std::vector(1, stages[0]))[0].bytes, 1000 + 400);
+
+  // A free order: what the rings allow.
+  EXPECT_EQ(peak_bytes(make_schedule("dynamic:2,3", 2, 8), stages)[0].bytes, 1000 + 2 * 100 + 1 * 30);
+  EXPECT_EQ(peak_bytes(make_schedule("dynamic:2,20", 2, 8), stages)[0].bytes, 1000 + 2 * 100 + 6 * 30);
+  EXPECT_EQ(peak_bytes(make_schedule("dynamic:1,9", 2, 8), {{{.saved = 10, .kept = 30}, {}}})[0].bytes, 8 * 30);
+  memory.devices = {1229, 5000};
+  EXPECT_EQ(refusal(make_schedule("dynamic:2,3", 2, 8), memory),
+            "schedule 'dynamic' needs 1.20 KiB on device 0 in its worst order, and the device has 1.20 KiB");
+}
+
+/// Every order of a free schedule, tried by taking ready actions at random, ends and holds no more than was proved.
+TEST(Verify, EveryOrderOfAFreeScheduleEndsWithinItsBytes) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> any(0, 3);
+  for (int round = 0; round < 300; ++round) {
+    const int p = 1 + round % 5, m = 1 + static_cast<int>(random() % 9);
+    const Schedule schedule = dynamic({1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 6)})(p, m);
+    std::vector<StageBytes> bytes;
+    for (int s = 0; s < p; ++s) bytes.push_back({.weights = any(random), .saved = any(random), .kept = any(random)});
+    const std::vector<PeakBytes> proved = peak_bytes(schedule, bytes);
+    const Order order(schedule);
+    std::vector<Action> left;
+    for (const auto& list : schedule.per_device) left.insert(left.end(), list.begin(), list.end());
+    std::set<Action> done;
+    std::vector<double> held;
+    for (const StageBytes& b : bytes) held.push_back(b.weights);
+    while (!left.empty()) {
+      std::vector<std::size_t> ready;
+      for (std::size_t i = 0; i < left.size(); ++i) {
+        const std::vector<Action> before = order.waits_for(left[i]);
+        if (std::ranges::all_of(before, [&](const Action& a) { return done.contains(a); })) ready.push_back(i);
+      }
+      ASSERT_FALSE(ready.empty()) << "seed 11, round " << round;
+      const std::size_t i = ready[random() % ready.size()];
+      const Action a = left[i];
+      const auto s = static_cast<std::size_t>(a.stage);
+      left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
+      done.insert(a);
+      // Between two actions: what a running I holds twice is in no slot.
+      if (a.kind == F) held[s] += bytes[s].saved;
+      if (a.kind == I) held[s] += bytes[s].kept - bytes[s].saved;
+      if (a.kind == W) held[s] -= bytes[s].kept;
+      ASSERT_LE(held[s], proved[s].bytes + 1e-9) << "seed 11, round " << round;
+    }
+  }
+}
+
+// Against an independent oracle: the union of edges has a topological order or it has none (Kahn's algorithm).
+TEST(Verify, AgreesWithATopologicalSort) {
+  std::mt19937 random(7);
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 600; ++round) {
+    const int p = 2 + round % 3, m = 1 + round % 4;
+    const bool halves = round % 2 == 1;
+    Schedule schedule = halves ? zb_h1(p, m) : one_f_one_b(p, m);
+    for (int swaps = round % 5; swaps > 0; --swaps) {
+      auto& list = schedule.per_device[random() % schedule.per_device.size()];
+      std::swap(list[random() % list.size()], list[random() % list.size()]);
+    }
+    const auto back = halves ? I : B;
+    std::vector<std::pair<Action, Action>> edges;
+    std::set<Action> left;
+    for (const auto& list : schedule.per_device) {
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        left.insert(list[i]);
+        if (i > 0) edges.push_back({list[i - 1], list[i]});
+        const auto [kind, s, k] = list[i];
+        if (kind == F && s > 0) edges.push_back({{F, s - 1, k}, list[i]});
+        if (kind == back && s + 1 < schedule.stages) edges.push_back({{back, s + 1, k}, list[i]});
+        if (kind == back) edges.push_back({{F, s, k}, list[i]});
+        if (kind == W) edges.push_back({{I, s, k}, list[i]});
+      }
+    }
+    for (std::size_t before = 0; before != left.size();) {
+      before = left.size();
+      std::erase_if(left, [&](const Action& a) {
+        return std::ranges::none_of(edges, [&](const auto& e) { return e.second == a && left.contains(e.first); });
+      });
+    }
+    if (left.empty()) {
+      EXPECT_EQ(refusal(schedule), "accepted") << to_text(schedule);
+      ++accepted;
+    } else {
+      EXPECT_THAT(refusal(schedule), AllOf(HasSubstr("cannot finish: "), HasSubstr(" waits for ")))
+          << to_text(schedule);
+      ++refused;
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 100);
+}
+
+/// A thousand schedules, each broken in one way, each refused for that.
+TEST(Verify, RefusesAThousandBrokenSchedulesForTheRightReason) {
+  std::mt19937 random(2024);
+  const std::vector<Schedule> whole = fixed_schedules();
+  const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  int refused = 0;
+  std::vector<int> ways(6);
+  while (refused < 1000) {
+    Schedule broken = whole[any(whole.size())];
+    auto& list = broken.per_device[any(broken.per_device.size())];
+    const std::size_t at = any(list.size());
+    const Action a = list[at];
+    const std::size_t way = any(6);
+    SCOPED_TRACE("seed 2024, broken " + std::to_string(refused) + ", way " + std::to_string(way) + ", " +
+                 describe(broken) + ", " + to_text(a));
+    std::string reason;
+    Memory memory;
+    if (way == 0) {  // left out
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(at));
+      reason = "lacks " + to_text(a);
+    } else if (way == 1) {  // done again
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(any(list.size())), a);
+      reason = "lists " + to_text(a) + " twice";
+    } else if (way == 2) {  // given to another device
+      if (broken.devices() < 2) continue;
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(at));
+      auto& other =
+          broken
+              .per_device[(static_cast<std::size_t>(&list - broken.per_device.data()) + 1) % broken.per_device.size()];
+      if (list.empty()) continue;
+      other.push_back(a);
+      reason = "and stage " + std::to_string(a.stage) + " is on device ";
+    } else if (way == 3) {  // before what it needs, on its own device
+      const Order order(broken);
+      const std::vector<Action> needs = order.needs(a);
+      const auto own = std::ranges::find_if(needs, [&](const Action& n) { return order.device(n) == order.device(a); });
+      if (own == needs.end()) continue;
+      const Action needed = *own;
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(at));
+      list.insert(std::ranges::find(list, needed), a);
+      reason = to_text(a);
+    } else if (way == 4) {  // a gradient twice in the sum
+      if (broken.microbatches < 2) continue;
+      broken.sum = sum_in_order(broken.microbatches);
+      int& item =
+          *std::ranges::find(broken.sum.postfix, static_cast<int>(any(static_cast<std::size_t>(broken.microbatches))));
+      item = (item + 1) % broken.microbatches;
+      reason = "counts microbatch " + std::to_string(item) + " twice";
+    } else {  // one byte too little
+      memory.stages.assign(static_cast<std::size_t>(broken.stages), {.weights = 8, .saved = 4, .kept = 2});
+      for (const PeakBytes& peak : peak_bytes(broken, memory.stages)) memory.devices.push_back(peak.bytes);
+      EXPECT_EQ(refusal(broken, memory), "accepted");
+      const std::size_t d = any(memory.devices.size());
+      --memory.devices[d];
+      reason = "on device " + std::to_string(d) + " at ";
+    }
+    EXPECT_THAT(refusal(broken, memory), AllOf(StartsWith("schedule '" + broken.name + "' "), HasSubstr(reason)));
+    ++ways[way];
+    ++refused;
+  }
+  EXPECT_THAT(ways, testing::Each(testing::Gt(50)));
+}
+
+}  // namespace
+}  // namespace sluice::parallel
