@@ -324,9 +324,7 @@ int train(const Arguments& a) {
         first_traced = net.step_number() + 1;
       }
       optimizer.set_lr(a.lr * (1 - 0.9 * static_cast<double>(done) / static_cast<double>(total)));
-      losses.push_back(net.step(x, y,
-                                {.microbatches = a.microbatches,
-                                 .schedule = a.schedule}));
+      losses.push_back(net.step(x, y, {.microbatches = a.microbatches, .schedule = a.schedule}));
       optimizer.step();
       ++done;
       if (losses.size() > 3) read_loss();
