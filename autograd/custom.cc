@@ -45,6 +45,7 @@ const Operator& custom_row() {
     auto* made = new Operator();
     made->name = "custom";
     made->gradient = custom_gradient;
+    made->joint_gradient = true;  // the program's function is called once
     return made;
   }();
   return *row;

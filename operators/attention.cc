@@ -100,6 +100,7 @@ void builtin::add_attention_rows(Registry& registry) {
     const Needs all_of_it =
         needs::input(0) | needs::input(1) | needs::input(2) | needs::input(3) | needs::output(0) | needs::output(1);
     op.needs = {all_of_it, all_of_it, all_of_it, Needs()};
+    op.joint_gradient = true;
     op.gradient = attention_gradient;
   });
   // Inputs: q, k, v, the result, the logarithms, the result's gradient, and the mask. Outputs: the gradients of q, k,

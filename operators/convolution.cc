@@ -61,10 +61,7 @@ NDArray plain_conv(const NDArray& x, const NDArray& w, const ConvAttributes& a, 
 template <bool with_relu>
 void conv_gradient(GradientContext& c) {
   const ConvAttributes a = c.attributes().get<ConvAttributes>();
-  NDArray g = c.gradient();
-  if constexpr (with_relu) {
-    g = builtin::relu_gradient(c);
-  }
+  const NDArray& g = with_relu ? c.common(builtin::relu_gradient) : c.gradient();
   if (c.wanted(0)) c.set(0, input_grad(g, c.input(1), a, c.input_spec(0).shape, c.where()));
   if (c.wanted(1)) c.set(1, weight_grad(c.input(0), g, a, c.input_spec(1).shape, c.where()));
   if (c.inputs() == 3 && c.wanted(2)) {
@@ -80,6 +77,7 @@ void conv_row(Operator& op) {
   op.infer = infer_conv;
   const Needs y = with_relu ? needs::output() : Needs();
   op.needs = {needs::input(1) | y, needs::input(0) | y, y};
+  op.common_needs = y;
   op.gradient = conv_gradient<with_relu>;
 }
 

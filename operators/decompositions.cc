@@ -105,7 +105,7 @@ void eigh_gradient(GradientContext& c) {
 }
 
 void solve_gradient(GradientContext& c) {
-  const NDArray of_b = solve(turned(c.input(0)), c.gradient());
+  const NDArray& of_b = c.common([](GradientContext& x) { return solve(turned(x.input(0)), x.gradient()); });
   if (c.wanted(0)) c.set(0, -matmul(of_b, c.output(), false, true));
   if (c.wanted(1)) c.set(1, of_b);
 }
@@ -174,6 +174,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
       s.output(s.shape(1), s.dtype());
     };
     op.needs = {needs::input(0) | needs::output(), needs::input(0)};
+    op.common_needs = needs::input(0);
     op.gradient = solve_gradient;
   });
   add_operator(registry, "inv", [](Operator& op) {

@@ -73,10 +73,7 @@ void infer_linear(Signature& s) {
 
 template <bool with_relu>
 void linear_gradient(GradientContext& c) {
-  NDArray g = c.gradient();
-  if constexpr (with_relu) {
-    g = builtin::relu_gradient(c);
-  }
+  const NDArray& g = with_relu ? c.common(builtin::relu_gradient) : c.gradient();
   if (c.wanted(0)) c.set(0, matmul({g, c.where()}, c.input(1)));
   if (c.wanted(1)) c.set(1, matmul({g, c.where()}, c.input(0), true, false));
   if (c.inputs() == 3 && c.wanted(2)) c.set(2, sum({g, c.where()}, 0));
@@ -89,6 +86,7 @@ void linear_row(Operator& op) {
   op.infer = infer_linear;
   const Needs y = with_relu ? needs::output() : Needs();
   op.needs = {needs::input(1) | y, needs::input(0) | y, y};
+  op.common_needs = y;
   op.gradient = linear_gradient<with_relu>;
 }
 

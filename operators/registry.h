@@ -91,6 +91,10 @@ class GradientContext {
   virtual std::source_location where() const = 0;
   /// True if the gradient is recorded itself: it must then be made of operators that have gradients.
   virtual bool create_graph() const = 0;
+  /// For a rule in which the gradients of several inputs begin with the same value: what `make` gives. It is made
+  /// once, also where backward_inputs() asks the rule twice, for some inputs first and for the others later. The rest
+  /// of such a rule does not use gradient(): the second time it is no longer there.
+  virtual const NDArray& common(NDArray (*make)(GradientContext& context)) = 0;
   virtual void set(int i, NDArray gradient) = 0;
 };
 
@@ -133,6 +137,11 @@ struct Operator : OperatorInfo {
   /// needs[i]: the values that the gradient of input i uses, and that are kept. The last entry counts for all further
   /// inputs too.
   std::vector<Needs> needs;
+  /// Of `needs`: values that only the function for GradientContext::common uses.
+  Needs common_needs;
+  /// The gradient rule computes the gradients of all inputs at once, whichever are wanted. backward_inputs() then asks
+  /// it once for all of them, and not twice.
+  bool joint_gradient = false;
 
   static constexpr int kAnyNumber = 1 << 30;
 

@@ -134,10 +134,14 @@ void builtin::add_scan_rows(Registry& registry) {
       s.output(s.shape(0), s.dtype());
     };
     op.needs = {needs::input(0) | needs::output(), needs::input(0)};
+    op.common_needs = needs::input(0);
     op.gradient = [](GradientContext& c) {
       const auto& a = c.attributes().get<LineAttributes>();
-      const NDArray factors = neighbour(c.input(0), a.axis, a.reverse, true, Edge::zero, c.where());
-      const NDArray of_b = linear(factors, c.gradient(), a.axis, !a.reverse, c.where());
+      const NDArray& of_b = c.common([](GradientContext& x) {
+        const auto& line = x.attributes().get<LineAttributes>();
+        const NDArray factors = neighbour(x.input(0), line.axis, line.reverse, true, Edge::zero, x.where());
+        return linear(factors, x.gradient(), line.axis, !line.reverse, x.where());
+      });
       if (c.wanted(0)) c.set(0, of_b * neighbour(c.output(), a.axis, a.reverse, false, Edge::zero, c.where()));
       if (c.wanted(1)) c.set(1, of_b);
     };

@@ -1,0 +1,196 @@
+#include "sluice/autograd/halves.h"
+
+#include <unordered_set>
+#include <vector>
+
+#include "sluice/autograd/tape_run.h"
+#include "sluice/operators/creation.h"
+
+namespace sluice {
+namespace autograd {
+
+/// A root that leads to none of the inputs.
+struct LaterRoot {
+  Edge edge;
+  NDArray gradient;  ///< empty: 1, of this spec
+  Spec spec;
+  Device device;
+};
+
+struct SecondHalf {
+  SecondHalf() = default;
+  SecondHalf(const SecondHalf&) = delete;
+  SecondHalf& operator=(const SecondHalf&) = delete;
+  ~SecondHalf();
+
+  Options options;
+  std::vector<Rest> rests;
+  std::vector<LaterRoot> roots;
+};
+
+/// Lets go of what was to run, as if it had: arrays that the program still holds may lead to it.
+SecondHalf::~SecondHalf() {
+  if (options.retain) return;
+  std::vector<Ref<Node>> left;
+  for (Rest& rest : rests) left.push_back(std::move(rest.node));
+  for (LaterRoot& root : roots) left.push_back(std::move(root.edge.node));
+  while (!left.empty()) {
+    const Ref<Node> node = std::move(left.back());
+    left.pop_back();
+    if (!node || node->kind == Node::Kind::leaf) continue;
+    for (Edge& edge : node->edges) {
+      if (edge.node) left.push_back(edge.node);
+    }
+    node->freed = true;
+    node->attributes = Attributes();
+    node->release();
+  }
+}
+
+namespace {
+
+NDArray one_for(const LaterRoot& root, const std::source_location& where) {
+  const DeviceScope scope(root.device);
+  return ones(root.spec.shape, root.spec.dtype, where);
+}
+
+/// Memory that a part of the tape keeps.
+class Kept {
+ public:
+  void add(const NDArray& x) {
+    if (!x.defined()) return;
+    std::lock_guard lock(x.array()->mutex());
+    Buffer& buffer = x.array()->version()->buffer();
+    if (seen_.insert(&buffer).second) bytes_ += buffer.bytes();
+  }
+  void add(const std::vector<NDArray>& list) {
+    for (const NDArray& x : list) add(x);
+  }
+  /// A leaf whose value counts.
+  void count_leaf(const Ref<Node>& leaf) { counted_.insert(leaf.get()); }
+  void start(const Ref<Node>& node) { nodes_.push_back(node.get()); }
+  /// With all that the nodes lead to.
+  std::size_t bytes() {
+    std::vector<Node*> found;
+    std::unordered_set<Node*> visited;
+    while (!nodes_.empty()) {
+      Node* const node = nodes_.back();
+      nodes_.pop_back();
+      if (!node || !visited.insert(node).second) continue;
+      found.push_back(node);
+      for (const Edge& edge : node->edges) nodes_.push_back(edge.node.get());
+    }
+    // The values of leaves first: they have been seen then, and do not count.
+    const std::size_t before = bytes_;
+    for (const Node* node : found) each_saved(*node, true);
+    bytes_ = before;
+    for (const Node* node : found) each_saved(*node, false);
+    return bytes_;
+  }
+
+ private:
+  void each_saved(const Node& node, bool leaves) {
+    for (std::size_t i = 0; i < node.saved_inputs.size(); ++i) {
+      const Node* const from = i < node.edges.size() ? node.edges[i].node.get() : nullptr;
+      const bool is_leaf = from && from->kind == Node::Kind::leaf && counted_.count(from) == 0;
+      if (is_leaf == leaves) add(node.saved_inputs[i]);
+    }
+    if (!leaves) add(node.saved_outputs);
+  }
+
+  std::size_t bytes_ = 0;
+  std::unordered_set<const Buffer*> seen_;
+  std::unordered_set<const Node*> counted_;
+  std::vector<Node*> nodes_;
+};
+
+void check_inputs(const NDArrays& inputs, const std::source_location& where) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].checked("backward_inputs", where);
+    const Ref<Node> node = maker_of(inputs[i]);
+    if (!node || node->kind == Node::Kind::leaf) continue;
+    throw ArrayError("backward_inputs", where,
+                     "input " + std::to_string(i) + " is no leaf; give the stage x.detach().with_grad()");
+  }
+}
+
+}  // namespace
+}  // namespace autograd
+
+WeightGradients::WeightGradients() noexcept = default;
+WeightGradients::~WeightGradients() = default;
+WeightGradients::WeightGradients(WeightGradients&& other) noexcept = default;
+WeightGradients& WeightGradients::operator=(WeightGradients&& other) noexcept = default;
+
+bool WeightGradients::pending() const { return half_ && !(half_->rests.empty() && half_->roots.empty()); }
+
+WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients, const NDArrays& inputs,
+                                const HalvesOptions& options, std::source_location where) {
+  using namespace autograd;
+  if (options.create_graph) {
+    throw ArrayError("backward_inputs", where, "create_graph: gradients of gradients need a whole pass; use grad()");
+  }
+  const Mode mode(false);
+  check_roots(roots, gradients, where);
+  check_inputs(inputs, where);
+  WeightGradients later;
+  later.half_ = std::make_unique<SecondHalf>();
+  SecondHalf& half = *later.half_;
+  half.options = {.create_graph = false, .retain = options.retain, .where = where};
+  Run run(half.options);
+  run.first_half(roots, inputs);
+  for (std::size_t i = roots.size(); i-- > 0;) {
+    LaterRoot root{edge_to(roots[i]), gradients[i], {roots[i].shape(), roots[i].dtype()}, roots[i].device()};
+    if (run.reaches(root.edge)) {
+      run.seed(root.edge, root.gradient.defined() ? root.gradient : one_for(root, where));
+    } else {
+      if (root.gradient.defined()) root.gradient = root.gradient.detach(where);  // the program may write to it
+      half.roots.push_back(std::move(root));
+    }
+  }
+  run.run();
+  half.rests = run.take_rests();
+  return later;
+}
+
+void WeightGradients::run(std::source_location where) {
+  using namespace autograd;
+  if (!half_)
+    throw ArrayError("WeightGradients::run", where, "there is nothing to run: it was run before, or is empty");
+  const std::unique_ptr<SecondHalf> half = std::move(half_);
+  const Mode mode(false);
+  half->options.where = where;
+  Run run(half->options);
+  for (LaterRoot& root : half->roots) {
+    run.seed(root.edge, root.gradient.defined() ? std::move(root.gradient) : one_for(root, where));
+    root = {};
+  }
+  run.second_half(half->rests);
+  run.run();
+}
+
+std::size_t WeightGradients::bytes() const {
+  if (!half_) return 0;
+  autograd::Kept kept;
+  // What nodes that are gone kept, and what they led to, has gone with them.
+  for (const autograd::Rest& rest : half_->rests) {
+    kept.add(rest.gradients);
+    kept.add(rest.results);
+    kept.add(rest.common);
+    kept.start(rest.node);
+  }
+  for (const autograd::LaterRoot& root : half_->roots) {
+    kept.add(root.gradient);
+    kept.start(root.edge.node);
+  }
+  return kept.bytes();
+}
+
+std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs) {
+  autograd::Kept kept;
+  for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
+  for (const NDArray& root : roots) kept.start(autograd::maker_of(root));
+  return kept.bytes();
+}
+
+}  // namespace sluice

@@ -1,0 +1,253 @@
+// Running the tape backwards.
+#include "sluice/autograd/tape_run.h"
+
+#include <algorithm>
+
+#include "sluice/autograd/gradients.h"
+#include "sluice/operators/optimizer_steps.h"
+
+namespace sluice::autograd {
+NDArray alias(const NDArray& x, bool recorded) {
+  {
+    std::lock_guard lock(x.array()->mutex());
+    if (x.array()->refs() == 1 && (recorded || !x.array()->history)) return x;
+    if (recorded) return x.on(x.array()->snapshot());
+  }
+  return x.detach();
+}
+
+Ref<Node> maker_of(const NDArray& x) {
+  Array& array = *x.array();
+  std::lock_guard lock(array.mutex());
+  return Ref<Node>(static_cast<Node*>(array.history.get()));
+}
+
+Edge edge_to(const NDArray& x) {
+  Array& array = *x.array();
+  std::unique_ptr<Window> window = window_of(x);
+  std::lock_guard lock(array.mutex());
+  return {Ref<Node>(static_cast<Node*>(array.history.get())), array.history_output, std::move(window)};
+}
+
+void check_roots(std::span<const NDArray> roots, std::span<const NDArray> gradients,
+                 const std::source_location& where) {
+  if (roots.size() != gradients.size()) {
+    throw ArrayError("backward", where,
+                     std::to_string(roots.size()) + " roots and " + std::to_string(gradients.size()) + " gradients");
+  }
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const NDArray& root = roots[i];
+    root.checked("backward", where);
+    if (!maker_of(root)) throw ArrayError("backward", where, "an array that no recorded operator made");
+    if (!gradients[i].defined()) {
+      if (root.count() == 1) continue;
+      throw ArrayError("backward", where, to_string(root.shape()) + " has not one element: give its gradient");
+    }
+    if (gradients[i].shape() == root.shape() && gradients[i].dtype() == root.dtype()) continue;
+    throw ArrayError("backward", where,
+                     "a gradient of shape " + to_string(gradients[i].shape()) + " for a root of " +
+                         to_string(root.shape()) + " " + std::string(name_of(root.dtype())));
+  }
+}
+
+// ---- what a run is of
+
+void Run::find_useful(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) {
+  restricted_ = true;
+  if (targets.empty()) return;
+  std::vector<Node*> found, stack;
+  std::unordered_set<Node*> seen;
+  for (const NDArray& root : roots) stack.push_back(maker_of(root).get());
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (!seen.insert(node).second) continue;
+    found.push_back(node);
+    for (const Edge& edge : node->edges) {
+      if (edge.node) stack.push_back(edge.node.get());
+    }
+  }
+  std::sort(found.begin(), found.end(), [](Node* a, Node* b) { return a->sequence < b->sequence; });
+  for (Node* node : found) {
+    const bool leads = targets.count(node) != 0 ||
+                       std::any_of(node->edges.begin(), node->edges.end(),
+                                   [&](const Edge& e) { return e.node && useful_.count(e.node.get()) != 0; });
+    if (leads) useful_.insert(node);
+  }
+}
+
+void Run::restrict_to(std::span<const NDArray> roots, std::span<const NDArray> xs) {
+  std::unordered_set<Node*> targets;
+  for (const NDArray& x : xs) {
+    const Edge edge = edge_to(x);
+    if (!edge.node) continue;
+    captured_[edge.node.get()].resize(static_cast<std::size_t>(edge.output) + 1);
+    targets.insert(edge.node.get());
+  }
+  find_useful(roots, targets);
+}
+
+NDArray Run::what(const NDArray& x) const {
+  const Edge edge = edge_to(x);
+  const auto at = captured_.find(edge.node.get());
+  if (at == captured_.end()) return {};
+  const NDArray& whole = at->second[static_cast<std::size_t>(edge.output)];
+  if (!whole.defined()) return {};
+  // Contiguous, so that the program may write to it.
+  return alias((edge.window ? look(whole, *edge.window, options_.where) : whole).contiguous(options_.where),
+               options_.create_graph);
+}
+
+// ---- the way through the tape
+
+void Run::run() {
+  const detail::Layer* const outer = current_scope().layer;  // Mode restores it after an exception
+  while (!queue_.empty()) {
+    const Ref<Node> node = queue_.top().node;
+    queue_.pop();
+    current_scope().layer = node->layer;
+    if (!rest_of_.empty()) {
+      if (const auto rest = rest_of_.find(node.get()); rest != rest_of_.end()) {
+        visit_rest(*rest->second);
+        continue;
+      }
+    }
+    const auto at = pending_.find(node.get());
+    std::vector<std::vector<NDArray>> lists = std::move(at->second);
+    pending_.erase(at);
+    std::vector<NDArray> gradients;
+    for (std::vector<NDArray>& list : lists) {
+      gradients.push_back(list.empty() ? NDArray() : total(list));
+      list.clear();
+    }
+    gradients.resize(std::max(gradients.size(), std::max<std::size_t>(1, node->outputs.size())));
+    if (node->hooks) call_hooks(*node, gradients);
+    capture(*node, gradients);
+    visit(*node, gradients);
+  }
+  current_scope().layer = outer;
+}
+
+void Run::add(const Ref<Node>& node, std::int32_t output, NDArray gradient) {
+  const auto [at, fresh] = pending_.try_emplace(node.get());
+  if (fresh) queue_.push({node->sequence, node});
+  auto& lists = at->second;
+  if (lists.size() <= static_cast<std::size_t>(output)) lists.resize(static_cast<std::size_t>(output) + 1);
+  std::vector<NDArray>& list = lists[static_cast<std::size_t>(output)];
+  list.push_back(std::move(gradient));
+  // However often an array was used, few gradients of it wait here: what has come becomes one.
+  if (list.size() == kMostTerms) list = {total(list)};
+}
+
+/// They came from the youngest use to the oldest; sums follow the program.
+NDArray Run::total(std::vector<NDArray>& list) const {
+  std::reverse(list.begin(), list.end());
+  return add_n(list, options_.where);
+}
+
+void Run::send_to(const Edge& edge, NDArray gradient) {
+  add(edge.node, edge.output, edge.window ? fold(gradient, *edge.window, options_.where) : std::move(gradient));
+}
+
+void Run::call_hooks(Node& node, std::vector<NDArray>& gradients) const {
+  std::vector<Hook> hooks;
+  {
+    std::lock_guard lock(node.mutex);
+    hooks = *node.hooks;
+  }
+  for (const Hook& hook : hooks) {
+    NDArray& gradient = gradients[static_cast<std::size_t>(hook.output)];
+    const auto call = *hook.call;  // it may remove itself
+    if (!call || !gradient.defined()) continue;
+    NDArray instead = call(gradient);
+    if (!instead.defined()) continue;
+    if (!(instead.shape() == gradient.shape()) || instead.dtype() != gradient.dtype() ||
+        !(instead.device() == gradient.device())) {
+      throw ArrayError("on_gradient", node.where,
+                       "the hook gave " + to_string(instead.shape()) + " " + std::string(name_of(instead.dtype())) +
+                           " for a gradient of " + to_string(gradient.shape()) + " " +
+                           std::string(name_of(gradient.dtype())));
+    }
+    gradient = std::move(instead);
+  }
+}
+
+void Run::capture(Node& node, const std::vector<NDArray>& gradients) {
+  const auto at = captured_.find(&node);
+  if (at == captured_.end()) return;
+  for (std::size_t i = 0; i < at->second.size(); ++i) at->second[i] = gradients[i];
+}
+
+void Run::visit(Node& node, std::vector<NDArray>& gradients) {
+  if (node.kind == Node::Kind::leaf) {
+    if (!restricted_ || first_half_) add_to_leaf(node, gradients[0]);
+    gradients.clear();
+    return;
+  }
+  if (node.freed) {
+    throw ArrayError("backward", options_.where, "the tape was freed by an earlier backward; pass retain there");
+  }
+  if (node.checkpoint) {
+    const Ref<Recomputation> checkpoint = node.checkpoint;
+    checkpoint->again(gradients);
+  }
+  std::vector<bool> useful;
+  for (const Edge& edge : node.edges) useful.push_back(leads_on(edge));
+  if (first_half_) {
+    std::vector<bool> later;
+    for (std::size_t i = 0; i < node.edges.size(); ++i) later.push_back(node.edges[i].node && !useful[i]);
+    if (std::find(later.begin(), later.end(), true) != later.end()) {
+      visit_half(node, gradients, std::move(useful), std::move(later));
+      return;
+    }
+  }
+  if (node.kind == Node::Kind::write) {
+    send_write(node, gradients[0], useful);
+  } else {
+    Rule rule(node, gradients, std::move(useful), options_);
+    rule.ask();
+    gradients.clear();
+    for (std::size_t i = node.edges.size(); i-- > 0;) send(node.edges[i], std::move(rule.results()[i]));
+  }
+  if (!keeps_tape()) {
+    node.freed = true;
+    node.attributes = Attributes();  // it may own what a program's callables hold
+    node.release();
+  }
+}
+
+/// After a write to a window: what was written gets the window's gradient, the array before it the rest.
+void Run::send_write(Node& node, NDArray& gradient, const std::vector<bool>& follow) {
+  const std::unique_ptr<Window>& window = node.edges[1].window;
+  if (follow[1]) {
+    const Edge plain{node.edges[1].node, node.edges[1].output, nullptr};
+    send(plain, window ? look(gradient, *window, options_.where) : gradient);
+  }
+  if (follow[0]) {
+    const NDArray rest = gradient.copy(options_.where);
+    rest.strided(window->shape, window->strides, window->offset, options_.where).fill({0, options_.where});
+    send(node.edges[0], rest);
+  }
+}
+
+void Run::add_to_leaf(Node& leaf, NDArray& gradient) {
+  // .grad() must be an array of its own, because the next backward adds to it in place.
+  NDArray existing;
+  {
+    std::lock_guard lock(leaf.mutex);
+    existing = leaf.grad;
+  }
+  if (!existing.defined()) {
+    NDArray own =
+        window_of(gradient) || gradient.array()->group() ? gradient.copy(options_.where) : alias(gradient, false);
+    std::lock_guard lock(leaf.mutex);
+    if (!leaf.grad.defined()) {
+      leaf.grad = std::move(own);
+      return;
+    }
+    existing = leaf.grad;
+  }
+  accumulate(existing, std::span(&gradient, 1), options_.where);
+}
+
+}  // namespace sluice::autograd
