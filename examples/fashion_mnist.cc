@@ -40,8 +40,8 @@ Arguments parse(int argc, char** argv) {
   Arguments a;
   CLI::App app("Trains a small convolutional network on Fashion-MNIST as a pipeline over logical devices.");
   app.add_option("--stages", a.stages, "pipeline stages, each on a device of its own")->check(CLI::Range(1, 4));
-  app.add_option("--schedule", a.schedule, "order of the microbatches: gpipe or 1f1b")
-      ->check(CLI::IsMember({"gpipe", "1f1b"}));
+  app.add_option("--schedule", a.schedule, "order of the microbatches: gpipe, 1f1b, zb-h1 or zb-h2")
+      ->check(CLI::IsMember({"gpipe", "1f1b", "zb-h1", "zb-h2"}));
   app.add_option("--microbatches", a.microbatches, "parts that a batch is split into")->check(CLI::Range(1, 1024));
   app.add_option("--tensor-parallel", a.tensor_parallel, "devices that share the dense layers' weights")
       ->check(CLI::Range(1, 2));
@@ -168,22 +168,30 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
   std::vector<Measured> steps;
   double span = 0, busy = 0;
   std::vector<parallel::StageCost> cost(static_cast<std::size_t>(a.stages));
+  const parallel::Schedule schedule = parallel::make_schedule(a.schedule, a.stages, a.microbatches);
+  std::size_t actions = 0;
+  for (const auto& list : schedule.per_device) actions += list.size();
+  const bool halves = parallel::Order(schedule).has({parallel::ActionKind::input_gradient, 0, 0});
   for (std::uint64_t s = first_step; s <= net.step_number(); ++s) {
     std::vector<parallel::TimelineBox> boxes = net.boxes(events, s);
-    if (boxes.size() != static_cast<std::size_t>(2 * a.stages * a.microbatches)) continue;
+    // The first stage's input wants no gradient: its I does nothing and has no box.
+    if (boxes.size() != actions - (halves ? static_cast<std::size_t>(a.microbatches) : 0)) continue;
     const parallel::TimelineFigures figures = parallel::measure(boxes, a.stages);
     span += figures.span;
     busy += figures.busy;
     for (std::size_t i = 0; i < cost.size(); ++i) {
-      cost[i].forward += figures.mean[i].forward;
-      cost[i].backward += figures.mean[i].backward;
+      for (int kind = 0; kind < parallel::kActionKinds; ++kind) {
+        const auto k = static_cast<parallel::ActionKind>(kind);
+        cost[i].of(k) += figures.mean[i].of(k);
+      }
     }
     steps.push_back({figures.bubble, std::move(boxes)});
   }
   if (steps.empty()) return;
   for (parallel::StageCost& c : cost) {
-    c.forward /= static_cast<double>(steps.size());
-    c.backward /= static_cast<double>(steps.size());
+    for (int kind = 0; kind < parallel::kActionKinds; ++kind) {
+      c.of(static_cast<parallel::ActionKind>(kind)) /= static_cast<double>(steps.size());
+    }
   }
   // What works at once: cores, or cards.
   const std::string word = a.device == "cuda" ? "card" : "core";
@@ -193,13 +201,12 @@ void report_timeline(const Arguments& a, const parallel::Pipeline& net, const st
     workers = std::min(workers, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   }
   const double bubble = 1 - busy / (a.stages * span);
-  const parallel::Schedule schedule = parallel::make_schedule(a.schedule, a.stages, a.microbatches);
   // Boxes of stages that share cores or cards already hold the time spent waiting for one: simulate them as they are.
   const double simulated = parallel::simulate(schedule, cost, {.cores = a.stages <= workers ? workers : 0}).bubble;
   std::printf(
-      "bubble          %.1f %%     (simulated with the measured F and B times and %d %s%s: %.1f %%; 1F1B formula "
+      "bubble          %.1f %%     (simulated with the measured %s times and %d %s%s: %.1f %%; 1F1B formula "
       "%.1f %%)\n",
-      100 * bubble, workers, word.c_str(), workers == 1 ? "" : "s", 100 * simulated,
+      100 * bubble, halves ? "F, I and W" : "F and B", workers, word.c_str(), workers == 1 ? "" : "s", 100 * simulated,
       100 * parallel::bubble_formula(a.stages, a.microbatches));
 
   // The step whose bubble is the median stands for all.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sluice/autograd/autograd.h"
+#include "sluice/autograd/halves.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/verify.h"
 
@@ -26,22 +27,96 @@ std::uint64_t tag_of(std::uint64_t step, const Schedule& schedule, const Action&
 struct Passage {
   NDArray input;  ///< of the stage: a leaf, so that its gradient can be sent back
   NDArray output;
+  WeightGradients weights;  ///< between I and W
 };
 
+/// What verify() lets pass and a pipeline does not run.
 void check_runs(const Schedule& schedule) {
-  std::vector<int> next(static_cast<std::size_t>(schedule.stages));
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument("schedule '" + schedule.name + "' has " + why);
+  };
+  if (!schedule.fixed_order) refuse("a free order, and a pipeline runs fixed ones");
+  if (!schedule.rings.empty()) refuse("rings of slots, and a pipeline runs without");
   for (const auto& actions : schedule.per_device) {
     for (const Action& a : actions) {
-      if (a.kind != ActionKind::forward && a.kind != ActionKind::backward) {
-        throw std::invalid_argument("schedule '" + schedule.name + "' has " + to_text(a) + ": a pipeline runs F and B");
-      }
-      if (a.kind == ActionKind::backward && a.microbatch != next[static_cast<std::size_t>(a.stage)]++) {
-        throw std::invalid_argument("schedule '" + schedule.name + "' runs " + to_text(a) +
-                                    " out of index order: gradients would add up in another order");
-      }
+      if (a.kind != ActionKind::recompute && a.kind != ActionKind::step) continue;
+      refuse(to_text(a) + ", and a pipeline runs F, B, I and W");
     }
   }
 }
+
+/// True for each stage whose weight gradients come in another order than that in which they are to be added.
+std::vector<bool> stages_with_sums(const Schedule& schedule) {
+  std::vector<bool> apart(static_cast<std::size_t>(schedule.stages), !is_in_order(schedule.sum));
+  std::vector<int> next(apart.size());
+  for (const auto& actions : schedule.per_device) {
+    for (const Action& a : actions) {
+      const auto s = static_cast<std::size_t>(a.stage);
+      if (gives(a.kind, Result::weight_gradient) && a.microbatch != next[s]++) apart[s] = true;
+    }
+  }
+  return apart;
+}
+
+/// Adds the gradients of a stage's parameters by a tree: each microbatch's apart from the others, each addition as soon
+/// as both of its operands are pushed. What the gradients were before is added to the tree's first microbatch.
+class StageSum {
+  using Gradients = std::vector<NDArray>;
+
+ public:
+  StageSum(const SumTree& tree, int microbatches, const std::vector<NamedParameter>& parameters)
+      : sums_(tree, microbatches),
+        first_(tree.empty() ? 0 : tree.postfix.front()),
+        left_(microbatches),
+        of_(static_cast<std::size_t>(microbatches)) {
+    for (const NamedParameter& p : parameters) {
+      parameters_.push_back(*p.value);
+      before_.push_back(p.value->grad());
+      p.value->zero_grad();
+    }
+  }
+  /// If a push has thrown, the gradients are what they were.
+  ~StageSum() {
+    for (std::size_t i = 0; left_ > 0 && i < parameters_.size(); ++i) parameters_[i].set_grad(before_[i]);
+  }
+  StageSum(const StageSum&) = delete;
+  StageSum& operator=(const StageSum&) = delete;
+
+  /// The microbatch's gradients are those that the parameters have now.
+  void take(int microbatch) {
+    const NoGrad no_grad;
+    Gradients& here = of_[static_cast<std::size_t>(microbatch)];
+    for (const NDArray& p : parameters_) {
+      here.push_back(p.grad());
+      p.zero_grad();
+    }
+    if (microbatch == first_) add(here, before_);
+    int whole = microbatch;
+    sums_.arrive(microbatch, [&](int to, int from) {
+      Gradients terms = std::exchange(of_[static_cast<std::size_t>(from)], {});
+      add(of_[static_cast<std::size_t>(to)], terms);
+      whole = to;
+    });
+    if (--left_ > 0) return;
+    const Gradients& sum = of_[static_cast<std::size_t>(whole)];
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].set_grad(sum[i]);
+  }
+
+ private:
+  /// An empty handle is no gradient.
+  static void add(Gradients& to, const Gradients& terms) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      if (!terms[i].defined()) continue;
+      to[i] = to[i].defined() ? to[i] + terms[i] : terms[i];
+    }
+  }
+
+  PartialSums sums_;
+  int first_;
+  int left_;
+  std::vector<Gradients> of_;  // for each sum, known by a microbatch in it, the gradient of each parameter
+  Gradients parameters_, before_;
+};
 
 }  // namespace
 
@@ -101,8 +176,23 @@ const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
   if (made.schedule == plan_.schedule) return plan_;
   verify(made.schedule);
   check_runs(made.schedule);
+  check_devices(made.schedule);
+  made.sums = stages_with_sums(made.schedule);
   made.order = program_order(made.schedule);
   return plan_ = std::move(made);
+}
+
+void Pipeline::check_devices(const Schedule& schedule) const {
+  for (const auto& actions : schedule.per_device) {
+    for (const Action& a : actions) {
+      const int first = actions.front().stage;
+      if (stage(a.stage).device == stage(first).device) continue;
+      throw std::invalid_argument("schedule '" + schedule.name + "' has the stages " + std::to_string(first) + " and " +
+                                  std::to_string(a.stage) + " on one device, and the pipeline has them on " +
+                                  sluice::to_string(stage(first).device) + " and " +
+                                  sluice::to_string(stage(a.stage).device));
+    }
+  }
 }
 
 NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineStep& options,
@@ -118,8 +208,10 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   ++step_;
   const auto first_row = [&](int k) { return rows / m * k + std::min<std::int64_t>(k, rows % m); };
   const int last = stages() - 1;
-  std::vector<std::vector<Passage>> passages(stages_.size(), std::vector<Passage>(static_cast<std::size_t>(m)));
+  std::vector<std::vector<Passage>> passages(stages_.size());
+  for (auto& of_stage : passages) of_stage.resize(static_cast<std::size_t>(m));
   std::vector<NDArray> losses(static_cast<std::size_t>(m));
+  std::vector<std::optional<StageSum>> sums(stages_.size());
 
   // Transfers stand outside of a device's sequence: they run as soon as they can.
   const auto inside = [&](const Action& action, auto&& body) {
@@ -154,17 +246,33 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
           losses[k] = here.output.detach();
         }
       });
-    } else {
-      NDArray gradient;
-      if (action.stage != last) {
-        auto& above = passages[static_cast<std::size_t>(action.stage) + 1][k];
-        gradient = send(above.input.grad(), device);
-        above = {};
-      }
-      inside(action, [&] { backward({here.output}, {gradient}, false, where); });
-      here.output = {};
-      if (action.stage == 0) here = {};
+      continue;
     }
+    // Where gradients are not added as they come, those of one microbatch are set apart.
+    std::optional<StageSum>& sum = sums[static_cast<std::size_t>(action.stage)];
+    if (plan.sums[static_cast<std::size_t>(action.stage)] && !sum) {
+      sum.emplace(plan.schedule.sum, m, stages_[static_cast<std::size_t>(action.stage)].module->parameters());
+    }
+    NDArray gradient;
+    if (action.kind != ActionKind::weight_gradient && action.stage != last) {
+      NDArray& above = passages[static_cast<std::size_t>(action.stage) + 1][k].input;
+      gradient = send(above.grad(), device);
+      above = {};
+    }
+    inside(action, [&] {
+      if (action.kind == ActionKind::backward) {
+        backward({here.output}, {gradient}, false, where);
+      } else if (action.kind == ActionKind::input_gradient) {
+        // The first stage's input wants no gradient; then all of the work is in the second half.
+        here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);
+      } else {
+        here.weights.run(where);
+        here.weights = {};
+      }
+      if (sum && gives(action.kind, Result::weight_gradient)) sum->take(action.microbatch);
+    });
+    here.output = {};
+    if (action.stage == 0) here.input = {};
   }
   NoGrad no_grad;
   DeviceScope device(stages_.back().device);

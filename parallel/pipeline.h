@@ -77,7 +77,8 @@ class Pipeline {
   /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
   /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and
   /// target differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that
-  /// verify() refuses or that runs a stage's backward actions out of index order.
+  /// verify() refuses, that has a free order, rings, R or U, or whose devices have stages that are on different
+  /// devices here.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
@@ -94,8 +95,10 @@ class Pipeline {
   struct Plan {
     Schedule schedule;
     std::vector<Action> order;
+    std::vector<bool> sums;  ///< for each stage: gradients are not added as they come
   };
   const Plan& plan(const PipelineStep& options);
+  void check_devices(const Schedule& schedule) const;
   void check() const;
 
   std::vector<Stage> stages_;

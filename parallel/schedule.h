@@ -34,7 +34,8 @@ struct Schedule {
   bool fixed_order = true;
   /// For each stage; empty: none has a bound.
   std::vector<Rings> rings = {};
-  /// How the microbatches' gradients of a weight are added. Empty: in index order.
+  /// How the microbatches' gradients of a weight are added. Empty: in index order. What the gradient was before is
+  /// added to the first.
   SumTree sum = {};
 
   int devices() const { return static_cast<int>(per_device.size()); }

@@ -142,7 +142,7 @@ PartialSums::PartialSums(const SumTree& tree, int microbatches) {
   const SumTree written = tree.empty() ? sum_in_order(microbatches) : tree;
   const std::size_t items = written.postfix.size();
   parent_.assign(items, items);
-  half_.assign(items, false);
+  waits_.assign(items, -1);
   leaf_.resize(static_cast<std::size_t>(microbatches));
   std::vector<std::size_t> sums;
   for (std::size_t i = 0; i < items; ++i) {
@@ -153,16 +153,6 @@ PartialSums::PartialSums(const SumTree& tree, int microbatches) {
     }
     sums.push_back(i);
   }
-}
-
-int PartialSums::arrive(int microbatch) {
-  ++held_;
-  for (std::size_t at = parent_[leaf_[static_cast<std::size_t>(microbatch)]]; at < parent_.size(); at = parent_[at]) {
-    half_[at] = !half_[at];
-    if (half_[at]) break;
-    --held_;
-  }
-  return held_;
 }
 
 }  // namespace sluice::parallel

@@ -44,13 +44,35 @@ class PartialSums {
  public:
   /// The tree must pass check() for so many microbatches.
   PartialSums(const SumTree& tree, int microbatches);
-  /// The microbatch's gradient arrives, once. Returns how many sums wait for another now: where they arrive in the
-  /// tree's own order, 1.
-  int arrive(int microbatch);
+  /// The microbatch's gradient arrives, once. A sum is known by one of the microbatches in it: at first by the only
+  /// one. Calls join(to, from) for each addition that is possible now: the sum `from` is to be added to the sum `to`,
+  /// and is part of it from then on. Returns how many sums wait for another now: where they arrive in the tree's own
+  /// order, 1.
+  template <class Join>
+  int arrive(int microbatch, Join join) {
+    ++held_;
+    int sum = microbatch;
+    for (std::size_t at = parent_[leaf_[index(microbatch)]]; at < parent_.size(); at = parent_[at]) {
+      int& waits = waits_[at];
+      if (waits < 0) {
+        waits = sum;
+        break;
+      }
+      join(waits, sum);
+      sum = waits;
+      --held_;
+    }
+    return held_;
+  }
+  int arrive(int microbatch) {
+    return arrive(microbatch, [](int, int) {});
+  }
 
  private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
   std::vector<std::size_t> parent_, leaf_;  // parent_: of each item of the postfix form
-  std::vector<bool> half_;                  // for an addition: one of its operands is there
+  std::vector<int> waits_;                  // for an addition: the sum that is its first operand to arrive, or -1
   int held_ = 0;
 };
 

@@ -106,7 +106,7 @@ TEST_P(PipelineBits, GradientsEqualThoseOfMicrobatchesRunOneAfterAnother) {
     const std::uint64_t seed = 100 + static_cast<std::uint64_t>(microbatches);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", rows " << rows << ", microbatches " << microbatches);
     const Expected expected = sequential(rows, microbatches, seed);
-    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b})
+    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b, parallel::zb_h1, parallel::zb_h2})
       for (bool strict : {true, false}) {
         TestEngine many(stages);
         parallel::Pipeline net(make_stages(make_layers(seed), stages));
@@ -120,6 +120,68 @@ TEST_P(PipelineBits, GradientsEqualThoseOfMicrobatchesRunOneAfterAnother) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Stages, PipelineBits, testing::Values(1, 2, 3, 4));
+
+/// Four stages on two devices, as the schedule wants them.
+TEST(PipelineBits, SeveralStagesOfADevice) {
+  const Expected expected = sequential(16, 4, 100);
+  const auto on_devices = [](std::initializer_list<int> devices) {
+    std::vector<parallel::Stage> stages = make_stages(make_layers(100), 4);
+    auto stage = stages.begin();
+    for (const int d : devices) (stage++)->device = test::device(d);
+    return stages;
+  };
+  const auto run = [&](std::vector<parallel::Stage> stages, const parallel::ScheduleChoice& schedule) {
+    parallel::Pipeline net(std::move(stages));
+    const Data data = make_data(16, 100);
+    const NDArray loss = net.step(data.x, data.y, {.microbatches = 4, .schedule = schedule});
+    EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-6);
+    EXPECT_EQ(gradients_of(net.parameters()), expected.gradients);
+  };
+  TestEngine many(4);
+  run(on_devices({0, 1, 0, 1}), parallel::interleaved(2));
+  run(on_devices({0, 1, 1, 0}), parallel::zbv);
+  run(on_devices({0, 1, 1, 0}), "zbv");
+  // One device is enough for any schedule.
+  run(on_devices({0, 0, 0, 0}), "interleaved:2");
+  run(on_devices({0, 0, 0, 0}), "zb-h2");
+  parallel::Pipeline net(on_devices({0, 1, 2, 3}));
+  const Data data = make_data(16, 100);
+  try {
+    net.step(data.x, data.y, {.microbatches = 4, .schedule = parallel::zbv});
+    FAIL() << "the stages of one device are on two";
+  } catch (const std::invalid_argument& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "schedule 'zbv' has the stages 0 and 3 on one device, and the pipeline has them on " +
+                  to_string(test::device(0)) + " and " + to_string(test::device(3)));
+  }
+}
+
+/// A user's schedule, with microbatches and their sums in any order: one stage that runs the same tree has the same
+/// bits.
+TEST(PipelineBits, GradientsAreAddedByTheSchedulesTree) {
+  const auto run = [](int stages, parallel::Schedule schedule, const char* tree, int steps) {
+    TestEngine many(stages);
+    parallel::Pipeline net(make_stages(make_layers(7), stages));
+    if (*tree) schedule.sum = parallel::sum_tree(tree);
+    const Data data = make_data(13, 7);
+    for (int i = 0; i < steps; ++i) net.step(data.x, data.y, {.microbatches = 4, .schedule = schedule});
+    return gradients_of(net.parameters());
+  };
+  const auto reversed = [](parallel::Schedule schedule) {
+    for (auto& list : schedule.per_device) std::reverse(list.begin() + 4, list.end());
+    return schedule;
+  };
+  for (const int steps : {1, 2}) {
+    for (const char* tree : {"", "(0 1 2 3)", "((0 1) (2 3))", "(3 2 1 0)", "(0 (1 (2 3)))"}) {
+      SCOPED_TRACE(std::string(tree) + ", steps " + std::to_string(steps));
+      const Bytes expected = run(1, parallel::gpipe(1, 4), tree, steps);
+      EXPECT_TRUE(run(3, parallel::zb_h1(3, 4), tree, steps) == expected);
+      EXPECT_TRUE(run(3, parallel::one_f_one_b(3, 4), tree, steps) == expected);
+      EXPECT_TRUE(run(2, reversed(parallel::gpipe(2, 4)), tree, steps) == expected);
+    }
+  }
+  EXPECT_NE(run(1, parallel::gpipe(1, 4), "((0 1) (2 3))", 1), run(1, parallel::gpipe(1, 4), "", 1));
+}
 
 Bytes weights_after(int steps, int stages, int threads, parallel::Schedule (*schedule)(int, int)) {
   TestEngine many(stages, threads);
@@ -138,7 +200,7 @@ Bytes weights_after(int steps, int stages, int threads, parallel::Schedule (*sch
 TEST(Pipeline, WeightsAfterFiftyStepsHaveTheSameBitsOnAnyThreadsAndSchedule) {
   const Bytes expected = weights_after(50, 1, 1, parallel::gpipe);
   for (int threads : {1, 2, 4})
-    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b})
+    for (auto schedule : {parallel::gpipe, parallel::one_f_one_b, parallel::zb_h1})
       for (int stages : {1, 2})
         EXPECT_EQ(weights_after(50, stages, threads, schedule), expected)
             << threads << " threads, " << stages << " stages, " << schedule(stages, 4).name;
@@ -305,12 +367,24 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 9}), ArrayError);
   EXPECT_THROW(net.step(data.x, data.y.narrow(0, 0, 4), {.microbatches = 2}), ArrayError);
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 0}), std::invalid_argument);
-  const auto reversed = [](int stages, int microbatches) {
-    parallel::Schedule s = parallel::gpipe(stages, microbatches);
-    for (auto& actions : s.per_device) std::reverse(actions.begin() + microbatches, actions.end());
-    return s;
+  const auto why = [&](const parallel::ScheduleChoice& schedule) -> std::string {
+    try {
+      net.step(data.x, data.y, {.microbatches = 2, .schedule = schedule});
+    } catch (const std::invalid_argument& e) {
+      return e.what();
+    }
+    return "accepted";
   };
-  EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 2, .schedule = reversed}), std::invalid_argument);
+  EXPECT_EQ(why("dynamic"), "schedule 'dynamic' has a free order, and a pipeline runs fixed ones");
+  parallel::Schedule steps = parallel::gpipe(2, 2);
+  for (int s = 0; s < 2; ++s)
+    steps.per_device[static_cast<std::size_t>(s)].push_back({parallel::ActionKind::step, s, 0});
+  EXPECT_EQ(why(steps), "schedule 'gpipe' has U(0), and a pipeline runs F, B, I and W");
+  EXPECT_EQ(why(parallel::gpipe(2, 3)),
+            "schedule 'gpipe' is for 2 stages and 3 microbatches, and the pipeline has 2 and 2");
+  EXPECT_EQ(why([](int, int) { return parallel::gpipe(3, 2); }),
+            "schedule 'gpipe' is for 3 stages and 2 microbatches, and the pipeline has 2 and 2");
+  EXPECT_THROW(parallel::PipelineStep{.schedule = "zigzag"}, std::invalid_argument);
   EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, {.microbatches = 2}).item<double>()));
 }
 
