@@ -44,7 +44,8 @@ Bytes one_device(int n) {
 Bytes two_stages(int n, int cut) {
   Numbers numbers;
   const NDArray w = numbers.next({6, 6}).with_grad();
-  const NDArray copies[2] = {w.detach().to(cpu(0)).copy().with_grad(), w.detach().to(cpu(1)).with_grad()};
+  const NDArray copies[2] = {w.detach().to(test::device(0)).copy().with_grad(),
+                             w.detach().to(test::device(1)).with_grad()};
   Arrays terms[2][kMicrobatches];
   std::vector<WeightGradients> later[2];
   for (auto& here : terms) {
@@ -53,19 +54,19 @@ Bytes two_stages(int n, int cut) {
   }
   for (int k = 0; k < kMicrobatches; ++k) {
     const NDArray x = numbers.next({4, 6}).with_grad(), low = layers(x, copies[0], 0, cut);
-    const DeviceScope device(cpu(1));
-    const NDArray between = low.detach().to(cpu(1)).with_grad(), y = layers(between, copies[1], cut, n);
-    const DeviceScope host(cpu(0));
-    const NDArray gradient = numbers.next({4, 6}).to(cpu(1));
+    const DeviceScope device(test::device(1));
+    const NDArray between = low.detach().to(test::device(1)).with_grad(), y = layers(between, copies[1], cut, n);
+    const DeviceScope host(test::device(0));
+    const NDArray gradient = numbers.next({4, 6}).to(test::device(1));
     later[1].push_back(backward_inputs({y}, {gradient}, {between}));
-    later[0].push_back(backward_inputs({low}, {between.grad().to(cpu(0))}, {x}));
+    later[0].push_back(backward_inputs({low}, {between.grad().to(test::device(0))}, {x}));
   }
   for (auto& stage : later) {
     for (WeightGradients& weights : stage) weights.run();
   }
   for (int k = 0; k < kMicrobatches; ++k) {
     Arrays all = terms[0][k];
-    for (const NDArray& term : terms[1][k]) all.push_back(term.to(cpu(0)));
+    for (const NDArray& term : terms[1][k]) all.push_back(term.to(test::device(0)));
     EXPECT_EQ(all.size(), static_cast<std::size_t>(n));
     add_gradient(w, sum_of_uses(all));
   }
