@@ -6,3 +6,4 @@
 #include "sluice/autograd/gradients.h"   // NoGrad, backward, grad
 #include "sluice/autograd/halves.h"      // backward_inputs
 #include "sluice/autograd/products.h"    // vjp, jvp, hessian_vector_product
+#include "sluice/autograd/uses.h"        // on_uses

@@ -44,6 +44,9 @@ struct Hook {
   std::shared_ptr<std::function<NDArray(const NDArray&)>> call;
 };
 
+/// What on_uses() (uses.h) was given.
+using Uses = std::function<void(const std::vector<NDArray>& terms)>;
+
 class Node final : public History, public Pooled<Node> {
  public:
   enum class Kind : std::uint8_t {
@@ -74,10 +77,11 @@ class Node final : public History, public Pooled<Node> {
   Ref<Recomputation> checkpoint;
   std::size_t checkpoint_index = 0;
 
-  std::mutex mutex;  ///< guards `hooks`, and `grad`
+  std::mutex mutex;  ///< guards `hooks`, `uses`, and `grad`
   std::unique_ptr<std::vector<Hook>> hooks;
   // A leaf's:
   NDArray grad;
+  std::shared_ptr<Uses> uses;  ///< who gets the gradients of its uses, if not `grad` their sum
 };
 
 /// The next pair of sequence numbers: an even one, and the odd one after it.

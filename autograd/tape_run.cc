@@ -2,6 +2,7 @@
 #include "sluice/autograd/tape_run.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/operators/optimizer_steps.h"
@@ -48,6 +49,36 @@ void check_roots(std::span<const NDArray> roots, std::span<const NDArray> gradie
                      "a gradient of shape " + to_string(gradients[i].shape()) + " for a root of " +
                          to_string(root.shape()) + " " + std::string(name_of(root.dtype())));
   }
+}
+
+void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std::source_location& where) {
+  constexpr std::size_t kMostTerms = 16;  // part of what gradients.h says of the order of sums
+  youngest_first.push_back(std::move(gradient));
+  if (youngest_first.size() == kMostTerms) youngest_first = {total(youngest_first, where)};
+}
+
+NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where) {
+  std::reverse(youngest_first.begin(), youngest_first.end());
+  return add_n(youngest_first, where);
+}
+
+void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location& where) {
+  // .grad() must be an array of its own, because the next backward adds to it in place.
+  NDArray existing;
+  {
+    std::lock_guard lock(leaf.mutex);
+    existing = leaf.grad;
+  }
+  if (!existing.defined()) {
+    NDArray own = window_of(gradient) || gradient.array()->group() ? gradient.copy(where) : alias(gradient, false);
+    std::lock_guard lock(leaf.mutex);
+    if (!leaf.grad.defined()) {
+      leaf.grad = std::move(own);
+      return;
+    }
+    existing = leaf.grad;
+  }
+  accumulate(existing, std::span(&gradient, 1), where);
 }
 
 // ---- what a run is of
@@ -115,9 +146,13 @@ void Run::run() {
     const auto at = pending_.find(node.get());
     std::vector<std::vector<NDArray>> lists = std::move(at->second);
     pending_.erase(at);
+    if (node->uses && adds_to_leaves()) {
+      hand_out(*node, lists[0]);
+      continue;
+    }
     std::vector<NDArray> gradients;
     for (std::vector<NDArray>& list : lists) {
-      gradients.push_back(list.empty() ? NDArray() : total(list));
+      gradients.push_back(list.empty() ? NDArray() : total(list, options_.where));
       list.clear();
     }
     gradients.resize(std::max(gradients.size(), std::max<std::size_t>(1, node->outputs.size())));
@@ -134,15 +169,11 @@ void Run::add(const Ref<Node>& node, std::int32_t output, NDArray gradient) {
   auto& lists = at->second;
   if (lists.size() <= static_cast<std::size_t>(output)) lists.resize(static_cast<std::size_t>(output) + 1);
   std::vector<NDArray>& list = lists[static_cast<std::size_t>(output)];
-  list.push_back(std::move(gradient));
-  // However often an array was used, few gradients of it wait here: what has come becomes one.
-  if (list.size() == kMostTerms) list = {total(list)};
-}
-
-/// They came from the youngest use to the oldest; sums follow the program.
-NDArray Run::total(std::vector<NDArray>& list) const {
-  std::reverse(list.begin(), list.end());
-  return add_n(list, options_.where);
+  if (node->uses && adds_to_leaves()) {
+    list.push_back(std::move(gradient));
+  } else {
+    add_term(list, std::move(gradient), options_.where);
+  }
 }
 
 void Run::send_to(const Edge& edge, NDArray gradient) {
@@ -172,6 +203,19 @@ void Run::call_hooks(Node& node, std::vector<NDArray>& gradients) const {
   }
 }
 
+void Run::hand_out(Node& leaf, std::vector<NDArray>& terms) const {
+  std::shared_ptr<Uses> uses;
+  {
+    std::lock_guard lock(leaf.mutex);
+    uses = leaf.uses;
+  }
+  std::reverse(terms.begin(), terms.end());
+  // Arrays of their own: what a hook or a root's gradient shares with the program may be written there.
+  std::vector<NDArray> own;
+  for (NDArray& term : terms) own.push_back(alias(std::exchange(term, {}), false));
+  (*uses)(own);
+}
+
 void Run::capture(Node& node, const std::vector<NDArray>& gradients) {
   const auto at = captured_.find(&node);
   if (at == captured_.end()) return;
@@ -180,7 +224,7 @@ void Run::capture(Node& node, const std::vector<NDArray>& gradients) {
 
 void Run::visit(Node& node, std::vector<NDArray>& gradients) {
   if (node.kind == Node::Kind::leaf) {
-    if (!restricted_ || first_half_) add_to_leaf(node, gradients[0]);
+    if (adds_to_leaves()) add_to_leaf(node, gradients[0], options_.where);
     gradients.clear();
     return;
   }
@@ -228,26 +272,6 @@ void Run::send_write(Node& node, NDArray& gradient, const std::vector<bool>& fol
     rest.strided(window->shape, window->strides, window->offset, options_.where).fill({0, options_.where});
     send(node.edges[0], rest);
   }
-}
-
-void Run::add_to_leaf(Node& leaf, NDArray& gradient) {
-  // .grad() must be an array of its own, because the next backward adds to it in place.
-  NDArray existing;
-  {
-    std::lock_guard lock(leaf.mutex);
-    existing = leaf.grad;
-  }
-  if (!existing.defined()) {
-    NDArray own =
-        window_of(gradient) || gradient.array()->group() ? gradient.copy(options_.where) : alias(gradient, false);
-    std::lock_guard lock(leaf.mutex);
-    if (!leaf.grad.defined()) {
-      leaf.grad = std::move(own);
-      return;
-    }
-    existing = leaf.grad;
-  }
-  accumulate(existing, std::span(&gradient, 1), options_.where);
 }
 
 }  // namespace sluice::autograd

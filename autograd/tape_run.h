@@ -33,6 +33,14 @@ NDArray alias(const NDArray& x, bool recorded);
 /// Throws ArrayError for numbers that differ, and for a root or a gradient that backward() does not take.
 void check_roots(std::span<const NDArray> roots, std::span<const NDArray> gradients, const std::source_location& where);
 
+/// Adds a gradient to those that have come from younger uses of an array. However often it was used, few of them wait:
+/// what has come becomes one.
+void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std::source_location& where);
+/// Their sum, which follows the program.
+NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where);
+/// Adds to .grad(), or sets it.
+void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location& where);
+
 /// What the first half of a backward leaves of a node that leads to the inputs and to other leaves.
 struct Rest {
   Ref<Node> node;
@@ -66,8 +74,6 @@ class Run {
   void run();
 
  private:
-  static constexpr std::size_t kMostTerms = 16;  // part of what gradients.h says of the order of sums
-
   struct Entry {
     std::uint64_t sequence;
     Ref<Node> node;
@@ -77,7 +83,6 @@ class Run {
   void find_useful(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets);
   bool leads_on(const Edge& edge) const { return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0); }
   void add(const Ref<Node>& node, std::int32_t output, NDArray gradient);
-  NDArray total(std::vector<NDArray>& list) const;
   void send(const Edge& edge, NDArray gradient) {
     if (leads_on(edge) && gradient.defined()) send_to(edge, std::move(gradient));
   }
@@ -89,7 +94,8 @@ class Run {
   void visit_rest(Rest& rest);
   void release_half(Rest& rest);
   void send_write(Node& node, NDArray& gradient, const std::vector<bool>& follow);
-  void add_to_leaf(Node& leaf, NDArray& gradient);
+  bool adds_to_leaves() const { return !restricted_ || first_half_; }
+  void hand_out(Node& leaf, std::vector<NDArray>& terms) const;
   bool keeps_tape() const { return options_.retain || options_.create_graph; }
 
   const Options& options_;
