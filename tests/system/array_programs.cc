@@ -260,7 +260,7 @@ class Run {
         const std::size_t i = s.a % losses_.size();
         const NDArray loss = losses_[i];
         if (s.b % 4) losses_.erase(losses_.begin() + static_cast<std::ptrdiff_t>(i));
-        return loss.backward(s.b % 4 == 0);
+        return loss.backward({.retain = s.b % 4 == 0});
       }
       case StepKind::gradient:
         if (const NDArray g = leaf(s.a).grad(); g.defined()) put(g, s.d);
