@@ -83,9 +83,9 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
   std::swap(leaf->grad, before);
 }
 
-void NDArray::backward(bool retain, Where where) const {
+void NDArray::backward(const BackwardOptions& options, Where where) const {
   const NDArray one;
-  sluice::backward(std::span(this, 1), std::span(&one, 1), retain, where);
+  sluice::backward(std::span(this, 1), std::span(&one, 1), options, where);
 }
 
 NDArray NDArray::detach(Where where) const {

@@ -20,9 +20,10 @@ std::vector<NDArray> seeds(std::span<const NDArray> roots, std::span<const NDArr
 }  // namespace
 }  // namespace autograd
 
-void backward(const NDArrays& roots, const NDArrays& gradients, bool retain, std::source_location where) {
+void backward(const NDArrays& roots, const NDArrays& gradients, const BackwardOptions& wanted,
+              std::source_location where) {
   const autograd::Mode mode(false);
-  const autograd::Options options{.create_graph = false, .retain = retain, .where = where};
+  const autograd::Options options{.create_graph = false, .retain = wanted.retain, .where = where};
   std::vector<NDArray> first = autograd::seeds(roots, gradients, where);
   autograd::Run run(options);
   for (std::size_t i = roots.size(); i-- > 0;) run.seed(autograd::edge_to(roots[i]), first[i]);
@@ -30,10 +31,10 @@ void backward(const NDArrays& roots, const NDArrays& gradients, bool retain, std
   run.run();
 }
 
-std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, const NDArrays& xs, bool create_graph,
-                          bool retain, std::source_location where) {
-  const autograd::Mode mode(create_graph);
-  const autograd::Options options{.create_graph = create_graph, .retain = retain, .where = where};
+std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, const NDArrays& xs,
+                          const GradOptions& wanted, std::source_location where) {
+  const autograd::Mode mode(wanted.create_graph);
+  const autograd::Options options{.create_graph = wanted.create_graph, .retain = wanted.retain, .where = where};
   for (const NDArray& x : xs) x.checked("grad", where);
   std::vector<NDArray> first = autograd::seeds(roots, gradients, where);
   autograd::Run run(options);
@@ -46,10 +47,10 @@ std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, cons
   return result;
 }
 
-std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, bool create_graph, bool retain,
+std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, const GradOptions& options,
                           std::source_location where) {
   const NDArray one;
-  return grad(std::span(&y, 1), std::span(&one, 1), xs, create_graph, retain, where);
+  return grad(std::span(&y, 1), std::span(&one, 1), xs, options, where);
 }
 
 }  // namespace sluice

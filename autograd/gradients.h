@@ -26,19 +26,23 @@ class WithGrad : ScopeGuard {
 /// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array is
 /// summed over the uses of the array in the order of the program (beyond 16 uses, the sum of the last 16 terms counts
 /// as the last term for those before them), and then added into .grad() in the order of pushes. Frees the tape unless
-/// `retain`. Pushes and returns; does not wait. Throws ArrayError for a root without history, a tape that was freed
-/// before, and shapes that differ. Several threads may run backward on separate graphs at once.
-void backward(const NDArrays& roots, const NDArrays& gradients, bool retain = false,
+/// the options say otherwise. Pushes and returns; does not wait. Throws ArrayError for a root without history, a tape
+/// that was freed before, and shapes that differ. Several threads may run backward on separate graphs at once.
+void backward(const NDArrays& roots, const NDArrays& gradients, const BackwardOptions& options = {},
               std::source_location where = std::source_location::current());
 
+struct GradOptions {
+  bool create_graph = false;  ///< the gradients are recorded themselves, and can be differentiated; keeps the tape
+  bool retain = false;        ///< keeps the tape, for another pass
+};
 /// Returns the gradients of `y`'s only element with respect to each of `xs`, which are leaves or results on the way to
-/// y. It does not change .grad(). With `create_graph` the gradients are recorded themselves. The result is an empty
-/// handle for an x that y does not depend on. Keeps the tape with create_graph or `retain`.
-std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, bool create_graph = false, bool retain = false,
+/// y. It does not change .grad(). The result is an empty handle for an x that y does not depend on. Frees the tape
+/// unless the options say otherwise.
+std::vector<NDArray> grad(const NDArray& y, const NDArrays& xs, const GradOptions& options = {},
                           std::source_location where = std::source_location::current());
 /// The same for <roots, gradients> as in backward().
 std::vector<NDArray> grad(const NDArrays& roots, const NDArrays& gradients, const NDArrays& xs,
-                          bool create_graph = false, bool retain = false,
+                          const GradOptions& options = {},
                           std::source_location where = std::source_location::current());
 
 }  // namespace sluice

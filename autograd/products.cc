@@ -113,7 +113,7 @@ struct Pairs {
   }
   Arrays gradients(const Arrays& xs, bool create_graph, const std::source_location& where) const {
     if (roots.empty()) return {};
-    return grad(roots, weights, xs, create_graph, true, where);
+    return grad(roots, weights, xs, {.create_graph = create_graph, .retain = true}, where);
   }
 };
 

@@ -33,7 +33,7 @@ Measured step(const std::vector<NDArray>& weights, const NDArray& input, std::si
     for (std::size_t first = 0; first < weights.size(); first += segment) {
       const auto layers = [&weights, first, last = std::min(first + segment, weights.size())](const NDArray& a) {
         NDArray h = a;
-        for (std::size_t i = first; i < last; ++i) h = linear(h, weights[i], {}, true);
+        for (std::size_t i = first; i < last; ++i) h = linear(h, weights[i], {}, {.relu = true});
         return h;
       };
       x = segment >= weights.size() ? layers(x) : checkpoint(layers, x);

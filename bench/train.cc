@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
                    Conv2d(32, 64, 3, random, with_relu),
                    MaxPool2d(2),
                    Flatten(),
-                   Linear(1600, 128, random, true, true),
+                   Linear(1600, 128, random, {.relu = true}),
                    Linear(128, 10, random)};
     Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
     const NDArray x = normal({batch, 1, 28, 28}, random);

@@ -111,7 +111,7 @@ Model make_model(const Arguments& a) {
               std::make_shared<MaxPool2d>(2),
               std::make_shared<Flatten>()};
   if (a.tensor_parallel == 1) {
-    m.layers.push_back(std::make_shared<Linear>(1600, 128, random, true, true));
+    m.layers.push_back(std::make_shared<Linear>(1600, 128, random, LinearLayerOptions{.relu = true}));
     m.layers.push_back(std::make_shared<Linear>(128, 10, random));
   } else {
     const parallel::Communicator group({device(a, a.stages - 1), device(a, a.stages)});

@@ -35,7 +35,7 @@ void infer(Signature& s) {
 void gradient(GradientContext& context) {
   const NDArray &g = context.gradient(), &x = context.input(0), &centres = context.input(1);
   if (context.wanted(0)) context.set(0, 2 * (sum(g, 1, {.keep = true}) * x - matmul(g, centres)));
-  if (context.wanted(1)) context.set(1, 2 * (sum(g, 0).unsqueeze(1) * centres - matmul(g, x, true)));
+  if (context.wanted(1)) context.set(1, 2 * (sum(g, 0).unsqueeze(1) * centres - matmul(g, x, {.transpose_a = true})));
 }
 
 /// The kernel, for elements of type T. It wants dense arrays, and runs on a worker thread.

@@ -64,6 +64,10 @@ struct ScalarOperand : Scalar {
       : Scalar(value), where(w) {}
 };
 
+struct BackwardOptions {
+  bool retain = false;  ///< keeps the tape, for another pass; else it is freed as the pass goes
+};
+
 /// A view (shape, strides, offset) of an array. Copies view the same array. Operators on it are pushed and return at
 /// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned. One
 /// handle may be used by one thread at a time; several handles to one array, by several threads at once. An NDArray
@@ -212,9 +216,8 @@ class NDArray {
   /// Sets the gradient of a leaf to the value that this array has now, or drops it (an empty handle).
   void set_grad(const NDArray& gradient, Where where = Where::current()) const;
   void zero_grad(Where where = Where::current()) const { set_grad({}, where); }
-  /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from, and frees the
-  /// tape unless `retain`.
-  void backward(bool retain = false, Where where = Where::current()) const;
+  /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from.
+  void backward(const BackwardOptions& options = {}, Where where = Where::current()) const;
   /// The present value as another array, without history. It keeps this value when this array is written.
   NDArray detach(Where where = Where::current()) const;
 

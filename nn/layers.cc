@@ -25,17 +25,20 @@ NDArray parameter(const Dims& shape, RandomStream& stream, std::int64_t fan_in, 
 
 }  // namespace
 
-Linear::Linear(std::int64_t in, std::int64_t out, RandomStream& stream, bool with_bias, bool relu, DType dtype,
+Linear::Linear(std::int64_t in, std::int64_t out, RandomStream& stream, const LinearLayerOptions& options,
                std::source_location where)
-    : relu_(relu), where_(where) {
+    : relu_(options.relu), where_(where) {
   check(in >= 1 && out >= 1, "Linear", where,
         std::to_string(in) + " inputs, " + std::to_string(out) + " outputs: both must be at least 1");
-  check(is_floating(dtype), "Linear", where, "dtype " + std::string(name_of(dtype)) + ": must be a floating one");
-  weight = parameter({out, in}, stream, in, dtype, where);
-  if (with_bias) bias = parameter({out}, stream, in, dtype, where);
+  check(is_floating(options.dtype), "Linear", where,
+        "dtype " + std::string(name_of(options.dtype)) + ": must be a floating one");
+  weight = parameter({out, in}, stream, in, options.dtype, where);
+  if (options.bias) bias = parameter({out}, stream, in, options.dtype, where);
 }
 
-NDArray Linear::forward(const NDArray& x) { return linear(Operand(x, where_), Operand(weight, where_), bias, relu_); }
+NDArray Linear::forward(const NDArray& x) {
+  return linear(Operand(x, where_), Operand(weight, where_), bias, {.relu = relu_});
+}
 
 void Linear::collect(const std::string& prefix, std::vector<NamedParameter>& out) {
   out.push_back({prefix + "weight", &weight});

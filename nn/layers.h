@@ -18,11 +18,17 @@
 
 namespace sluice {
 
-/// Maps (n, in) to (n, out): x . transpose(weight) + bias. With `relu` negative results become 0 in the same pass.
+struct LinearLayerOptions {
+  bool relu = false;  ///< negative results become 0 in the same pass
+  bool bias = true;
+  DType dtype = DType::f32;
+};
+
+/// Maps (n, in) to (n, out): x . transpose(weight) + bias.
 class Linear : public Module {
  public:
-  Linear(std::int64_t in, std::int64_t out, RandomStream& stream, bool bias = true, bool relu = false,
-         DType dtype = DType::f32, std::source_location where = std::source_location::current());
+  Linear(std::int64_t in, std::int64_t out, RandomStream& stream, const LinearLayerOptions& options = {},
+         std::source_location where = std::source_location::current());
   NDArray forward(const NDArray& x) override;
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override;
 
@@ -92,7 +98,7 @@ class Flatten : public Module {
 
 /// Layers that are applied one after the other. A parameter's name begins with the number of its layer: "0.weight";
 /// what that layer pushes is in the layer "0".
-///   Sequential net{Flatten(), Linear(784, 128, stream, true, true), Linear(128, 10, stream)};
+///   Sequential net{Flatten(), Linear(784, 128, stream, {.relu = true}), Linear(128, 10, stream)};
 class Sequential : public Module {
  public:
   Sequential() = default;

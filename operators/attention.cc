@@ -48,7 +48,7 @@ std::array<NDArray, 3> composed_gradients(GradientContext& c) {
     return x.reshape({batch, groups, of_group, x.shape()[2], x.shape()[3]});
   };
   const NDArray queries = by_groups(q), keys = k.unsqueeze(2), values = v.unsqueeze(2), of_result = by_groups(g);
-  NDArray scores = matmul(queries, keys, false, true) * a.scale;
+  NDArray scores = matmul(queries, keys, {.transpose_b = true}) * a.scale;
   if (c.inputs() == 4) {
     const NDArray& mask = c.input(3);
     const Dims& s = mask.shape();
@@ -58,9 +58,11 @@ std::array<NDArray, 3> composed_gradients(GradientContext& c) {
     scores = where(arange(m).unsqueeze(0) <= arange(n).unsqueeze(1) + (m - n), scores, -kInfinity);
   }
   const NDArray sees = (c.output(1) > -kInfinity).reshape({batch, groups, of_group, n, 1});
-  const NDArray p = where(sees, softmax(where(sees, scores, 0)), 0), dp = matmul(of_result, values, false, true);
+  const NDArray p = where(sees, softmax(where(sees, scores, 0)), 0),
+                dp = matmul(of_result, values, {.transpose_b = true});
   const NDArray ds = p * (dp - sum(dp * p, -1, {.keep = true})) * a.scale;
-  return {matmul(ds, keys).reshape(q.shape()), sum(matmul(ds, queries, true), 2), sum(matmul(p, of_result, true), 2)};
+  return {matmul(ds, keys).reshape(q.shape()), sum(matmul(ds, queries, {.transpose_a = true}), 2),
+          sum(matmul(p, of_result, {.transpose_a = true}), 2)};
 }
 
 void attention_gradient(GradientContext& c) {

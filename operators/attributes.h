@@ -121,9 +121,10 @@ struct ReduceAttributes {
 };
 
 struct MatmulAttributes {
-  bool trans_a = false, trans_b = false;
+  bool transpose_a = false, transpose_b = false;
   static constexpr auto fields() {
-    return std::array{field<&MatmulAttributes::trans_a>("trans_a"), field<&MatmulAttributes::trans_b>("trans_b")};
+    return std::array{field<&MatmulAttributes::transpose_a>("transpose_a"),
+                      field<&MatmulAttributes::transpose_b>("transpose_b")};
   }
   friend bool operator==(const MatmulAttributes&, const MatmulAttributes&) = default;
 };

@@ -54,7 +54,7 @@ NDArray one_over_differences(const NDArray& v) {
 
 void cholesky_gradient(GradientContext& c) {
   const NDArray& l = c.output();
-  const NDArray product = matmul(l, c.gradient(), true);
+  const NDArray product = matmul(l, c.gradient(), {.transpose_a = true});
   const NDArray half = 0.5 * (tril(product) + tril(product, -1));
   c.set(0, symmetric(turned(solve(turned(l), turned(solve(turned(l), half))))));
 }
@@ -65,7 +65,8 @@ void qr_gradient(GradientContext& c) {
   if (m < n || q.size(-1) != n) {
     throw ArrayError("qr", c.where(), "has no gradient where m < n, or where q has more columns than x");
   }
-  const NDArray of_product = matmul(r, c.gradient(1), false, true) - matmul(c.gradient(0), q, true);
+  const NDArray of_product =
+      matmul(r, c.gradient(1), {.transpose_b = true}) - matmul(c.gradient(0), q, {.transpose_a = true});
   const NDArray mirrored = tril(of_product) + turned(tril(of_product, -1));
   c.set(0, turned(solve(r, turned(c.gradient(0) + matmul(q, mirrored)))));
 }
@@ -85,13 +86,13 @@ void svd_gradient(GradientContext& c) {
   }
   const NDArray &of_u = c.gradient(0), of_v = turned(c.gradient(2));
   const NDArray over = one_over_differences(s * s);
-  const NDArray from_u = matmul(u, of_u, true), from_v = matmul(vt, of_v);
+  const NDArray from_u = matmul(u, of_u, {.transpose_a = true}), from_v = matmul(vt, of_v);
   const NDArray middle =
       over * (from_u - turned(from_u)) * as_columns(s) + as_rows(s) * (over * (from_v - turned(from_v)));
   NDArray g = matmul(matmul(u, middle) + u * as_columns(c.gradient(1)), vt);
   // What leaves the space of the k vectors; there is nothing beside it in a square matrix.
   if (u.size(-2) > k) g = g + matmul((of_u - matmul(u, from_u)) / as_columns(s), vt);
-  if (vt.size(-1) > k) g = g + matmul(u / as_columns(s), of_v - matmul(turned(vt), from_v), false, true);
+  if (vt.size(-1) > k) g = g + matmul(u / as_columns(s), of_v - matmul(turned(vt), from_v), {.transpose_b = true});
   c.set(0, g);
 }
 
@@ -99,20 +100,20 @@ void eigh_gradient(GradientContext& c) {
   const NDArray &values = c.output(0), &v = c.output(1);
   NDArray left = v * as_columns(c.gradient(0));
   if (c.has_gradient(1)) {
-    left = left + matmul(v, one_over_differences(values) * matmul(v, c.gradient(1), true));
+    left = left + matmul(v, one_over_differences(values) * matmul(v, c.gradient(1), {.transpose_a = true}));
   }
-  c.set(0, symmetric(matmul(left, v, false, true)));
+  c.set(0, symmetric(matmul(left, v, {.transpose_b = true})));
 }
 
 void solve_gradient(GradientContext& c) {
   const NDArray& of_b = c.common([](GradientContext& x) { return solve(turned(x.input(0)), x.gradient()); });
-  if (c.wanted(0)) c.set(0, -matmul(of_b, c.output(), false, true));
+  if (c.wanted(0)) c.set(0, -matmul(of_b, c.output(), {.transpose_b = true}));
   if (c.wanted(1)) c.set(1, of_b);
 }
 
 void inv_gradient(GradientContext& c) {
   const NDArray& y = c.output();
-  c.set(0, -matmul(matmul(y, c.gradient(), true), y, false, true));
+  c.set(0, -matmul(matmul(y, c.gradient(), {.transpose_a = true}), y, {.transpose_b = true}));
 }
 
 /// g, a number for each matrix, times the transposed inverse of x.

@@ -56,8 +56,12 @@ void matmul_gradient(GradientContext& c) {
   const auto give = [&](int i, const NDArray& gradient) {
     c.set(i, sum_to({gradient, c.where()}, c.input_spec(i).shape));
   };
-  if (c.wanted(0)) give(0, ta ? matmul({c.input(1), c.where()}, g, tb, true) : matmul(g, c.input(1), false, !tb));
-  if (c.wanted(1)) give(1, tb ? matmul(g, c.input(0), true, ta) : matmul({c.input(0), c.where()}, g, !ta, false));
+  if (c.wanted(0))
+    give(0, ta ? matmul({c.input(1), c.where()}, g, {.transpose_a = tb, .transpose_b = true})
+               : matmul(g, c.input(1), {.transpose_b = !tb}));
+  if (c.wanted(1))
+    give(1, tb ? matmul(g, c.input(0), {.transpose_a = true, .transpose_b = ta})
+               : matmul({c.input(0), c.where()}, g, {.transpose_a = !ta}));
 }
 
 void infer_linear(Signature& s) {
@@ -75,7 +79,7 @@ template <bool with_relu>
 void linear_gradient(GradientContext& c) {
   const NDArray& g = with_relu ? c.common(builtin::relu_gradient) : c.gradient();
   if (c.wanted(0)) c.set(0, matmul({g, c.where()}, c.input(1)));
-  if (c.wanted(1)) c.set(1, matmul({g, c.where()}, c.input(0), true, false));
+  if (c.wanted(1)) c.set(1, matmul({g, c.where()}, c.input(0), {.transpose_a = true}));
   if (c.inputs() == 3 && c.wanted(2)) c.set(2, sum({g, c.where()}, 0));
 }
 
@@ -113,18 +117,17 @@ void builtin::add_matrix_rows(Registry& registry) {
 namespace {
 
 /// matmul where an operand is no matrix.
-NDArray matmul_of_any(const Operand& a, const Operand& b, bool ta, bool tb) {
+NDArray matmul_of_any(const Operand& a, const Operand& b, const MatmulOptions& options) {
   static const Operator& row = Registry::instance().get("batch_matmul");
   const builtin::Composition made("matmul", a);
   b.array.checked("matmul", made.where());
   made.require(a.array.rank() > 0 && b.array.rank() > 0, "a scalar is no matrix; use *");
   const bool from_row = a.array.rank() == 1, to_column = b.array.rank() == 1;
   const NDArray x = from_row ? a.array.unsqueeze(0) : a.array, y = to_column ? b.array.unsqueeze(1) : b.array;
-  ta = ta && !from_row;
-  tb = tb && !to_column;
+  const bool ta = options.transpose_a && !from_row, tb = options.transpose_b && !to_column;
   NDArray product;
   if (x.rank() == 2 && y.rank() == 2) {
-    product = matmul(x, y, ta, tb);
+    product = matmul(x, y, {.transpose_a = ta, .transpose_b = tb});
   } else if (y.rank() == 2 && !ta && x.is_contiguous()) {  // one product of a taller matrix
     Dims shape = x.shape();
     const std::int64_t k = shape.back();
@@ -133,7 +136,7 @@ NDArray matmul_of_any(const Operand& a, const Operand& b, bool ta, bool tb) {
     if (k != y.shape()[tb ? 1 : 0])
       made.fail(to_string(x.shape()) + " x " + to_string(y.shape()) + ": inner sizes differ");
     shape[shape.rank() - 1] = y.shape()[tb ? 0 : 1];
-    product = matmul(x.reshape({rows, k}), y, false, tb).reshape(shape);
+    product = matmul(x.reshape({rows, k}), y, {.transpose_b = tb}).reshape(shape);
   } else {
     product = apply(row, {&x, &y}, MatmulAttributes{ta, tb}, {.where = a.where});
   }
@@ -143,11 +146,12 @@ NDArray matmul_of_any(const Operand& a, const Operand& b, bool ta, bool tb) {
 
 }  // namespace
 
-NDArray matmul(const Operand& a, const Operand& b, bool trans_a, bool trans_b) {
+NDArray matmul(const Operand& a, const Operand& b, const MatmulOptions& options) {
   static const Operator& row = Registry::instance().get("matmul");
   if (a.array.rank() != 2 || b.array.rank() != 2) [[unlikely]]
-    return matmul_of_any(a, b, trans_a, trans_b);
-  return apply(row, {&a.array, &b.array}, MatmulAttributes{trans_a, trans_b}, {.where = a.where});
+    return matmul_of_any(a, b, options);
+  return apply(row, {&a.array, &b.array}, MatmulAttributes{options.transpose_a, options.transpose_b},
+               {.where = a.where});
 }
 
 NDArray dot(const Operand& a, const Operand& b) {
@@ -168,12 +172,13 @@ NDArray outer(const Operand& a, const Operand& b) {
   return mul(a.array.unsqueeze(1), b);
 }
 
-NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, bool relu) {
+NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, const LinearOptions& options) {
   static const Operator& plain = Registry::instance().get("linear");
   static const Operator& with_relu = Registry::instance().get("linear_relu");
-  const Operator& row = relu ? with_relu : plain;
-  if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, LinearAttributes{relu}, {.where = x.where});
-  return apply(row, {&x.array, &weight.array}, LinearAttributes{relu}, {.where = x.where});
+  const Operator& row = options.relu ? with_relu : plain;
+  const LinearAttributes attributes{options.relu};
+  if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, attributes, {.where = x.where});
+  return apply(row, {&x.array, &weight.array}, attributes, {.where = x.where});
 }
 
 }  // namespace sluice

@@ -7,12 +7,16 @@
 
 namespace sluice {
 
+struct MatmulOptions {
+  bool transpose_a = false;  ///< a is (..., k, m)
+  bool transpose_b = false;  ///< b is (..., n, k)
+};
 /// The product of matrices (floating dtypes, i32, i64), as NumPy's @: (m, k) x (k, n) gives (m, n). Arrays of more axes
 /// are stacks of matrices, (..., m, k) x (..., k, n), whose axes "..." broadcast. A vector is a row on the left and a
-/// column on the right, and its axis is not in the result: (k,) x (k,) gives a scalar. With trans_a, a is (..., k, m)
-/// and its matrices are transposed; with trans_b, b is (..., n, k); a vector is not transposed. A transposed view needs
-/// no copy. Throws ArrayError for scalars, and where sizes or dtypes differ.
-NDArray matmul(const Operand& a, const Operand& b, bool trans_a = false, bool trans_b = false);
+/// column on the right, and its axis is not in the result: (k,) x (k,) gives a scalar. Options transpose each matrix of
+/// a stack, and leave a vector as it is; they and transposed views need no copy. Throws ArrayError for scalars, and
+/// where sizes or dtypes differ.
+NDArray matmul(const Operand& a, const Operand& b, const MatmulOptions& options = {});
 
 /// The product of two vectors (n,): a scalar.
 NDArray dot(const Operand& a, const Operand& b);
@@ -30,8 +34,11 @@ NDArray outer(const Operand& a, const Operand& b);
 NDArray einsum(std::string_view subscripts, const NDArrays& operands,
                std::source_location where = std::source_location::current());
 
-/// x . transpose(weight) + bias, where x is (n, in), weight (out, in), and bias (out,) or an empty handle. With `relu`,
-/// negative results become 0 in the same pass. The gradients of input, weight and bias are separate ops.
-NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias = {}, bool relu = false);
+struct LinearOptions {
+  bool relu = false;  ///< negative results become 0 in the same pass
+};
+/// x . transpose(weight) + bias, where x is (n, in), weight (out, in), and bias (out,) or an empty handle. The
+/// gradients of input, weight and bias are separate ops.
+NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias = {}, const LinearOptions& options = {});
 
 }  // namespace sluice

@@ -150,7 +150,8 @@ NDArray adaptive_avg_pool2d(const Operand& x, Size2d out) {
   }
   // Windows of several sizes: their averages are products with matrices.
   const DType dtype = x.array.dtype();
-  return matmul(averages(s[2], out.height, dtype), matmul(x.array, averages(s[3], out.width, dtype), false, true));
+  return matmul(averages(s[2], out.height, dtype),
+                matmul(x.array, averages(s[3], out.width, dtype), {.transpose_b = true}));
 }
 
 }  // namespace sluice

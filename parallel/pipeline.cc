@@ -261,7 +261,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
     }
     inside(action, [&] {
       if (action.kind == ActionKind::backward) {
-        backward({here.output}, {gradient}, false, where);
+        backward({here.output}, {gradient}, {}, where);
       } else if (action.kind == ActionKind::input_gradient) {
         // The first stage's input wants no gradient; then all of the work is in the second half.
         here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);

@@ -22,12 +22,12 @@ NDArray leaf(const NDArray& part, Device device) {
 
 }  // namespace
 
-ColumnLinear::ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream, bool relu,
-                           std::source_location where)
-    : group_(std::move(group)), relu_(relu) {
+ColumnLinear::ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
+                           const ColumnLinearOptions& options, std::source_location where)
+    : group_(std::move(group)), relu_(options.relu) {
   const std::int64_t rows = share(out, group_, "ColumnLinear", where);
   DeviceScope device(group_.device(0));
-  const Linear whole(in, out, stream, true, false, DType::f32, where);
+  const Linear whole(in, out, stream, {}, where);
   for (int r = 0; r < group_.size(); ++r) {
     weights.push_back(leaf(whole.weight.narrow(0, r * rows, (r + 1) * rows), group_.device(r)));
     biases.push_back(leaf(whole.bias.narrow(0, r * rows, (r + 1) * rows), group_.device(r)));
@@ -39,7 +39,7 @@ std::vector<NDArray> ColumnLinear::forward(const NDArray& x) const {
   for (int r = 0; r < group_.size(); ++r) {
     DeviceScope device(group_.device(r));
     const auto rank = static_cast<std::size_t>(r);
-    columns.push_back(linear(x.to(group_.device(r)), weights[rank], biases[rank], relu_));
+    columns.push_back(linear(x.to(group_.device(r)), weights[rank], biases[rank], {.relu = relu_}));
   }
   return columns;
 }
@@ -56,7 +56,7 @@ RowLinear::RowLinear(std::int64_t in, std::int64_t out, Communicator group, Rand
     : group_(std::move(group)) {
   const std::int64_t columns = share(in, group_, "RowLinear", where);
   DeviceScope device(group_.device(0));
-  const Linear whole(in, out, stream, true, false, DType::f32, where);
+  const Linear whole(in, out, stream, {}, where);
   for (int r = 0; r < group_.size(); ++r)
     weights.push_back(leaf(whole.weight.narrow(1, r * columns, (r + 1) * columns), group_.device(r)));
   bias = leaf(whole.bias, group_.device(0));
@@ -80,7 +80,7 @@ void RowLinear::collect(const std::string& prefix, std::vector<NamedParameter>& 
 
 ShardedMlp::ShardedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, const Communicator& group,
                        RandomStream& stream, std::source_location where)
-    : first(in, hidden, group, stream, true, where),
+    : first(in, hidden, group, stream, {.relu = true}, where),
       second(hidden, out, group, stream, where),
       home_(group.device(0)) {}
 

@@ -13,14 +13,18 @@
 
 namespace sluice::parallel {
 
+struct ColumnLinearOptions {
+  bool relu = false;  ///< negative results become 0 in the same pass
+};
+
 /// x . transpose(W) + b, with the outputs split over the ranks: rank r holds the r-th block of rows of W (out, in) and
 /// of b, and computes these columns of the result. The gradients of the input are summed over the ranks.
 class ColumnLinear {
  public:
   /// Draws the weights that Linear(in, out) would draw from the stream, and splits them. Throws UsageError if the
   /// number of ranks does not divide `out`.
-  ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream, bool relu = false,
-               std::source_location where = std::source_location::current());
+  ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
+               const ColumnLinearOptions& options = {}, std::source_location where = std::source_location::current());
   /// x (n, in) on any device; result[r] is (n, out / ranks) on rank r's device. Pushes; does not wait.
   std::vector<NDArray> forward(const NDArray& x) const;
   /// Appends "weight.r" and "bias.r" for each rank r.

@@ -13,8 +13,8 @@ constexpr std::int64_t kTile = 8;
 
 /// Products of whole tiles, neither factor transposed.
 bool takes(const Signature& call) {
-  const auto& [trans_a, trans_b] = call.attributes<MatmulAttributes>();
-  return !trans_a && !trans_b && call.shape(0)[0] % kTile == 0 && call.shape(1)[1] % kTile == 0;
+  const auto& [transpose_a, transpose_b] = call.attributes<MatmulAttributes>();
+  return !transpose_a && !transpose_b && call.shape(0)[0] % kTile == 0 && call.shape(1)[1] % kTile == 0;
 }
 
 /// The columns of b, one after the other.

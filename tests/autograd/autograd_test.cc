@@ -18,7 +18,7 @@ Floats floats(const NDArray& x) { return x.to_vector<float>(); }
 TEST(Backward, AddsIntoTheGradientsAndFreesTheTape) {
   NDArray w = from({1.0F, 2.0F}, {2}).with_grad();
   const NDArray l = sum(w * w);
-  l.backward(true);
+  l.backward({.retain = true});
   EXPECT_EQ(floats(w.grad()), (Floats{2, 4}));
   l.backward();
   EXPECT_EQ(floats(w.grad()), (Floats{4, 8}));
@@ -92,9 +92,9 @@ TEST(Grad, OfIntermediateArraysAndOfViews) {
 TEST(Grad, ThirdDerivatives) {
   const NDArray x = from({2.0}, {}).with_grad();
   const Arrays xs{x};
-  const NDArray d1 = grad(x * x * x * x, xs, true)[0];
-  const NDArray d2 = grad(d1, xs, true)[0];
-  const NDArray d3 = grad(d2, xs, true)[0];
+  const NDArray d1 = grad(x * x * x * x, xs, {.create_graph = true})[0];
+  const NDArray d2 = grad(d1, xs, {.create_graph = true})[0];
+  const NDArray d3 = grad(d2, xs, {.create_graph = true})[0];
   EXPECT_DOUBLE_EQ(d1.item<double>(), 32);
   EXPECT_DOUBLE_EQ(d2.item<double>(), 48);
   EXPECT_DOUBLE_EQ(d3.item<double>(), 48);
@@ -156,7 +156,7 @@ TEST(InPlace, SecondOrderThroughAWrite) {
   NDArray x = square(a);
   x(slice(0, 1)) *= 3.0;
   const Arrays as{a};
-  const NDArray g = grad(sum(x * x), as, true)[0];  // 36 a0^3, 4 a1^3
+  const NDArray g = grad(sum(x * x), as, {.create_graph = true})[0];  // 36 a0^3, 4 a1^3
   const NDArray h = grad(sum(g), as)[0];
   EXPECT_NEAR(h.to_vector<double>()[0], 108, 1e-9);
   EXPECT_NEAR(h.to_vector<double>()[1], 48, 1e-9);
@@ -248,7 +248,7 @@ Net make_net(RandomStream& stream) {
 NDArray forward(const Net& n, const NDArray& x) {
   NDArray h = max_pool2d(conv2d(x, n.c1, n.b1, {.padding = 1, .relu = true}), 2);
   h = max_pool2d(conv2d(h, n.c2, n.b2, {.relu = true}), 2);
-  return linear(linear(h.flatten(1), n.w1, n.d1, true), n.w2, n.d2);
+  return linear(linear(h.flatten(1), n.w1, n.d1, {.relu = true}), n.w2, n.d2);
 }
 
 std::vector<std::byte> train(int threads, EngineMode mode = EngineMode::threaded) {

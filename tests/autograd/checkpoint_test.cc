@@ -54,8 +54,8 @@ Gradients train(bool checkpointed, bool writes_after) {
     s.w *= 3.0F;
     s.mean.fill(4);
   }
-  const Arrays first = grad(loss, {leaf, s.w}, true);
-  const Arrays second = grad(sum(square(first[0])) + sum(square(first[1])), {leaf, s.w}, false, true);
+  const Arrays first = grad(loss, {leaf, s.w}, {.create_graph = true});
+  const Arrays second = grad(sum(square(first[0])) + sum(square(first[1])), {leaf, s.w}, {.retain = true});
   loss.backward();
   Gradients out{floats(y),      floats(leaf.grad()), floats(s.w.grad()),
                 floats(s.mean), floats(second[0]),   floats(uniform({4}, s.stream))};
@@ -90,8 +90,8 @@ TEST(Checkpoint, NestsAndHasSeveralArgumentsAndResults) {
     return Arrays{c * b, tanh(c), b};
   };
   const auto gradients = [&](const Arrays& r) {
-    const Arrays g = grad(sum(r[0] * r[1]) + sum(r[2]), {x, y}, false, true);
-    const Arrays of_one = grad(sum(r[1]), {x}, false);
+    const Arrays g = grad(sum(r[0] * r[1]) + sum(r[2]), {x, y}, {.retain = true});
+    const Arrays of_one = grad(sum(r[1]), {x});
     return std::vector<Floats>{floats(g[0]), floats(g[1]), floats(of_one[0])};
   };
   EXPECT_EQ(gradients(checkpoint(outer, {x, y})), gradients(plain(x, y)));
@@ -111,7 +111,7 @@ TEST(Checkpoint, WorksWithFunctionsThatHaveGradientsOfTheirOwn) {
                                    }};
   const NDArray x = from({2.0F}, {1}).with_grad();
   const auto f = [&](const NDArray& a) { return apply_custom(product, {a * a, a})[0]; };
-  const NDArray g = grad(sum(checkpoint(f, x)), {x}, true)[0];
+  const NDArray g = grad(sum(checkpoint(f, x)), {x}, {.create_graph = true})[0];
   EXPECT_EQ(floats(g), Floats{12});
   EXPECT_EQ(floats(grad(sum(g), {x})[0]), Floats{12});
 }

@@ -54,8 +54,8 @@ TEST(Custom, GradientsOfGradientsAreThoseOfOperators) {
   const auto operators = [&] { return sum(exp(x * 2.0) * y * x); };
   const Arrays xs{x, y};
   const auto derivatives = [&](const NDArray& l) {
-    const Arrays first = grad(l, xs, true);
-    const Arrays second = grad(sum(first[0] * first[1]), xs, true);
+    const Arrays first = grad(l, xs, {.create_graph = true});
+    const Arrays second = grad(sum(first[0] * first[1]), xs, {.create_graph = true});
     const Arrays third = grad(sum(second[0]), xs);
     return std::vector<Doubles>{doubles(first[0]), doubles(first[1]), doubles(second[0]), doubles(second[1]),
                                 doubles(third[0])};
@@ -152,7 +152,7 @@ TEST(Hooks, SeeAndReplaceInTheOrderInWhichTheyWereAdded) {
     return g + 1.0;
   });
   const NDArray l = sum(y) + sum(y * array({1, 4}));
-  l.backward(true);
+  l.backward({.retain = true});
   EXPECT_EQ(doubles(x.grad()), (Doubles{61, 151}));
   EXPECT_EQ(calls, (std::vector<std::string>{"first", "second", "leaf"}));
   of_leaf.remove();
@@ -165,7 +165,7 @@ TEST(Hooks, TakePartInGradientsOfGradients) {
   const NDArray x = array({2}).with_grad();
   const NDArray y = x * x;
   on_gradient(y, [&](const NDArray& g) { return g * x; });  // so the gradient is 2 x^2 for sum(y)
-  const NDArray g = grad(sum(y), {x}, true)[0];
+  const NDArray g = grad(sum(y), {x}, {.create_graph = true})[0];
   EXPECT_EQ(doubles(g), (Doubles{8}));
   EXPECT_EQ(doubles(grad(sum(g), {x})[0]), (Doubles{8}));
 }
@@ -184,7 +184,7 @@ TEST(Hooks, AreOfTheValueAndMayRemoveThemselves) {
   });
   y *= 7.0;  // the gradient of the old value is 7
   const NDArray l = sum(y);
-  l.backward(true);
+  l.backward({.retain = true});
   l.backward();
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(doubles(x.grad()), (Doubles{28, 28}));

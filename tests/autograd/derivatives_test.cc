@@ -19,7 +19,7 @@ Floats derivative(const Function& f, const NDArray& x, int n) {
   NDArray y = sum(f(x));
   const Arrays xs{x};
   for (int i = 1; i <= n; ++i) {
-    const NDArray g = grad(y, xs, i < n)[0];
+    const NDArray g = grad(y, xs, {.create_graph = i < n})[0];
     if (!g.defined()) return Floats(static_cast<std::size_t>(x.count()), 0.0F);  // the one before was constant
     if (i == n) return g.to_vector<float>();
     if (!g.requires_grad()) return Floats(static_cast<std::size_t>(x.count()), 0.0F);
@@ -47,7 +47,7 @@ TEST(Relu, StopsWhateverComesBackWhereItIsFlat) {
 TEST(Relu, FusedFormsStopItAsWell) {
   TestEngine test(2);
   const NDArray x = from({-1.0F, 0.0F, 4.0F}, {3, 1}).with_grad(), one = ones({1, 1});
-  const Function fused = [&](const NDArray& v) { return sqrt(linear(v, one, {}, true)); };
+  const Function fused = [&](const NDArray& v) { return sqrt(linear(v, one, {}, {.relu = true})); };
   EXPECT_EQ(derivative(fused, x, 1), (Floats{0, 0, 0.25F}));
   EXPECT_EQ(derivative(fused, x, 2), (Floats{0, 0, -0.03125F}));
   const NDArray image = from({-1.0F, 0.0F, 4.0F, -3.0F}, {1, 1, 2, 2}).with_grad(), weight = ones({1, 1, 1, 1});
@@ -79,7 +79,7 @@ TEST(Pow, OfSmallWholeExponentsAtZero) {
   }
   // The mixed derivative of a ^ b, which is a ^ (b - 1) (1 + b log a), at b = 0.
   const NDArray a = from({2.0F}, {1}).with_grad(), b = zeros({1}).with_grad();
-  const NDArray first = grad(sum(pow(a, b)), Arrays{a}, true)[0];
+  const NDArray first = grad(sum(pow(a, b)), Arrays{a}, {.create_graph = true})[0];
   EXPECT_FLOAT_EQ(grad(sum(first), Arrays{b})[0].item<float>(), 0.5F);
   const NDArray up = from({0.0F, 2.0F}, {2}).with_grad();
   EXPECT_EQ(derivative([](const NDArray& v) { return pow(zeros({2}), v); }, up, 1), (Floats{0, 0}));

@@ -53,7 +53,7 @@ std::vector<Network> networks() {
   std::vector<Network> list;
   list.push_back({"mlp", {5, 6}, [](Source& s) {
                     const NDArray a = s.weight({7, 6}), b = s.weight({7}), c = s.weight({3, 7}), d = s.weight({3});
-                    return [=](const NDArray& x) { return linear(linear(x, a, b, true), c, d); };
+                    return [=](const NDArray& x) { return linear(linear(x, a, b, {.relu = true}), c, d); };
                   }});
   list.push_back({"convolutions, batch norm, dropout", {3, 2, 8, 8}, [](Source& s) {
                     const NDArray a = s.weight({4, 2, 3, 3}), bias = s.weight({4}), scale = s.weight({4}),
@@ -248,7 +248,7 @@ TEST(BackwardInHalves, DoesHalfOfTheProductsInEach) {
        {"matmul", "sum"},
        {5, 6},
        {4, 6},
-       [](const auto& x, const auto& w, const auto& b) { return linear(x, w, b, true); }},
+       [](const auto& x, const auto& w, const auto& b) { return linear(x, w, b, {.relu = true}); }},
       {"conv2d and relu",
        {"relu_grad", "conv2d_input_grad"},
        {"conv2d_weight_grad", "conv2d_bias_grad"},

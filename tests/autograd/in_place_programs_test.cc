@@ -234,8 +234,8 @@ std::vector<Doubles> derivatives(Program program, std::size_t* copied) {
     if (copied) *copied = copies(scope);
   }
   const Arrays xs{x, w};
-  const Arrays first = grad(loss, xs, true);
-  const Arrays second = grad(sum(square(first[0])) + sum(square(first[1])), xs, false, true);
+  const Arrays first = grad(loss, xs, {.create_graph = true});
+  const Arrays second = grad(sum(square(first[0])) + sum(square(first[1])), xs, {.retain = true});
   loss.backward();
   std::vector<Doubles> out{loss.to_vector<double>()};
   for (const NDArray& g : {first[0], first[1], second[0], second[1], x.grad(), w.grad()}) {

@@ -13,7 +13,7 @@ Floats floats(const NDArray& x) { return x.to_vector<float>(); }
 TEST(Lists, GradOfOneArray) {
   TestEngine test(2);
   const NDArray x = from({1.0F, 2.0F}, {2}).with_grad(), l = sum(x * x);
-  const std::vector<NDArray> first = grad(l, {x}, true);
+  const std::vector<NDArray> first = grad(l, {x}, {.create_graph = true});
   ASSERT_EQ(first.size(), 1U);
   EXPECT_EQ(floats(first[0]), (Floats{2, 4}));
   EXPECT_EQ(floats(grad(sum(first[0] * first[0]), {x})[0]), (Floats{8, 16}));

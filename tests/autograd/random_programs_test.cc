@@ -64,7 +64,7 @@ Outcome computed(const Program& program, const Inputs& in) {
   Outcome out;
   append(out.loss, loss, loss);
   for (const NDArray& x : v) append(out.values, x, x);
-  const Arrays first = grad(loss, leaves, true);
+  const Arrays first = grad(loss, leaves, {.create_graph = true});
   for (std::size_t i = 0; i < leaves.size(); ++i) append(out.first, first[i], leaves[i]);
   // What was recorded is not changed by writes that come later.
   for (const Step& s : program.steps) {
@@ -74,7 +74,7 @@ Outcome computed(const Program& program, const Inputs& in) {
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     if (first[i].defined()) along = along + sum(first[i] * directions[i]);
   }
-  const Arrays second = grad(along, leaves, false, true);
+  const Arrays second = grad(along, leaves, {.retain = true});
   for (std::size_t i = 0; i < leaves.size(); ++i) append(out.second, second[i], leaves[i]);
   loss.backward();
   for (const NDArray& leaf : leaves) append(out.again, leaf.grad(), leaf);

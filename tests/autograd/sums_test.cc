@@ -123,7 +123,7 @@ TEST(Gradients, WantNoneThemselvesUnlessTheyAreRecorded) {
   EXPECT_EQ(floats(w), (Floats{3, 4}));
   const Arrays plain = grad(Arrays{x + 1}, gradients, xs);
   EXPECT_FALSE(plain[0].requires_grad());
-  const Arrays recorded = grad(Arrays{x + 1}, gradients, xs, true);
+  const Arrays recorded = grad(Arrays{x + 1}, gradients, xs, {.create_graph = true});
   EXPECT_TRUE(recorded[0].requires_grad());
   sum(square(recorded[0])).backward();
   EXPECT_EQ(floats(w.grad()), (Floats{6, 8}));

@@ -135,7 +135,7 @@ TEST(CudaErrors, ACopyThatIsRefused) {
 TEST(CudaErrors, ALibraryThatFails) {
   const TwoCards on;
   const NDArray a = on.first.reshape({2, 3});
-  const std::vector<float> want = matmul(a, a, false, true).to_vector<float>();
+  const std::vector<float> want = matmul(a, a, {.transpose_b = true}).to_vector<float>();
   EXPECT_EQ(want, (std::vector<float>{5, 14, 14, 50}));
   // For sizes that it knows, and for others: where an algorithm is chosen and where it is used.
   for (const bool known : {true, false}) {
@@ -144,14 +144,15 @@ TEST(CudaErrors, ALibraryThatFails) {
       if (known && call == 2) continue;
       const NDArray b = known ? a : a.narrow(1, 0, call);
       cuda_double::fail_nth(cuda_double::Fault::library, static_cast<std::uint64_t>(call), cudaErrorLaunchFailure);
-      const NDArray product = matmul(b, b, false, true);
+      const NDArray product = matmul(b, b, {.transpose_b = true});
       const int line = __LINE__ - 1;
       EXPECT_THAT(text_of(product + 1), AllOf(StartsWith("[matmul] " + here(line) + " on gpu(0): cublasLt"),
                                               HasSubstr("CUBLAS_STATUS_EXECUTION_FAILED")));
-      EXPECT_EQ(matmul(a, a, false, true).to_vector<float>(), want);
+      EXPECT_EQ(matmul(a, a, {.transpose_b = true}).to_vector<float>(), want);
       // What failed once is not taken for refused: the same sizes go to the library again.
       const std::uint64_t before = cuda_double::calls(cuda_double::Fault::library);
-      EXPECT_EQ(matmul(b, b, false, true).to_vector<float>()[0], b.to_vector<float>()[1] * (known ? 5 : call - 1));
+      EXPECT_EQ(matmul(b, b, {.transpose_b = true}).to_vector<float>()[0],
+                b.to_vector<float>()[1] * (known ? 5 : call - 1));
       EXPECT_GT(cuda_double::calls(cuda_double::Fault::library), before);
     }
   }

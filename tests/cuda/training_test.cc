@@ -19,7 +19,7 @@ enum class Rule { sgd, momentum, adam };
 std::vector<ModulePtr> make_layers(Net net) {
   RandomStream random(8);
   if (net == Net::mlp) {
-    return {std::make_shared<Flatten>(), std::make_shared<Linear>(64, 12, random, true, true),
+    return {std::make_shared<Flatten>(), std::make_shared<Linear>(64, 12, random, LinearLayerOptions{.relu = true}),
             std::make_shared<Linear>(12, 4, random)};
   }
   return {std::make_shared<Conv2d>(1, 3, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),

@@ -1,6 +1,12 @@
 #include "sluice/tests/fuzz/fuzz_target.h"
 
+#if __has_feature(address_sanitizer)
 #include <sanitizer/allocator_interface.h>
+#else
+#include <malloc.h>
+
+#include <new>
+#endif
 
 namespace sluice::fuzz {
 
@@ -8,14 +14,33 @@ std::atomic<std::size_t> held{0}, peak{0};
 
 namespace {
 
-void count_malloc(const volatile void*, std::size_t bytes) {
+void add(std::size_t bytes) {
   const std::size_t now = held += bytes;
   if (now > peak) peak = now;
 }
+
+#if __has_feature(address_sanitizer)
+void count_malloc(const volatile void*, std::size_t bytes) { add(bytes); }
 void count_free(const volatile void* memory) {
   if (memory) held -= __sanitizer_get_allocated_size(memory);
 }
 const int installed = __sanitizer_install_malloc_and_free_hooks(count_malloc, count_free);
+#endif
 
 }  // namespace
 }  // namespace sluice::fuzz
+
+#if !__has_feature(address_sanitizer)
+// Without AddressSanitizer only what C++ allocates is counted; what zlib does is bounded by its state.
+void* operator new(std::size_t bytes) {
+  void* memory = std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  sluice::fuzz::add(::malloc_usable_size(memory));
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  sluice::fuzz::held -= ::malloc_usable_size(memory);
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+#endif

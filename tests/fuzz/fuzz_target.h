@@ -27,7 +27,8 @@ template <class Load>
 void run(const std::uint8_t* data, std::size_t size, std::size_t most, Load&& load) {
   static const int descriptor = ::memfd_create("fuzz", 0);
   static const std::filesystem::path path = "/proc/self/fd/" + std::to_string(descriptor);
-  if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size))
+  if (::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size) ||
+      ::ftruncate(descriptor, static_cast<off_t>(size)) != 0)
     std::abort();
   const std::size_t before = held;
   peak = before;

@@ -79,7 +79,7 @@ TEST(Sizes, CountsThatOverflowAreRefusedInViewsAndOperators) {
   const NDArray wide = zeros({1}).broadcast_to({kHuge << 28});
   refused("concat", "(1152921504606846976,)", [&] { concat(std::vector<NDArray>(8, wide)); });
   const NDArray long_row = zeros({1, 1}).broadcast_to({1, kHuge});
-  refused("matmul", "(4294967296, 4294967296)", [&] { matmul(long_row, long_row, true); });
+  refused("matmul", "(4294967296, 4294967296)", [&] { matmul(long_row, long_row, {.transpose_a = true}); });
   const NDArray image = zeros({1, 1, 3, 3}), weight = zeros({1, 1, 2, 2});
   refused("conv2d", "4611686018427387904", [&] { conv2d(image, weight, {}, {.padding = std::int64_t{1} << 62}); });
   refused("max_pool2d", "4611686018427387904", [&] { max_pool2d(image, kMost, 1, std::int64_t{1} << 62); });

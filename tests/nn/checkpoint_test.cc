@@ -18,7 +18,7 @@ using ::testing::Not;
 
 struct Model {
   explicit Model(std::uint64_t seed) : stream(seed) {
-    net.push_back(Linear(4, 5, stream, true, true));
+    net.push_back(Linear(4, 5, stream, {.relu = true}));
     net.push_back(Linear(5, 2, stream));
     adam = std::make_unique<Adam>(net.parameters(), AdamOptions{.lr = 0.05});
   }
@@ -119,10 +119,10 @@ TEST(Checkpoint, RefusesWhatDoesNotFit) {
     for (const NamedParameter& p : other.parameters()) EXPECT_EQ(p.value->to_bytes(), before[i++]) << "unchanged";
   };
   expect_line(Sequential{Linear(4, 5, stream), Linear(5, 3, stream)}, {"'1.weight'", "f32 (2, 5)", "f32 (3, 5)"});
-  expect_line(Sequential{Linear(4, 5, stream), Linear(5, 2, stream, true, false, DType::f64)},
+  expect_line(Sequential{Linear(4, 5, stream), Linear(5, 2, stream, {.dtype = DType::f64})},
               {"'1.weight'", "f32", "f64"});
   expect_line(Sequential{Linear(4, 5, stream), Linear(5, 2, stream), Linear(2, 2, stream)}, {"'2.weight'", "(2, 2)"});
-  expect_line(Sequential{Linear(4, 5, stream), Linear(5, 2, stream, false)}, {"'1.bias'", "f32 (2,)"});
+  expect_line(Sequential{Linear(4, 5, stream), Linear(5, 2, stream, {.bias = false})}, {"'1.bias'", "f32 (2,)"});
   EXPECT_THROW(load_checkpoint(directory / "absent.safetensors", net.parameters()), FormatError);
   Adam adam(net.parameters(), {});
   EXPECT_THROW(load_checkpoint(path, net.parameters(), adam.state()), FormatError) << "no state in the file";

@@ -51,7 +51,7 @@ TEST(Layers, LinearHasItsShapesAndGradients) {
   RandomStream stream(1);
   for (const bool bias : {true, false}) {
     for (const bool relu : {true, false}) {
-      Linear layer(5, 3, stream, bias, relu, DType::f64);
+      Linear layer(5, 3, stream, {.relu = relu, .bias = bias, .dtype = DType::f64});
       EXPECT_EQ(layer.weight.shape(), (Dims{3, 5}));
       EXPECT_EQ(layer.forward(made_up({4, 5}, 2)).shape(), (Dims{4, 3}));
       EXPECT_EQ(layer.parameters().size(), bias ? 2u : 1u);
@@ -94,7 +94,8 @@ TEST(Layers, ASequenceOfLayersHasItsGradients) {
   TestEngine engine;
   RandomStream stream(5);
   Sequential net{Conv2d(1, 2, 3, stream, {.padding = 1, .relu = true, .dtype = DType::f64}), MaxPool2d(2), Flatten(),
-                 Linear(18, 4, stream, true, true, DType::f64), Linear(4, 2, stream, true, false, DType::f64)};
+                 Linear(18, 4, stream, {.relu = true, .dtype = DType::f64}),
+                 Linear(4, 2, stream, {.dtype = DType::f64})};
   EXPECT_EQ(net.size(), 5u);
   check_gradients(net, {2, 1, 6, 6});
 }
@@ -102,7 +103,7 @@ TEST(Layers, ASequenceOfLayersHasItsGradients) {
 TEST(Layers, ParametersAreNamedByLayer) {
   TestEngine engine;
   RandomStream stream(1);
-  Sequential net{Flatten(), Linear(6, 4, stream), Relu(), Linear(4, 2, stream, false)};
+  Sequential net{Flatten(), Linear(6, 4, stream), Relu(), Linear(4, 2, stream, {.bias = false})};
   EXPECT_THAT(names(net), ElementsAre("1.weight", "1.bias", "3.weight"));
   Sequential upper = net.slice(2, 4);
   EXPECT_THAT(names(upper), ElementsAre("3.weight"));
@@ -154,7 +155,7 @@ TEST(Layers, BadArgumentsAreOneLineAtTheCall) {
     }
   };
   expect_line("[Linear]", [&] { Linear(0, 3, stream); });
-  expect_line("[Linear]", [&] { Linear(3, 3, stream, true, false, DType::i32); });
+  expect_line("[Linear]", [&] { Linear(3, 3, stream, {.dtype = DType::i32}); });
   expect_line("[Conv2d]", [&] { Conv2d(1, 1, 3, stream, {.stride = 0}); });
   expect_line("[Conv2d]", [&] { Conv2d(1, -1, 3, stream); });
   expect_line("[MaxPool2d]", [&] { MaxPool2d(0); });

@@ -65,13 +65,13 @@ NDArray square_without_gradient(const NDArray& x) {
 /// A model as a program writes one.
 struct Block : Module {
   Block(std::int64_t n, RandomStream& s)
-      : attention(n, n, s, true, false, DType::f64), output(n, n, s, false, false, DType::f64) {}
+      : attention(n, n, s, {.dtype = DType::f64}), output(n, n, s, {.bias = false, .dtype = DType::f64}) {}
   NDArray forward(const NDArray& x) override { return x + output(tanh(attention(x))); }
   std::vector<NamedModule> children() override { return {{"attention", &attention}, {"output", &output}}; }
   Linear attention, output;
 };
 struct Model : Module {
-  explicit Model(RandomStream& s) : encoder(Block(4, s), Block(4, s)), head(4, 2, s, true, false, DType::f64) {}
+  explicit Model(RandomStream& s) : encoder(Block(4, s), Block(4, s)), head(4, 2, s, {.dtype = DType::f64}) {}
   NDArray forward(const NDArray& x) override { return head(encoder(x)); }
   std::vector<NamedModule> children() override { return {{"encoder", &encoder}, {"head", &head}}; }
   Sequential encoder;
@@ -142,7 +142,7 @@ TEST(ModuleLayers, GradientsOfGradientsToo) {
     const LayerScope layer("cubes");
     y = sum(x * x * x);
   }
-  const NDArray first = grad(y, std::span(&x, 1), true)[0];
+  const NDArray first = grad(y, std::span(&x, 1), {.create_graph = true})[0];
   const NDArray total = sum(first);
   engine->wait_all();
   engine->start_trace();
@@ -172,7 +172,7 @@ TEST(ModuleLayers, AFailureInBackwardNamesTheLayer) {
     NDArray forward(const NDArray& x) override { return square_without_gradient(x); }
   };
   RandomStream stream(1);
-  Sequential net{Linear(4, 4, stream, true, false, DType::f64), Sequential{Relu(), Square()}};
+  Sequential net{Linear(4, 4, stream, {.dtype = DType::f64}), Sequential{Relu(), Square()}};
   const NDArray loss = sum(net(made_up({3, 4}, 1)));
   loss.wait();
   loss.backward();
@@ -187,7 +187,7 @@ TEST(ModuleLayers, ALayerThatIsReplacedKeepsItsName) {
   Model model(stream);
   const NDArray x = made_up({3, 4}, 1);
   model(x);
-  model.head = Linear(5, 2, stream, true, false, DType::f64);
+  model.head = Linear(5, 2, stream, {.dtype = DType::f64});
   EXPECT_THAT(what_of([&] { model(x); }), HasSubstr(" in head: (3, 4) x (2, 5)"));
   Model moved(std::move(model));
   EXPECT_THAT(what_of([&] { moved(x); }), HasSubstr(" in head: (3, 4) x (2, 5)"));

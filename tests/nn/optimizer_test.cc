@@ -138,7 +138,7 @@ TEST(Optimizers, UseThatCannotBeRightThrowsAtTheCall) {
 struct Training {
   explicit Training(bool adam, Device upper = test::device(0), bool gate = true) {
     RandomStream stream(4);
-    net.push_back(Linear(6, 5, stream, true, true));
+    net.push_back(Linear(6, 5, stream, {.relu = true}));
     net.push_back(Linear(5, 3, stream));
     net.layer(1).to(upper);
     second = upper;

@@ -37,7 +37,7 @@ Records named(const Records& records, std::string_view name) {
 struct Net {
   Net() {
     RandomStream stream(4);
-    layers.push_back(Linear(6, 5, stream, true, true));
+    layers.push_back(Linear(6, 5, stream, {.relu = true}));
     layers.push_back(Linear(5, 3, stream));
   }
   void train(Optimizer& optimizer) {

@@ -58,8 +58,8 @@ struct PlainNetwork {
 TEST(Training, StepsAreThoseOfAPlainLoop) {
   TestEngine engine;
   RandomStream stream(2);
-  Sequential net{Linear(kIn, kHidden, stream, true, true, DType::f64),
-                 Linear(kHidden, kClasses, stream, true, false, DType::f64)};
+  Sequential net{Linear(kIn, kHidden, stream, {.relu = true, .dtype = DType::f64}),
+                 Linear(kHidden, kClasses, stream, {.dtype = DType::f64})};
   const auto p = net.parameters();
   PlainNetwork plain{p[0].value->to_vector<double>(), p[1].value->to_vector<double>(), p[2].value->to_vector<double>(),
                      p[3].value->to_vector<double>()};
@@ -91,8 +91,8 @@ std::string train(int threads, Device device = test::device()) {
       {.batch = 10, .shuffle = true, .seed = 3, .sample_shape = {1, 12, 12}, .device = device, .label_device = device});
 
   RandomStream stream(8);
-  Sequential net{Conv2d(1, 6, 3, stream, {.relu = true}), MaxPool2d(2), Flatten(), Linear(150, 32, stream, true, true),
-                 Linear(32, 4, stream)};
+  Sequential net{Conv2d(1, 6, 3, stream, {.relu = true}), MaxPool2d(2), Flatten(),
+                 Linear(150, 32, stream, {.relu = true}), Linear(32, 4, stream)};
   Adam adam(net.parameters(), {.lr = 0.01, .weight_decay = 0.01, .decoupled = true});
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (auto [x, y] : loader) {

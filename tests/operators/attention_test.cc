@@ -35,7 +35,7 @@ void expect_near(const NDArray& got, const NDArray& wanted, double tolerance) {
 
 NDArray by_softmax(const NDArray& q, const NDArray& k, const NDArray& v, const AttentionOptions& o) {
   NDArray scores =
-      matmul(q, k, false, true) * (o.scale != 0 ? o.scale : 1 / std::sqrt(static_cast<double>(q.size(-1))));
+      matmul(q, k, {.transpose_b = true}) * (o.scale != 0 ? o.scale : 1 / std::sqrt(static_cast<double>(q.size(-1))));
   const std::int64_t n = q.size(-2), m = k.size(-2);
   if (o.causal) scores = where(arange(m) <= arange(n).unsqueeze(1) + (m - n), scores, -INFINITY);
   if (o.mask.defined()) scores = o.mask.dtype() == DType::boolean ? where(o.mask, scores, -INFINITY) : scores + o.mask;

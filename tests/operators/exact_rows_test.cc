@@ -45,7 +45,7 @@ TEST(ExactRows, OfIntegersEqualTheReference) {
                        argmax(a, 1),
                        argmax(a, 0),
                        where(less(a, b), a, b),
-                       matmul(a, a, false, true),
+                       matmul(a, a, {.transpose_b = true}),
                        a.to(DType::u8),
                        a.to(DType::boolean),
                        a.to(DType::f16),

@@ -56,7 +56,7 @@ TEST(Gelu, GradientsAreFiniteAtInfinity) {
 TEST(Gelu, SecondGradientsAreFiniteAtInfinity) {
   for_each_form([](const NDArray& x, auto f) {
     const NDArray leaf = x.detach()(slice(0, 7)).copy().with_grad();
-    const NDArray first = grad(sum(f(leaf)), {leaf}, true).at(0);
+    const NDArray first = grad(sum(f(leaf)), {leaf}, {.create_graph = true}).at(0);
     expect_rows(first, {0, 0, 0, 0.5, 1, 1, 1}, "the gradient made of operators");
     const NDArray second = grad(sum(first), {leaf}).at(0);
     for (const double value : values_of(second)) EXPECT_TRUE(std::isfinite(value)) << value;

@@ -125,7 +125,7 @@ TEST(Reductions, ProductsHaveGradientsWhereElementsAreZero) {
     prod(one).backward();
     EXPECT_EQ(one.grad().to_vector<double>(), (Doubles{0, 30, 0, 0}));
     const NDArray two = doubles({2, 0, 3, 0}).with_grad();
-    const NDArray first = grad(prod(two), {two}, true)[0];
+    const NDArray first = grad(prod(two), {two}, {.create_graph = true})[0];
     EXPECT_EQ(first.to_vector<double>(), (Doubles{0, 0, 0, 0}));
     // d2/dx1 dx3 = 2 * 3
     EXPECT_EQ(grad(sum(first * doubles({0, 1, 0, 0})), {two})[0].to_vector<double>(), (Doubles{0, 0, 0, 6}));

@@ -132,11 +132,12 @@ inline std::vector<OperatorCase> operator_cases() {
   for (int flags = 0; flags < 4; ++flags) {
     const bool ta = (flags & 1) != 0, tb = (flags & 2) != 0;
     list.push_back({"matmul", {ta ? Dims{4, 3} : Dims{3, 4}, tb ? Dims{5, 4} : Dims{4, 5}}, [ta, tb](const Arrays& x) {
-                      return matmul(x[0], x[1], ta, tb);
+                      return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb});
                     }});
-    list.push_back({"matmul of views",
-                    {ta ? Dims{3, 4} : Dims{4, 3}, tb ? Dims{4, 5} : Dims{5, 4}},
-                    [ta, tb](const Arrays& x) { return matmul(x[0].transpose(), x[1].transpose(), ta, tb); }});
+    list.push_back(
+        {"matmul of views", {ta ? Dims{3, 4} : Dims{4, 3}, tb ? Dims{4, 5} : Dims{5, 4}}, [ta, tb](const Arrays& x) {
+           return matmul(x[0].transpose(), x[1].transpose(), {.transpose_a = ta, .transpose_b = tb});
+         }});
   }
   list.push_back({"matmul of slices", {{6, 8}, {8, 6}}, [](const Arrays& x) {
                     return matmul(x[0](slice(0, 6, 2), slice(0, 8, 2)), x[1](slice(0, 8, 2), slice(1, 6)));
@@ -146,10 +147,12 @@ inline std::vector<OperatorCase> operator_cases() {
                   }});
   list.push_back({"linear", {{4, 6}, {3, 6}, {3}}, [](const Arrays& x) { return linear(x[0], x[1], x[2]); }});
   list.push_back({"linear without bias", {{4, 6}, {3, 6}}, [](const Arrays& x) { return linear(x[0], x[1]); }});
-  list.push_back(
-      {"linear_relu", {{4, 6}, {3, 6}, {3}}, [](const Arrays& x) { return square(linear(x[0], x[1], x[2], true)); }});
-  list.push_back(
-      {"linear_relu without bias", {{4, 6}, {3, 6}}, [](const Arrays& x) { return linear(x[0], x[1], {}, true); }});
+  list.push_back({"linear_relu", {{4, 6}, {3, 6}, {3}}, [](const Arrays& x) {
+                    return square(linear(x[0], x[1], x[2], {.relu = true}));
+                  }});
+  list.push_back({"linear_relu without bias", {{4, 6}, {3, 6}}, [](const Arrays& x) {
+                    return linear(x[0], x[1], {}, {.relu = true});
+                  }});
   const auto conv = [&](std::string name, Dims x, Dims w, bool bias, Conv2dOptions options) {
     std::vector<Dims> shapes{x, w};
     if (bias) shapes.push_back({w[0]});

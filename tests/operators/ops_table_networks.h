@@ -7,7 +7,9 @@ namespace sluice::testing {
 
 inline void add_product_cases(std::vector<OperatorCase>& list) {
   const auto product = [&](std::string name, Dims a, Dims b, bool ta = false, bool tb = false) {
-    list.push_back({name, {a, b}, [ta, tb](const Arrays& x) { return matmul(x[0], x[1], ta, tb); }});
+    list.push_back({name, {a, b}, [ta, tb](const Arrays& x) {
+                      return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb});
+                    }});
   };
   product("batch_matmul", {2, 3, 4}, {2, 4, 5});
   product("batch_matmul, a transposed", {2, 4, 3}, {2, 4, 5}, true);

@@ -122,14 +122,14 @@ TEST_P(Operators, GradientsOfGradientsEqualFiniteDifferences) {
   if (!c.gradient) return;
   if (!c.second_order) {
     Arrays inputs = with_gradients(make_inputs(c, DType::f64));
-    EXPECT_THROW(grad(sum(c.call(inputs)), inputs, true), ArrayError);
+    EXPECT_THROW(grad(sum(c.call(inputs)), inputs, {.create_graph = true}), ArrayError);
     return;
   }
   check_gradients(
       c,
       [&](const Arrays& x) {
         const NDArray y = c.call(x);
-        const Arrays first = grad(sum(y * weights_like(y)), x, true);
+        const Arrays first = grad(sum(y * weights_like(y)), x, {.create_graph = true});
         NDArray total = sum(x[0]) * 0;
         for (const NDArray& g : first) total = total + sum(g * weights_like(g));
         return total;
@@ -147,7 +147,7 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
   engine.start_trace();
   {
     const NDArray y = c.call(inputs);
-    const Arrays first = c.gradient ? grad(sum(y), inputs, c.second_order, true) : Arrays();
+    const Arrays first = c.gradient ? grad(sum(y), inputs, {.create_graph = c.second_order, .retain = true}) : Arrays();
     if (c.second_order) {
       for (const NDArray& g : first) {
         if (g.defined() && g.requires_grad()) grad(sum(g), inputs);

@@ -39,8 +39,8 @@ TEST(Products, StacksAreSumsOfProducts) {
     EXPECT_EQ(y.shape(), (Dims{3, 2, 2, 3}));
     EXPECT_EQ(y.dtype(), dtype);
     EXPECT_EQ(values_of(y), products(a, b, {3, 1, 2, 4, 1}, {1, 2, 1, 4, 3}, 3)) << name_of(dtype);
-    EXPECT_EQ(values_of(matmul(a, b.permute({0, 2, 1}).contiguous(), false, true)), values_of(y));
-    EXPECT_EQ(values_of(matmul(a.permute({0, 1, 3, 2}).contiguous(), b, true)), values_of(y));
+    EXPECT_EQ(values_of(matmul(a, b.permute({0, 2, 1}).contiguous(), {.transpose_b = true})), values_of(y));
+    EXPECT_EQ(values_of(matmul(a.permute({0, 1, 3, 2}).contiguous(), b, {.transpose_a = true})), values_of(y));
     EXPECT_EQ(values_of(matmul(a(reversed())(reversed()), b(all, reversed())(all, reversed()))), values_of(y));
   }
 }

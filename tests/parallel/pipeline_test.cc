@@ -32,7 +32,7 @@ std::vector<ModulePtr> make_layers(std::uint64_t seed) {
           std::make_shared<Conv2d>(4, 6, 3, random),
           std::make_shared<Relu>(),
           std::make_shared<Flatten>(),
-          std::make_shared<Linear>(6 * 3 * 3, 16, random, true, true),
+          std::make_shared<Linear>(6 * 3 * 3, 16, random, LinearLayerOptions{.relu = true}),
           std::make_shared<Linear>(16, 5, random)};
 }
 

@@ -104,7 +104,7 @@ TEST(Sharded, MatchesWholeLayersForwardAndBackward) {
     std::vector<Device> devices;
     for (int r = 0; r < ranks; ++r) devices.push_back(test::device(r));
     RandomStream for_whole(31), for_shards(31), random(32);
-    Sequential whole{Linear(37, 24, for_whole, true, true), Linear(24, 7, for_whole)};
+    Sequential whole{Linear(37, 24, for_whole, {.relu = true}), Linear(24, 7, for_whole)};
     parallel::ShardedMlp sharded(37, 24, 7, parallel::Communicator(devices), for_shards);
 
     const NDArray x = normal({9, 37}, random).with_grad();

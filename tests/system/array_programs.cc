@@ -260,7 +260,7 @@ class Run {
         const std::size_t i = s.a % losses_.size();
         const NDArray loss = losses_[i];
         if (s.b % 4) losses_.erase(losses_.begin() + static_cast<std::ptrdiff_t>(i));
-        return loss.backward(s.b % 4 == 0);
+        return loss.backward({.retain = s.b % 4 == 0});
       }
       case StepKind::gradient:
         if (const NDArray g = leaf(s.a).grad(); g.defined()) put(g, s.d);
@@ -268,7 +268,7 @@ class Run {
       case StepKind::second_gradient: {
         const NDArray& w = leaf(s.a);
         const NDArray loss = sum(square(w) * w * beside(w, array(s.b)));
-        const std::vector<NDArray> first = grad(loss, std::span(&w, 1), true);
+        const std::vector<NDArray> first = grad(loss, std::span(&w, 1), {.create_graph = true});
         return put(grad(sum(first[0]), std::span(&w, 1))[0], s.d);
       }
       case StepKind::leaf_update: {
@@ -342,7 +342,7 @@ class Run {
     if (x.rank() < 2 || s.b % 4 == 0) return put(sum(x) * full({kColumns}, 0.25F).to(x.device()), s.d);
     if (s.b % 4 == 1) return put(max(x, {0}), s.d);
     if (s.b % 4 == 2) return put(softmax(x), s.d);
-    put(matmul(x, x, false, true), s.d);
+    put(matmul(x, x, {.transpose_b = true}), s.d);
   }
 
   void view(const ProgramStep& s) {

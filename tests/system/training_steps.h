@@ -39,7 +39,7 @@ class Training {
  public:
   explicit Training(Kind kind, DeviceKind where = DeviceKind::sim) : devices_{{where, 0}, {where, 1}} {
     RandomStream stream(4);
-    lower_ = std::make_unique<Linear>(4, 5, stream, true, true);
+    lower_ = std::make_unique<Linear>(4, 5, stream, LinearLayerOptions{.relu = true});
     upper_ = std::make_unique<Linear>(5, 3, stream);
     mixed_[0] = uniform({5, 5}, stream, -0.5, 0.5).to(devices_[0]).with_grad();
     mixed_[1] = uniform({5, 5}, stream, -0.5, 0.5).to(devices_[1]).with_grad();

@@ -57,7 +57,7 @@ NDArray gradients(const Function& f, const std::vector<NDArray>& xs, bool create
   const NDArray y = f(xs);
   const NDArray r = from(numbers(y.count(), 9), y.shape());
   std::vector<NDArray> all;
-  for (const NDArray& g : grad(sum(y * r), xs, create_graph)) all.push_back(g.reshape({-1}));
+  for (const NDArray& g : grad(sum(y * r), xs, {.create_graph = create_graph})) all.push_back(g.reshape({-1}));
   return concat(all, 0);
 }
 
