@@ -3,6 +3,7 @@
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/recomputation.h"
+#include "sluice/ndarray/anomaly.h"
 
 namespace sluice {
 namespace autograd {
@@ -54,7 +55,8 @@ void Recomputation::again(const std::vector<NDArray>& gradients) {
     const ScopeGuard scope;
     ScopeState& now = current_scope();
     now.device = scope_.device;
-    now.flags = scope_.flags;
+    constexpr std::uint32_t kept = kAnomalyFlag | kBackwardFlag;  // of the backward that asks
+    now.flags = (scope_.flags & ~kept) | (now.flags & kept);
     now.layer = scope_.layer;
     now.where = scope_.where;
     if (!now.sequence) now.sequence = gate_behind(gradients, where_);  // a schedule's own order is enough

@@ -1,6 +1,7 @@
 #include "sluice/autograd/rule.h"
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/anomaly.h"
 #include "sluice/operators/creation.h"
 
 namespace sluice::autograd {
@@ -37,8 +38,31 @@ void Rule::set(int i, NDArray gradient) {
   results_[index(i)] = std::move(gradient);
 }
 
+namespace {
+
+/// While it lives, anomalies name the operator whose gradient is computed.
+class GradientOf {
+ public:
+  explicit GradientOf(const Node& node) : named_((current_scope().flags & kAnomalyFlag) != 0) {
+    if (named_) [[unlikely]]
+      sluice::detail::set_gradient_of(node.op->name);
+  }
+  ~GradientOf() {
+    if (named_) [[unlikely]]
+      sluice::detail::set_gradient_of(nullptr);
+  }
+  GradientOf(const GradientOf&) = delete;
+  GradientOf& operator=(const GradientOf&) = delete;
+
+ private:
+  bool named_;
+};
+
+}  // namespace
+
 void Rule::ask() {
   const ScopeGuard scope;
+  const GradientOf named(node_);
   current_scope().where = node_.where;
   node_.op->gradient(*this);
 }

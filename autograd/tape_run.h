@@ -9,12 +9,14 @@
 
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/rule.h"
+#include "sluice/ndarray/anomaly.h"
 
 namespace sluice::autograd {
 
 /// Grad mode while the tape runs: on only where gradients are recorded themselves.
 struct Mode : ScopeGuard {
   explicit Mode(bool record) {
+    current_scope().flags |= kBackwardFlag;  // what anomalies are told as
     if (record) {
       current_scope().flags &= ~kNoGradFlag;
     } else {

@@ -1,6 +1,7 @@
 // The array library: handles, views, host access, files. Operators on arrays: sluice/operators/operators.h.
 #pragma once
 
+#include "sluice/ndarray/anomaly.h"           // the first NaN or infinity of a program
 #include "sluice/ndarray/dims.h"              // shapes
 #include "sluice/ndarray/dlpack.h"            // memory shared with other libraries
 #include "sluice/ndarray/dtype.h"             // element types

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "sluice/ndarray/anomaly.h"
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/array_locks.h"
 #include "sluice/ndarray/operation_record.h"
@@ -165,8 +166,9 @@ Ticket push_seen(const ArrayPush& push) {
 }  // namespace
 
 Ticket push_arrays(const ArrayPush& push) {
-  if ((current_scope().flags & kRerunFlag) != 0) [[unlikely]]
-    return Rerun::push(push, push_seen);
+  const std::uint32_t flags = current_scope().flags;
+  if ((flags & (kRerunFlag | kAnomalyFlag)) != 0) [[unlikely]]
+    return (flags & kAnomalyFlag) != 0 ? detail::push_looked_at(push, push_seen) : Rerun::push(push, push_seen);
   return push_seen(push);
 }
 
