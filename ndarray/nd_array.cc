@@ -6,6 +6,7 @@
 
 #include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/tensor_view.h"
+#include "sluice/ndarray/user_names.h"
 #include "sluice/resources/cuda/cuda.h"
 
 namespace sluice {
@@ -21,19 +22,22 @@ int checked_axis(int axis, int rank, const char* who, const Dims& shape, const s
   return positive;
 }
 
-/// mul for the row mul_scalar: to a program the operator with a number is the same one.
-std::string_view name_for_users(std::string_view row) {
-  constexpr std::string_view suffix = "_scalar";
-  return row.ends_with(suffix) ? row.substr(0, row.size() - suffix.size()) : row;
-}
-
 }  // namespace
 
-// Inside of a function that is made of operators the scope has the program's line; `where` is then the library's.
+const char*& detail::called_function() {
+  constinit thread_local const char* name = nullptr;
+  return name;
+}
+
+// Inside of a function that is made of operators the scope has the program's line, and `where` is the library's.
 ArrayError::ArrayError(std::string_view operation, const std::source_location& where, std::string_view message)
-    : UsageError("[" + std::string(name_for_users(operation)) + "] " +
-                 call_site(current_scope().where.line() != 0 ? current_scope().where : where) + ": " +
-                 std::string(message)) {}
+    : UsageError([&] {
+        const std::source_location& program = current_scope().where;
+        const bool inside = program.line() != 0;
+        const char* const called = inside ? detail::called_function() : nullptr;
+        return "[" + std::string(called ? called : name_for_users(operation)) + "] " +
+               call_site(inside ? program : where) + ": " + std::string(message);
+      }()) {}
 
 void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
   if (can_be_array(shape, size_of(dtype))) return;
@@ -91,7 +95,9 @@ NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where wh
 NDArray NDArray::permute(const Dims& axes, Where where) const {
   checked("permute", where);
   const auto fail = [&] {
-    throw ArrayError("permute", where, sluice::to_string(shape_) + ": axes " + sluice::to_string(axes));
+    throw ArrayError("permute", where,
+                     sluice::to_string(shape_) + ": axes " + sluice::to_string(axes) + "; wanted is each of its " +
+                         std::to_string(rank()) + " axes once");
   };
   if (axes.rank() != rank()) fail();
   NDArray view(array_, {}, {}, offset_);
@@ -171,10 +177,8 @@ NDArray NDArray::unsqueeze(int axis, Where where) const {
 
 NDArray NDArray::reshape(const Dims& wanted, Where where) const {
   checked("reshape", where);
-  const auto fail = [&] {
-    throw ArrayError(
-        "reshape", where,
-        sluice::to_string(shape_) + " to " + sluice::to_string(wanted) + ": the numbers of elements differ");
+  const auto fail = [&](const char* why = "the numbers of elements differ") {
+    throw ArrayError("reshape", where, sluice::to_string(shape_) + " to " + sluice::to_string(wanted) + ": " + why);
   };
   Dims shape = wanted;
   int open = -1;
@@ -183,7 +187,9 @@ NDArray NDArray::reshape(const Dims& wanted, Where where) const {
     if (shape[i] == -1 && open < 0) {
       open = i;
     } else {
-      if (shape[i] < 0 || __builtin_mul_overflow(known, shape[i], &known)) fail();
+      if (shape[i] == -1) fail("at most one size may be -1, which stands for what is left");
+      if (shape[i] < 0) fail("a negative size");
+      if (__builtin_mul_overflow(known, shape[i], &known)) fail();
     }
   }
   if (open >= 0) {

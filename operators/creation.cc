@@ -11,7 +11,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
-#include "sluice/operators/call_site.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 
@@ -29,8 +29,9 @@ void check_number(const char* name, const Scalar& value, DType dtype, const std:
   throw ArrayError(name, where, "the number " + value.text() + " is none of " + std::string(name_of(dtype)));
 }
 
-NDArray filled(const Dims& shape, const Scalar& value, const Scalar& step, DType dtype, Place on,
+NDArray filled(const char* name, const Dims& shape, const Scalar& value, const Scalar& step, DType dtype, Place on,
                const std::source_location& where) {
+  check_shape(name, shape, dtype, where);
   return apply(fill_row(), {}, FillAttributes{value, step, shape, dtype}, {.where = where, .on = on});
 }
 
@@ -70,22 +71,22 @@ void builtin::add_creation_rows(Registry& registry) {
 }
 
 NDArray zeros(const Dims& shape, DType dtype, std::source_location where) {
-  return filled(shape, 0, 0, dtype, {}, where);
+  return filled("zeros", shape, 0, 0, dtype, {}, where);
 }
 NDArray ones(const Dims& shape, DType dtype, std::source_location where) {
-  return filled(shape, 1, 0, dtype, {}, where);
+  return filled("ones", shape, 1, 0, dtype, {}, where);
 }
 NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_location where) {
   check_number("full", value, dtype, where);
-  return filled(shape, value, 0, dtype, {}, where);
+  return filled("full", shape, value, 0, dtype, {}, where);
 }
 NDArray zeros_like(const Operand& x) {
   const Array& array = x.array.checked("zeros_like", x.where);
-  return filled(x.array.shape(), 0, 0, array.dtype(), array.device(), x.where);
+  return filled("zeros_like", x.array.shape(), 0, 0, array.dtype(), array.device(), x.where);
 }
 NDArray ones_like(const Operand& x) {
   const Array& array = x.array.checked("ones_like", x.where);
-  return filled(x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
+  return filled("ones_like", x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
 NDArray zeros_like(const Operand& x, DType dtype) { return full_like(x, 0, dtype); }
@@ -94,7 +95,7 @@ NDArray full_like(const Operand& x, const Scalar& value, std::optional<DType> wa
   const Array& array = x.array.checked("full_like", x.where);
   const DType dtype = wanted.value_or(array.dtype());
   check_number("full_like", value, dtype, x.where);
-  return filled(x.array.shape(), value, 0, dtype, array.device(), x.where);
+  return filled("full_like", x.array.shape(), value, 0, dtype, array.device(), x.where);
 }
 NDArray empty_like(const Operand& x, std::optional<DType> dtype) {
   const Array& array = x.array.checked("empty_like", x.where);
@@ -102,19 +103,19 @@ NDArray empty_like(const Operand& x, std::optional<DType> dtype) {
 }
 
 NDArray linspace(double begin, double end, std::int64_t n, DType dtype, std::source_location where) {
-  const CallSite at(where);
+  const builtin::Composition made("linspace", where);
   if (!is_floating(dtype)) {
     throw ArrayError("linspace", where, "needs a floating dtype, not " + std::string(name_of(dtype)));
   }
   check_shape("linspace", {n}, dtype, where);
   const double step = n > 1 ? (end - begin) / static_cast<double>(n - 1) : 0;
-  const NDArray y = filled({n}, begin, step, dtype, {}, where);
+  const NDArray y = filled("linspace", {n}, begin, step, dtype, {}, where);
   if (n > 1) y.narrow(0, n - 1, n).fill(end);  // not begin + (n - 1) * step, which may be off by a rounding
   return y;
 }
 
 NDArray eye(std::int64_t n, std::int64_t m, DType dtype, std::source_location where) {
-  const CallSite at(where);
+  const builtin::Composition made("eye", where);
   check_shape("eye", {n, m}, dtype, where);
   const NDArray y = zeros({n, m}, dtype);
   y.diagonal().fill(1);
@@ -134,7 +135,7 @@ NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::
         "arange", where,
         "from " + begin.text() + " to " + end.text() + " by " + step.text() + ": not a number of elements below 9e18");
   }
-  return filled({length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
+  return filled("arange", {length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
 }
 
 NDArray arange(const Scalar& end, std::source_location where) { return arange(0, end, 1, {}, where); }
@@ -150,7 +151,7 @@ NDArray normal(const Dims& shape, RandomStream& stream, double mean, double devi
 
 NDArray truncated_normal(const Dims& shape, RandomStream& stream, const TruncatedNormalOptions& options, DType dtype,
                          std::uint64_t first, std::source_location where) {
-  const CallSite at(where);
+  const builtin::Composition made("truncated_normal", where);
   const double infinity = std::numeric_limits<double>::infinity(), root_of_two = std::sqrt(2.0);
   const auto [mean, deviation, low, high] = options;
   const auto require = [&](bool condition, const char* why) {
@@ -203,14 +204,14 @@ NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::
 }
 
 NDArray bernoulli(const Dims& shape, RandomStream& stream, double probability, std::source_location where) {
-  const CallSite at(where);
+  const builtin::Composition made("bernoulli", where);
   if (!(probability >= 0 && probability <= 1)) {
     throw ArrayError("bernoulli", where, "a probability of " + std::to_string(probability));
   }
   return uniform(shape, stream, 0, 1, DType::f64, 0, where) < probability;
 }
 NDArray bernoulli(const Operand& probabilities, RandomStream& stream) {
-  const CallSite at(probabilities.where);
+  const builtin::Composition made("bernoulli", probabilities.where);
   const NDArray& p = probabilities.array;
   if (!is_floating(p.checked("bernoulli", probabilities.where).dtype())) {
     throw ArrayError("bernoulli", probabilities.where, "probabilities of " + std::string(name_of(p.dtype())));
@@ -233,7 +234,7 @@ NDArray randperm(std::int64_t n, RandomStream& stream, std::source_location wher
 }
 
 NDArray categorical(const Operand& logits, RandomStream& stream) {
-  const CallSite at(logits.where);
+  const builtin::Composition made("categorical", logits.where);
   const NDArray& x = logits.array;
   if (!is_floating(x.checked("categorical", logits.where).dtype()) || x.rank() == 0 || x.size(-1) == 0) {
     throw ArrayError("categorical", logits.where,

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "sluice/operators/builtin.h"
-#include "sluice/operators/call_site.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/indexing.h"
@@ -182,7 +182,14 @@ bool is_recorded(const NDArray& x, const NDArray& y) { return grad_mode() && (x.
 void write(const NDArray& x, const std::vector<ArrayIndex>& indices, const Operand& y, bool add,
            const std::source_location& where) {
   NDArray values = builtin::narrowed("index", y, x.checked("index", where).dtype());
-  if (!(values.device() == x.device())) values = values.to(x.device());
+  if (!(values.device() == x.device())) {
+    if (add) {  // as for x += y; `=` copies from any device, as assign() does
+      throw ArrayError(
+          "index", where,
+          "arrays on " + to_string(x.device()) + " and " + to_string(values.device()) + "; use to(device)");
+    }
+    values = values.to(x.device());
+  }
   if (values.count() == 1 && one_mask(x, indices)) {
     values = values.reshape({});
     return write_masked(x, indices[0].array, add ? x + values : values, where);
@@ -209,7 +216,7 @@ NDArray number_for(const NDArray& x, const ScalarOperand& value, const std::sour
 }  // namespace
 
 NDArray IndexedArray::get() const {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   const Resolved r = resolve(x_, indices_, where_);
   Dims shape = r.index;
   for (int i = r.indexed; i < r.front.rank(); ++i) shape.push_back(r.front.shape()[i]);
@@ -219,43 +226,43 @@ NDArray IndexedArray::get() const {
 Operand::Operand(IndexedArray&& a, std::source_location w) : array(a.value_), where(w) { a.value_ = a.get(); }
 
 void IndexedArray::operator=(const Operand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, y, false, where_);
 }
 void IndexedArray::operator=(const ScalarOperand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, number_for(x_, y, where_), false, where_);
 }
 void IndexedArray::operator+=(const Operand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, y, true, where_);
 }
 void IndexedArray::operator+=(const ScalarOperand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, number_for(x_, y, where_), true, where_);
 }
 void IndexedArray::operator-=(const Operand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, neg(builtin::narrowed("index", y, x_.dtype(where_))), true, where_);
 }
 void IndexedArray::operator-=(const ScalarOperand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, neg(number_for(x_, y, where_)), true, where_);
 }
 void IndexedArray::operator*=(const Operand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, get() * y, false, where_);
 }
 void IndexedArray::operator*=(const ScalarOperand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, get() * y, false, where_);
 }
 void IndexedArray::operator/=(const Operand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, get() / y, false, where_);
 }
 void IndexedArray::operator/=(const ScalarOperand& y) && {
-  const CallSite at(where_);
+  const builtin::Composition made("index", where_);
   write(x_, indices_, get() / y, false, where_);
 }
 

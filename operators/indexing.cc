@@ -3,7 +3,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
-#include "sluice/operators/call_site.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/put_rows.h"
@@ -87,7 +87,7 @@ NDArray element_numbers(const char* who, const Operand& x, int axis, const NDArr
 NDArray flat(const NDArray& x) { return x.reshape({x.count()}); }
 
 NDArray scattered(const char* who, const Operand& x, int axis, const Operand& index, const Operand& source, bool add) {
-  const CallSite at(x.where);
+  const builtin::Composition made(who, x.where);
   axis = positive_axis(who, x, axis);
   index.array.checked(who, x.where);
   const Dims& wanted = index.array.shape();
@@ -163,7 +163,7 @@ std::vector<std::int64_t> places_of_true(const NDArray& x, const std::source_loc
 
 NDArray nonzero(const Operand& x) {
   x.array.checked("nonzero", x.where);
-  const CallSite at(x.where);
+  const builtin::Composition made("nonzero", x.where);
   const std::vector<std::int64_t> places = places_of_true(x.array, x.where);
   const Dims strides = row_major(x.array.shape());
   std::vector<std::int64_t> indices;
@@ -179,7 +179,7 @@ NDArray nonzero(const Operand& x) {
 }
 
 NDArray gather(const Operand& x, int axis, const Operand& index) {
-  const CallSite at(x.where);
+  const builtin::Composition made("gather", x.where);
   axis = positive_axis("gather", x, axis);
   index.array.checked("gather", x.where);
   const NDArray numbers = element_numbers("gather", x, axis, index.array);
@@ -198,7 +198,7 @@ NDArray scatter_add(const Operand& x, int axis, const Operand& index, const Oper
 }
 
 NDArray index_select(const Operand& x, int axis, const Operand& index) {
-  const CallSite at(x.where);
+  const builtin::Composition made("index_select", x.where);
   axis = positive_axis("index_select", x, axis);
   const NDArray rows = checked_index("index_select", index.array, x.array.shape()[axis], x.where);
   if (rows.rank() != 1) throw ArrayError("index_select", x.where, "an index of shape " + to_string(rows.shape()));
@@ -206,7 +206,7 @@ NDArray index_select(const Operand& x, int axis, const Operand& index) {
 }
 
 NDArray index_add(const Operand& x, int axis, const Operand& index, const Operand& source) {
-  const CallSite at(x.where);
+  const builtin::Composition made("index_add", x.where);
   axis = positive_axis("index_add", x, axis);
   const NDArray rows = checked_index("index_add", index.array, x.array.shape()[axis], x.where);
   const NDArray values = builtin::narrowed("index_add", source, x.array.dtype());
@@ -221,18 +221,21 @@ NDArray index_add(const Operand& x, int axis, const Operand& index, const Operan
 }
 
 NDArray take(const Operand& x, const Operand& index) {
-  const CallSite at(x.where);
+  const builtin::Composition made("take", x.where);
   x.array.checked("take", x.where);
   const NDArray numbers = checked_index("take", index.array, x.array.count(), x.where);
   return take_rows(flat(x.array), flat(numbers)).reshape(index.array.shape());
 }
 
 NDArray masked_fill(const Operand& x, const Operand& mask, const ScalarOperand& value) {
+  const builtin::Composition made("masked_fill", x.where);
+  const DType dtype = mask.array.checked("masked_fill", x.where).dtype();
+  if (dtype != DType::boolean) made.fail("a mask is bool, not " + std::string(name_of(dtype)));
   return where({mask.array, x.where}, value, x);
 }
 
 NDArray masked_select(const Operand& x, const Operand& mask) {
-  const CallSite at(x.where);
+  const builtin::Composition made("masked_select", x.where);
   x.array.checked("masked_select", x.where);
   if (mask.array.checked("masked_select", x.where).dtype() != DType::boolean) {
     throw ArrayError("masked_select", x.where, "a mask is bool, not " + std::string(name_of(mask.array.dtype())));

@@ -1,5 +1,5 @@
 // What reads and writes by arrays of numbers are made of, beside take_rows. Internal to operators/. Errors name the
-// CallSite's place.
+// Composition's place.
 #pragma once
 
 #include <vector>

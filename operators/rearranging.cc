@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sluice/operators/call_site.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/indexing.h"
@@ -38,7 +38,7 @@ NDArray repeated(const char* who, const Operand& x, std::int64_t times, int axis
 }
 
 NDArray triangle(const char* who, const Operand& x, std::int64_t diagonal, bool lower) {
-  const CallSite at(x.where);
+  const builtin::Composition made(who, x.where);
   x.array.checked(who, x.where);
   if (x.array.rank() < 2) fail(who, x, "no matrix");
   const DeviceScope on(x.array.device());
@@ -86,7 +86,7 @@ std::vector<NDArray> chunk(const Operand& x, std::int64_t n, int axis) {
 }
 
 NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOptions& options) {
-  const CallSite at(x.where);
+  const builtin::Composition made("pad", x.where);
   x.array.checked("pad", x.where);
   if (static_cast<int>(sizes.size()) != x.array.rank()) {
     fail("pad", x, std::to_string(sizes.size()) + " pairs of sizes; one for each axis is wanted");
@@ -135,14 +135,14 @@ NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOption
 }
 
 NDArray roll(const Operand& x, std::int64_t shift, int axis) {
-  const CallSite at(x.where);
+  const builtin::Composition made("roll", x.where);
   axis = positive_axis("roll", x, axis);
   const std::int64_t n = x.array.shape()[axis], first = n == 0 ? 0 : (n - (shift % n + n) % n) % n;
   return concat({x.array.narrow(axis, first, n), x.array.narrow(axis, 0, first)}, axis);
 }
 
 NDArray tile(const Operand& x, const Dims& times) {
-  const CallSite at(x.where);
+  const builtin::Composition made("tile", x.where);
   NDArray y = x.array;
   y.checked("tile", x.where);
   while (y.rank() < times.rank()) y = y.unsqueeze(0);
@@ -154,7 +154,7 @@ NDArray tile(const Operand& x, const Dims& times) {
 }
 
 NDArray repeat(const Operand& x, std::int64_t times, int axis) {
-  const CallSite at(x.where);
+  const builtin::Composition made("repeat", x.where);
   axis = positive_axis("repeat", x, axis);
   return times == 1 ? x.array.copy() : repeated("repeat", x, times, axis, true);
 }

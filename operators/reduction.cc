@@ -3,6 +3,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/rows.h"
@@ -19,8 +20,13 @@ std::uint32_t rows::axis_bits(const char* who, const Operand& x, const Axes& axe
   for (std::int64_t axis : axes.list) {
     const std::int64_t at = axis < 0 ? axis + rank : axis;
     if (rank == 0 && (axis == 0 || axis == -1)) continue;  // of one element, as in NumPy
-    if (at < 0 || at >= rank || (bits >> at & 1U) != 0) {
-      throw ArrayError(who, x.where, to_string(x.array.shape()) + ": axes " + to_string(axes.list));
+    if (at < 0 || at >= rank) {
+      throw ArrayError(who, x.where, to_string(x.array.shape()) + ": no axis " + std::to_string(axis));
+    }
+    if ((bits >> at & 1U) != 0) {
+      throw ArrayError(
+          who, x.where,
+          to_string(x.array.shape()) + ": axis " + std::to_string(at) + " twice in " + to_string(axes.list));
     }
     bits |= 1U << at;
   }
@@ -233,6 +239,7 @@ NDArray All::operator()(const Operand& x, const Axes& axes, const ReduceOptions&
 }
 
 NDArray count_nonzero(const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  const builtin::Composition made("count_nonzero", x);
   if (x.array.checked("count_nonzero", x.where).dtype() == DType::boolean) return sum(x, axes, options);
   return sum({not_equal(x, ScalarOperand(0, x.where)), x.where}, axes, options);
 }

@@ -4,6 +4,7 @@
 #include "sluice/ndarray/check_device.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 
@@ -127,14 +128,20 @@ NDArray concat(const NDArrays& arrays, int axis, std::source_location where) {
 }
 
 NDArray stack(const NDArrays& arrays, int axis, std::source_location where) {
-  if (arrays.empty()) throw ArrayError("stack", where, "no arrays");
+  const builtin::Composition made("stack", where);
+  if (arrays.empty()) made.fail("no arrays");
   axis = positive_axis(axis, arrays[0].checked("stack", where).shape().rank() + 1, "stack", where);
   if (arrays[0].rank() == kMaxRank) {
-    throw ArrayError("stack", where,
-                     to_string(arrays[0].shape()) + ": a result of more than " + std::to_string(kMaxRank) + " axes");
+    made.fail(to_string(arrays[0].shape()) + ": a result of more than " + std::to_string(kMaxRank) + " axes");
   }
   std::vector<NDArray> widened;
-  for (const NDArray& x : arrays) widened.push_back(x.unsqueeze(axis, where));
+  for (const NDArray& x : arrays) {
+    x.checked("stack", where);
+    if (!(x.shape() == arrays[0].shape())) {
+      made.fail(to_string(arrays[0].shape()) + " x " + to_string(x.shape()) + ": the shapes differ");
+    }
+    widened.push_back(x.unsqueeze(axis, where));
+  }
   return concat(widened, axis, where);
 }
 

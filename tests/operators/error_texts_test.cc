@@ -51,10 +51,10 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((NDArray(whole).fill(.5)), "[fill] FILE:LINE: the number 0.5 is none of i32");
   EXPECT_TEXT((full({}, 1e10, DType::i32)), "[full] FILE:LINE: the number 10000000000.0 is none of i32");
   EXPECT_TEXT((full({}, 2, DType::boolean)), "[full] FILE:LINE: the number 2 is none of bool");
-  EXPECT_TEXT((zeros({-3, 4})), "[fill] FILE:LINE: (-3, 4) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT((zeros({-3, 4})), "[zeros] FILE:LINE: (-3, 4) f32: a negative size; all must be 0 or more");
   EXPECT_TEXT(
       (zeros({1LL << 40, 1LL << 40})),
-      "[fill] FILE:LINE: (1099511627776, 1099511627776) f32: too many elements; their bytes must be below 2^63");
+      "[zeros] FILE:LINE: (1099511627776, 1099511627776) f32: too many elements; their bytes must be below 2^63");
   EXPECT_TEXT((arange(0, 1, 0)), "[arange] FILE:LINE: from 0 to 1 by 0: not a number of elements below 9e18");
   EXPECT_TEXT((arange(0, 1, .25, DType::i64)), "[arange] FILE:LINE: the number 0.25 is none of i64");
   EXPECT_TEXT((linspace(0, 1, -1)), "[linspace] FILE:LINE: (-1,) f32: a negative size; all must be 0 or more");
@@ -63,7 +63,7 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((matmul(a, a.to(DType::i32))),
               "[matmul] FILE:LINE: (64, 10) x (64, 10): dtypes f32 and i32 do not mix; use to(dtype)");
   EXPECT_TEXT((matmul(ones({2, 3, 4}), ones({5, 4, 2}))),
-              "[batch_matmul] FILE:LINE: (2, 3, 4) x (5, 4, 2): batches do not broadcast");
+              "[matmul] FILE:LINE: (2, 3, 4) x (5, 4, 2): batches do not broadcast");
   EXPECT_TEXT((dot(ones({3}), ones({4}))), "[dot] FILE:LINE: (3,) x (4,): needs two vectors of one size");
   EXPECT_TEXT((einsum("ij,jk->iz", {a, a})),
               "[einsum] FILE:LINE: \"ij,jk->iz\": the result names an axis that no operand has");
@@ -74,11 +74,14 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((concat({a, ones({3, 4})}, 0)), "[concat] FILE:LINE: (64, 10) x (3, 4): sizes differ beside axis 0");
   EXPECT_TEXT((concat({a, a}, 2)), "[concat] FILE:LINE: no axis 2");
   EXPECT_TEXT((concat(std::vector<NDArray>{})), "[concat] FILE:LINE: no arrays");
-  EXPECT_TEXT((stack({a, ones({3})})), "[concat] FILE:LINE: (1, 64, 10) x (1, 3): ranks differ");
+  EXPECT_TEXT((stack({a, ones({3})})), "[stack] FILE:LINE: (64, 10) x (3,): the shapes differ");
   EXPECT_TEXT((a.reshape({7, -1})), "[reshape] FILE:LINE: (64, 10) to (7, -1): the numbers of elements differ");
-  EXPECT_TEXT((a.reshape({-1, -1})), "[reshape] FILE:LINE: (64, 10) to (-1, -1): the numbers of elements differ");
+  EXPECT_TEXT((a.reshape({-1, -1})),
+              "[reshape] FILE:LINE: (64, 10) to (-1, -1): at most one size may be -1, which stands for what is left");
   EXPECT_TEXT((a.reshape({3, 3})), "[reshape] FILE:LINE: (64, 10) to (3, 3): the numbers of elements differ");
-  EXPECT_TEXT((a.permute({0, 0})), "[permute] FILE:LINE: (64, 10): axes (0, 0)");
+  EXPECT_TEXT((a.permute({0, 0})), "[permute] FILE:LINE: (64, 10): axes (0, 0); wanted is each of its 2 axes once");
+  EXPECT_TEXT((a.permute({0})), "[permute] FILE:LINE: (64, 10): axes (0,); wanted is each of its 2 axes once");
+  EXPECT_TEXT((a.reshape({-2, -1})), "[reshape] FILE:LINE: (64, 10) to (-2, -1): a negative size");
   EXPECT_TEXT((a.broadcast_to({64, 11})), "[broadcast_to] FILE:LINE: (64, 10) does not broadcast to (64, 11)");
   EXPECT_TEXT((a.squeeze(0)), "[squeeze] FILE:LINE: (64, 10): axis 0 is not of size 1");
   EXPECT_TEXT((a(64)), "[index] FILE:LINE: (64, 10): index 64 on axis 0");
@@ -95,8 +98,8 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((pad(a, {{1, 0}, {2, 3}, {0, 0}})),
               "[pad] FILE:LINE: (64, 10): 3 pairs of sizes; one for each axis is wanted");
   EXPECT_TEXT((tile(a, {-1, 2})), "[tile] FILE:LINE: (64, 10): -1 times");
-  EXPECT_TEXT((sum(a, {2})), "[sum] FILE:LINE: (64, 10): axes (2,)");
-  EXPECT_TEXT((sum(a, {0, 0})), "[sum] FILE:LINE: (64, 10): axes (0, 0)");
+  EXPECT_TEXT((sum(a, {2})), "[sum] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((sum(a, {0, 0})), "[sum] FILE:LINE: (64, 10): axis 0 twice in (0, 0)");
   EXPECT_TEXT((max(zeros({0, 3}))), "[max] FILE:LINE: (0, 3): nothing to choose from");
   EXPECT_TEXT((argmax(zeros({0, 3}), 0)), "[argmax] FILE:LINE: (0, 3): nothing to choose from");
   EXPECT_TEXT((quantile(a, 1.5)), "[quantile] FILE:LINE: q is 1.5, which is not in [0, 1]");
@@ -107,8 +110,7 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((where(flags, whole, .5)), "[where] FILE:LINE: the number 0.5 beside i32; use to(dtype)");
   EXPECT_TEXT((pow(whole, 2)), "[pow] FILE:LINE: (64, 10): needs a floating dtype, not i32");
   EXPECT_TEXT((gather(a, 1, ones({3, 3}))), "[gather] FILE:LINE: an index is of integers, not f32");
-  EXPECT_TEXT((masked_fill(a, whole, 0)),
-              "[where] FILE:LINE: (64, 10) x () x (64, 10): the condition is i32, not bool");
+  EXPECT_TEXT((masked_fill(a, whole, 0)), "[masked_fill] FILE:LINE: a mask is bool, not i32");
   EXPECT_TEXT((conv2d(ones({1, 2, 5, 5}), ones({1, 3, 3, 3}))),
               "[conv2d] FILE:LINE: (1, 2, 5, 5) x (1, 3, 3, 3): 2 channels, weight for 3");
   EXPECT_TEXT((conv2d(ones({1, 2, 2, 2}), ones({1, 2, 3, 3}))),
@@ -143,6 +145,50 @@ TEST(ErrorTexts, AreOneLineEach) {
               "[searchsorted] FILE:LINE: (64, 10) x (3,): sizes differ before the last axis");
   EXPECT_TEXT((dropout(a, 1.5, stream)), "[dropout] FILE:LINE: p must be from 0 to 1");
   EXPECT_TEXT((uniform({3}, stream, 0, 1, DType::i32)), "[uniform] FILE:LINE: no kernel for i32 on cpu(0)");
+}
+
+/// Functions that are made of others name themselves, not the operators inside.
+TEST(ErrorTexts, NameWhatTheProgramCalled) {
+  const NDArray a = ones({64, 10}), half = ones({64, 10}, DType::f16), brain = ones({64, 10}, DType::bf16),
+                flags = ones({64, 10}, DType::boolean), rows = zeros({2}, DType::i64);
+  EXPECT_TEXT((ones({-1})), "[ones] FILE:LINE: (-1,) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT((full({-1}, 2)), "[full] FILE:LINE: (-1,) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT((eye(-1)), "[eye] FILE:LINE: (-1, -1) f32: a negative size; all must be 0 or more");
+  EXPECT_TEXT((stack({a, NDArray()})), "[stack] FILE:LINE: an empty handle");
+  EXPECT_TEXT((stack({a, a}, 3)), "[stack] FILE:LINE: no axis 3");
+  EXPECT_TEXT((stack({half, brain})), "[stack] FILE:LINE: no dtype holds both f16 and bf16; use to(dtype)");
+  EXPECT_TEXT((masked_fill(a, ones({3}, DType::boolean), 0)),
+              "[masked_fill] FILE:LINE: (3,) x () x (64, 10): shapes do not broadcast");
+  EXPECT_TEXT((count_nonzero(flags, 2)), "[count_nonzero] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((count_nonzero(a, 2)), "[count_nonzero] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((lerp(a, ones({3}), .5)), "[lerp] FILE:LINE: (3,) x (64, 10): shapes do not broadcast");
+  EXPECT_TEXT((addcmul(a, a, ones({3}))), "[addcmul] FILE:LINE: (64, 10) x (3,): shapes do not broadcast");
+  EXPECT_TEXT((allclose(a, ones({3}))), "[allclose] FILE:LINE: (64, 10) x (3,): shapes do not broadcast");
+  EXPECT_TEXT((triu(ones({3}))), "[triu] FILE:LINE: (3,): no matrix");
+  EXPECT_TEXT((roll(a, 1, 2)), "[roll] FILE:LINE: (64, 10): no axis 2");
+  EXPECT_TEXT((index_add(a, 0, rows, ones({3, 10}))),
+              "[index_add] FILE:LINE: (3, 10) at an index of shape (2,) for (64, 10)");
+  EXPECT_TEXT((solve(ones({3, 3}), ones({4, 1}))),
+              "[solve] FILE:LINE: (3, 3) x (4, 1): needs matrices (..., n, n), and b (..., n, k) or (n,)");
+  EXPECT_TEXT((matmul(ones({2, 3, 4}), ones({2, 3, 4}))),
+              "[matmul] FILE:LINE: (2, 3, 4) x (2, 3, 4): inner sizes differ");
+  EXPECT_TEXT((a(rows) = ones({3, 10})), "[index] FILE:LINE: (3, 10) does not broadcast to (2, 10)");
+  EXPECT_TEXT((a(rows) += ones({3, 10})), "[index] FILE:LINE: (3, 10) does not broadcast to (2, 10)");
+  EXPECT_TEXT((a + ones({3})), "[add] FILE:LINE: (64, 10) x (3,): shapes do not broadcast") << "after all these";
+}
+
+/// What a wait throws: the op that failed, and its line.
+TEST(ErrorTexts, OfPoisonNameTheOpThatFailed) {
+  const NDArray a = ones({4, 10}), x = zeros({4});
+  const LayerScope layer("encoder.2");
+  EXPECT_TEXT((take_rows(a, full({2}, 9, DType::i64)) * 2).to_vector<float>(),
+              "[take_rows] FILE:LINE in encoder.2: [take_rows] row 9 of 4");
+  EXPECT_TEXT((a(full({2}, 9, DType::i64)) * 2).to_vector<float>(),
+              "[index] FILE:LINE in encoder.2: [index] 9 on an axis of 4");
+  EXPECT_TEXT(inv(zeros({2, 2})).to_vector<float>(), "[inv] FILE:LINE in encoder.2: the matrix is singular");
+  EXPECT_TEXT((push_op([](ArrayContext&) { throw std::runtime_error("no such frame"); }, {}, {x}, {.name = "decode"}),
+               (x + 1.0F).wait()),
+              "[decode] FILE:LINE in encoder.2: no such frame");
 }
 
 #undef EXPECT_TEXT
