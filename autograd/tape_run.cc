@@ -229,7 +229,8 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
     return;
   }
   if (node.freed) {
-    throw ArrayError("backward", options_.where, "the tape was freed by an earlier backward; pass {.retain = true} there");
+    throw ArrayError("backward", options_.where,
+                     "the tape was freed by an earlier backward; pass {.retain = true} there");
   }
   if (node.checkpoint) {
     const Ref<Recomputation> checkpoint = node.checkpoint;

@@ -25,7 +25,8 @@ struct NpzWriteOptions {
 /// deflated members, and zip64. Blocks on the file; any number of threads may load at once. Throws FormatError where
 /// the file is not such an archive, where a member is encrypted, packed otherwise, not a .npy file that load_npy()
 /// takes, named twice, lies over another, does not have the size or the CRC that the directory tells, and where all of
-/// them pass `most_bytes`. Memory grows with what is unpacked, not with what the directory tells.
+/// them pass `most_bytes`. Memory grows with what is unpacked, not with what the directory tells: at most four times
+/// the file's size and `most_bytes` together.
 std::vector<std::pair<std::string, HostTensor>> load_npz(const std::filesystem::path& path,
                                                          const NpzReadOptions& options = {});
 

@@ -67,8 +67,8 @@ double cpu_seconds() {
 
 std::vector<Drawn> all_programs() {
   std::vector<Drawn> all;
-  for (const auto& programs : {chain_programs(), cap_programs(), circle_programs(), device_programs(), lane_programs(),
-                               stream_programs(), wait_programs()})
+  for (const auto& programs : {chain_programs(), cap_programs(), circle_programs(), device_programs(), error_programs(),
+                               lane_programs(), stream_programs(), wait_programs(), watcher_programs()})
     all.insert(all.end(), programs.begin(), programs.end());
   return all;
 }

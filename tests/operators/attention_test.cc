@@ -5,27 +5,13 @@
 #include <cmath>
 #include <string>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-NDArray drawn(const Dims& shape, std::uint64_t seed, DType dtype = DType::f64) {
-  RandomStream stream(seed);
-  return uniform(shape, stream, -2, 2, DType::f64).to(dtype);
-}
 
 void expect_near(const NDArray& got, const NDArray& wanted, double tolerance) {
   ASSERT_EQ(got.shape(), wanted.shape());

@@ -7,22 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(WeightedBincount, SumsInIndexOrder) {
   constexpr std::int64_t kCount = 30000, kBins = 11;

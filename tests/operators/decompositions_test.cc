@@ -7,22 +7,13 @@
 #include <limits>
 #include <string>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 NDArray random(const Dims& shape, std::uint64_t seed = 3) {
   RandomStream stream(seed);
@@ -196,13 +187,15 @@ TEST(Decompositions, VeryLargeAndSmallElementsAreNoTrouble) {
 TEST(Decompositions, ASingularMatrixPoisonsAndNamesTheOp) {
   in_each_way([](DType dtype, double) {
     const NDArray singular = ones({3, 3}, dtype), b = ones({3}, dtype);
-    EXPECT_THAT(message([&] { solve(singular, b).wait(); }), HasSubstr("the matrix is singular"));
-    EXPECT_THAT(message([&] { solve(singular, b).wait(); }), HasSubstr("solve"));
-    EXPECT_THAT(message([&] { solve(singular, b).wait(); }), HasSubstr("decompositions_test.cc"));
-    EXPECT_THAT(message([&] { inv(singular).wait(); }), HasSubstr("inv"));
-    EXPECT_THAT(message([&] { cholesky(-singular).wait(); }), HasSubstr("the matrix is not positive definite"));
+    EXPECT_THAT(message<std::exception>([&] { solve(singular, b).wait(); }), HasSubstr("the matrix is singular"));
+    EXPECT_THAT(message<std::exception>([&] { solve(singular, b).wait(); }), HasSubstr("solve"));
+    EXPECT_THAT(message<std::exception>([&] { solve(singular, b).wait(); }), HasSubstr("decompositions_test.cc"));
+    EXPECT_THAT(message<std::exception>([&] { inv(singular).wait(); }), HasSubstr("inv"));
+    EXPECT_THAT(message<std::exception>([&] { cholesky(-singular).wait(); }),
+                HasSubstr("the matrix is not positive definite"));
     const NDArray two = sluice::stack({eye(3, dtype), singular});
-    EXPECT_THAT(message([&] { inv(two).wait(); }), HasSubstr("matrix 1 of the stack: the matrix is singular"));
+    EXPECT_THAT(message<std::exception>([&] { inv(two).wait(); }),
+                HasSubstr("matrix 1 of the stack: the matrix is singular"));
     // The error is data: others go on.
     EXPECT_EQ(inv(eye(3, dtype)).to(DType::f64).to_vector<double>()[0], 1);
   });
@@ -248,24 +241,25 @@ TEST(Decompositions, FullSvdHasTheGradientOfItsValues) {
 
 TEST(Decompositions, WhatHasNoGradientSaysSo) {
   const NDArray wide = random({2, 4}).with_grad(), tall = random({4, 2}).with_grad();
-  EXPECT_THAT(message([&] { sum(qr(wide).r).backward(); }),
+  EXPECT_THAT(message<std::exception>([&] { sum(qr(wide).r).backward(); }),
               ::testing::MatchesRegex("\\[qr\\] decompositions_test.cc:[0-9]+: has no gradient where m < n, or.*"));
-  EXPECT_THAT(message([&] { sum(qr(tall, {.complete = true}).q).backward(); }), HasSubstr("[qr]"));
-  EXPECT_THAT(message([&] { sum(svd(tall, {.full = true}).u).backward(); }), HasSubstr("[svd] decompositions_test.cc"));
+  EXPECT_THAT(message<std::exception>([&] { sum(qr(tall, {.complete = true}).q).backward(); }), HasSubstr("[qr]"));
+  EXPECT_THAT(message<std::exception>([&] { sum(svd(tall, {.full = true}).u).backward(); }),
+              HasSubstr("[svd] decompositions_test.cc"));
 }
 
 TEST(Decompositions, ErrorsAtTheCallAreOneLine) {
   const NDArray x = zeros({2, 3});
-  EXPECT_THAT(message([&] { inv(x); }),
+  EXPECT_THAT(message<std::exception>([&] { inv(x); }),
               ::testing::MatchesRegex("\\[inv\\] decompositions_test.cc:[0-9]+: \\(2, 3\\): needs square matrices"));
-  EXPECT_THAT(message([&] { cholesky(zeros({3})); }), HasSubstr("[cholesky]"));
-  EXPECT_THAT(message([&] { svd(zeros({3})); }), HasSubstr("needs a matrix"));
-  EXPECT_THAT(message([&] { qr(x.to(DType::f16)); }), HasSubstr("needs f32 or f64, not f16"));
-  EXPECT_THAT(message([&] { det(eye(3, DType::i32)); }), HasSubstr("needs f32 or f64, not i32"));
-  EXPECT_THAT(message([&] { eigh(NDArray()); }), HasSubstr("empty handle"));
-  EXPECT_THAT(message([&] { solve(eye(3), zeros({2})); }),
+  EXPECT_THAT(message<std::exception>([&] { cholesky(zeros({3})); }), HasSubstr("[cholesky]"));
+  EXPECT_THAT(message<std::exception>([&] { svd(zeros({3})); }), HasSubstr("needs a matrix"));
+  EXPECT_THAT(message<std::exception>([&] { qr(x.to(DType::f16)); }), HasSubstr("needs f32 or f64, not f16"));
+  EXPECT_THAT(message<std::exception>([&] { det(eye(3, DType::i32)); }), HasSubstr("needs f32 or f64, not i32"));
+  EXPECT_THAT(message<std::exception>([&] { eigh(NDArray()); }), HasSubstr("empty handle"));
+  EXPECT_THAT(message<std::exception>([&] { solve(eye(3), zeros({2})); }),
               ::testing::MatchesRegex("\\[solve\\] decompositions_test.cc:[0-9]+: \\(3, 3\\) x \\(2,\\): needs .*"));
-  EXPECT_THAT(message([&] { solve(zeros({2, 3, 3}), zeros({3, 3, 1})); }), HasSubstr("[solve]"));
+  EXPECT_THAT(message<std::exception>([&] { solve(zeros({2, 3, 3}), zeros({3, 3, 1})); }), HasSubstr("[solve]"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
@@ -23,16 +24,6 @@ NDArray numbers(const std::vector<double>& values, DType dtype = DType::f64) {
 }
 NDArray whole(const std::vector<std::int64_t>& values, DType dtype) {
   return from(values, {static_cast<std::int64_t>(values.size())}).to(dtype);
-}
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 /// As `wanted`: NaN for NaN, zeros by their sign.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
@@ -19,16 +20,6 @@ using Longs = std::vector<std::int64_t>;
 using Doubles = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 NDArray doubles(const Doubles& values) { return from(values, {static_cast<std::int64_t>(values.size())}); }
 Longs longs_of(const NDArray& x) { return x.to_vector<std::int64_t>(); }

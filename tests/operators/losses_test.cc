@@ -5,22 +5,13 @@
 #include <cmath>
 #include <string>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 const std::vector<double> kX{-1.5, 0, 0.3, 2, -0.2, 40}, kTarget{0.1, 0.9, 0, 1, 0.5, 0.25};
 NDArray xs() { return from(kX, {2, 3}); }

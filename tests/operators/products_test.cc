@@ -4,22 +4,13 @@
 
 #include <string>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 NDArray counted(const Dims& shape, DType dtype = DType::i64) {
   std::vector<std::int64_t> values;

@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "operators_test_support.h"
 #include "sluice/sluice.h"
 
 namespace sluice::testing {
@@ -28,16 +29,6 @@ constexpr const char* kTable[9][9] = {
     {"f32", "f64", "f16", "bf16", "i64", "i64", "i64", "i64", "i64"},
     {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "bool"},
 };
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 NDArray numbers(DType dtype) { return from<std::int64_t>({1, 0, 3}, {3}).to(dtype); }
 

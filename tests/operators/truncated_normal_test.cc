@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
@@ -18,16 +19,6 @@ using ::testing::HasSubstr;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kCount = 40000;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 /// Of the normal distribution with mean 0 and deviation 1: the part above z, its density, and z times that.
 double above(double z) { return std::erfc(z / std::sqrt(2.0)) / 2; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "operators_test_support.h"
 #include "ops_table.h"
 #include "sluice/operators/builtin.h"
 
@@ -13,21 +14,6 @@ namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const ArrayError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-NDArray drawn(const Dims& shape, std::uint64_t seed) {
-  RandomStream stream(seed);
-  return uniform(shape, stream, -2, 2, DType::f64);
-}
 
 /// Elements by row-major index, and 0 outside of the image.
 struct Image {
