@@ -59,7 +59,7 @@ Network quickstart(std::int64_t images) {
   const auto layers = std::make_shared<Sequential>(Conv2d(1, 32, 3, random, {.relu = true}), MaxPool2d(2),
                                                    Conv2d(32, 32, 3, random, {.padding = 1, .relu = true}),
                                                    Conv2d(32, 64, 3, random, {.relu = true}), MaxPool2d(2), Flatten(),
-                                                   Linear(1600, 128, random, true, true), Linear(128, 10, random));
+                                                   Linear(1600, 128, random, {.relu = true}), Linear(128, 10, random));
   return {"quickstart", normal({images, 1, 28, 28}, random).detach().with_grad(),
           [layers](const NDArray& x) { return (*layers)(x); }};
 }

@@ -38,7 +38,7 @@ parallel::Pipeline make_net() {
                                                              Conv2d(32, 32, 3, random, {.padding = 1, .relu = true})});
   const auto upper =
       std::make_shared<Sequential>(Sequential{Conv2d(32, 64, 3, random, with_relu), MaxPool2d(2), Flatten(),
-                                              Linear(1600, 128, random, true, true), Linear(128, 10, random)});
+                                              Linear(1600, 128, random, {.relu = true}), Linear(128, 10, random)});
   return parallel::Pipeline{{lower, cpu(0)}, {upper, cpu(1)}};
 }
 

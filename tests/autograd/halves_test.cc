@@ -176,7 +176,7 @@ TEST(BackwardInHalves, FreesInTheFirstWhatTheSecondDoesNotUse) {
 TEST(BackwardInHalves, AFusedReluLeavesOneGradient) {
   TestEngine test(1, 1, EngineMode::serial);
   const NDArray x = ones({256, 256}).with_grad(), w = ones({256, 256}).with_grad();
-  NDArray y = linear(x, w, {}, true), z = sin(y);
+  NDArray y = linear(x, w, {}, {.relu = true}), z = sin(y);
   y = NDArray();
   EXPECT_EQ(kept_bytes({z}, {x}), 2 * x.bytes());  // x and the result of the relu
   const WeightGradients later = backward_inputs({z}, {ones({256, 256})}, {x});
@@ -205,7 +205,7 @@ TEST(BackwardInHalves, DroppedWorkIsAsIfItHadNoGradient) {
 TEST(BackwardInHalves, RetainKeepsTheTape) {
   TestEngine test(2);
   const NDArray x = from({2.0F}, {1}).with_grad(), w = from({3.0F}, {1}).with_grad();
-  const NDArray y = linear(x.reshape({1, 1}), (w * w).reshape({1, 1}), w, true);
+  const NDArray y = linear(x.reshape({1, 1}), (w * w).reshape({1, 1}), w, {.relu = true});
   for (int i = 0; i < 3; ++i) {
     WeightGradients later = backward_inputs({y}, {NDArray()}, {x}, {.retain = true});
     if (i != 1) later.run();

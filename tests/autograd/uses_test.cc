@@ -97,9 +97,9 @@ TEST(TiedWeights, GetTheirTermsInTheOrderOfTheProgram) {
   int hooked = 0;
   on_gradient(w, [&](const NDArray&) { return ++hooked, NDArray(); });
   const NDArray first = w * 3, second = w(0) * v, y = first + second + w;
-  EXPECT_EQ(grad(sum(y), {w}, false, true)[0].to_vector<float>(), (Floats{6, 4}));  // sums as before
+  EXPECT_EQ(grad(sum(y), {w}, {.retain = true})[0].to_vector<float>(), (Floats{6, 4}));  // sums as before
   EXPECT_EQ(hooked, 1);
-  backward({y}, {seed}, true);
+  backward({y}, {seed}, {.retain = true});
   EXPECT_EQ(seen, (std::vector<Floats>{{3, 3}, {2, 0}, {1, 1}}));
   EXPECT_FALSE(w.grad().defined());
   EXPECT_EQ(hooked, 1);
