@@ -33,12 +33,12 @@ TEST(Sizes, CountsThatOverflowAreRefusedWhereArraysAreMade) {
   TestEngine test(1);
   const std::string square = "(4294967296, 4294967296)";
   RandomStream random(1);
-  refused("fill", square, [] { zeros({kHuge, kHuge}); });
-  refused("fill", square, [] { full({kHuge, kHuge}, 3, DType::u8); });
-  refused("fill", "(-1, 3)", [] { ones({-1, 3}); });
-  refused("fill", "(0, 4294967296, 4294967296)", [] { zeros({0, kHuge, kHuge}); });
-  refused("fill", "(2305843009213693952,) f32", [] { zeros({kHuge << 29}); });  // its bytes are 2^63
-  refused("fill", "(8000000000000000000,)", [] { arange(0, 8e18); });
+  refused("zeros", square, [] { zeros({kHuge, kHuge}); });
+  refused("full", square, [] { full({kHuge, kHuge}, 3, DType::u8); });
+  refused("ones", "(-1, 3)", [] { ones({-1, 3}); });
+  refused("zeros", "(0, 4294967296, 4294967296)", [] { zeros({0, kHuge, kHuge}); });
+  refused("zeros", "(2305843009213693952,) f32", [] { zeros({kHuge << 29}); });  // its bytes are 2^63
+  refused("arange", "(8000000000000000000,)", [] { arange(0, 8e18); });
   refused("empty", square, [] { empty({kHuge, kHuge}); });
   refused("empty", "(2, -7)", [] { empty({2, -7}, DType::i8, test::device(0)); });
   refused("uniform", square, [&] { uniform({kHuge, kHuge}, random); });

@@ -86,7 +86,7 @@ TEST(Products, EinsumIsTheSumThatItNames) {
 TEST(Products, ErrorsAreOneLine) {
   const NDArray a = zeros({2, 3, 4}), b = zeros({3, 4, 5});
   EXPECT_THAT(message([&] { matmul(a, b); }),
-              ::testing::MatchesRegex("\\[batch_matmul\\] products_test.cc:[0-9]+: \\(2, 3, 4\\) x \\(3, 4, 5\\): "
+              ::testing::MatchesRegex("\\[matmul\\] products_test.cc:[0-9]+: \\(2, 3, 4\\) x \\(3, 4, 5\\): "
                                       "batches do not broadcast"));
   EXPECT_THAT(message([&] { matmul(a, zeros({5, 3})); }), HasSubstr("(2, 3, 4) x (5, 3): inner sizes differ"));
   EXPECT_THAT(message([&] { matmul(a, zeros({2, 5, 3})); }), HasSubstr("inner sizes differ"));
