@@ -219,7 +219,7 @@ TEST(BackwardInHalves, RefusesWhatItCannotDo) {
   TestEngine test(2);
   const NDArray x = ones({2}).with_grad(), h = exp(x), y = h * 2;
   const auto refused = [&](auto&&... arguments) { return message_of([&] { (void)backward_inputs(arguments...); }); };
-  const NDArrays roots({y}), ones_list({h});
+  const std::vector<NDArray> roots{y}, ones_list{h};
   EXPECT_THAT(refused(roots, ones_list, NDArrays({h})), HasSubstr("input 0 is no leaf"));
   EXPECT_THAT(refused(roots, ones_list, NDArrays({x}), HalvesOptions{.create_graph = true}), HasSubstr("create_graph"));
   EXPECT_THAT(refused(roots, NDArrays({ones({3})}), NDArrays({x})), HasSubstr("a gradient of shape (3,)"));
