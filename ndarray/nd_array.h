@@ -447,7 +447,7 @@ T NDArray::item(Where where) const {
     const double value = item_real(where);
     const T converted = static_cast<T>(value);
     if (std::isinf(converted) && !std::isinf(value)) {
-      throw ArrayError("item", where, std::to_string(value) + " does not fit the type");
+      throw ArrayError("item", where, Scalar(value).text() + " does not fit the type");
     }
     return converted;
   } else {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -53,10 +54,16 @@ struct Scalar {
     });
     return in_range;
   }
-  /// "0.5", "3000000000".
+  /// "0.5", "3000000000", "1e+300".
   std::string text() const {
     if (above_i64) return std::to_string(static_cast<std::uint64_t>(integer));
     if (!is_integer) {
+      const double size = real < 0 ? -real : real;
+      if (size >= 1e15 || (size < 1e-4 && size > 0)) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.9g", real);
+        return text;
+      }
       std::string digits = std::to_string(real);
       while (digits.ends_with('0') && !digits.ends_with(".0")) digits.pop_back();
       return digits;

@@ -131,6 +131,7 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((mse_loss(a, ones({3}))), "[mse_loss] FILE:LINE: (64, 10) x (3,): the target does not fit x");
   EXPECT_TEXT((one_hot(ones({3}), 4)), "[one_hot] FILE:LINE: (3,): labels are i64, i32 or u8, not f32");
   EXPECT_TEXT((a.item<float>()), "[item] FILE:LINE: (64, 10) has not one element");
+  EXPECT_TEXT((full({}, 1e300, DType::f64).item<float>()), "[item] FILE:LINE: 1e+300 does not fit the type");
   EXPECT_TEXT((ones({}).item<int>()), "[item] FILE:LINE: an integer type asked of an array of f32");
   EXPECT_TEXT((a.to_vector<double>()), "[to_vector] FILE:LINE: f64 asked of an array of f32");
   EXPECT_TEXT((a.transpose().borrow<const float>()), "[borrow] FILE:LINE: the view is not contiguous");
