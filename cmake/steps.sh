@@ -30,11 +30,11 @@ build_progress() {
 
 failed() {
   if [ -n "$2" ]; then
-    # What is at fault need not be among the last lines.
+    tail -n 25 "$2" >&2
+    # What is at fault need not be among the last lines, and who reads this may see no more than its end.
+    echo "lines at fault:" >&2
     grep -n -A 6 -m 8 -E '(^|[^_])error:|: Failure$|ERROR: |runtime error: |WARNING: ThreadSanitizer|\*\*\*(Failed|Timeout)' "$2" |
       cut -c 1-400 >&2 || true
-    echo "..." >&2
-    tail -n 40 "$2" >&2
     echo "error: $1 failed; all of its output is in $2" >&2
   else
     echo "error: $1 failed" >&2
