@@ -65,6 +65,18 @@ struct TernaryLoop {
   }
 };
 
+/// Asks for the n elements that a loop which reads memory once, in order, comes to 8 KiB later. The processor does so
+/// by itself, but only to the end of a page. The address may be beyond the array.
+template <class T>
+SLUICE_KERNEL_BODY void prefetch_ahead([[maybe_unused]] const T* x, [[maybe_unused]] int n) {
+#if defined(__GNUC__)
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(x) + 8192;
+  for (std::uintptr_t at = 0; at < static_cast<std::uintptr_t>(n) * sizeof(T); at += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(first + at));
+  }
+#endif
+}
+
 /// One leaf of a sum: 32 running sums, so that the additions overlap and vectorise, added pairwise at the end.
 struct BlockSum {
   template <class T, class A>
@@ -73,6 +85,7 @@ struct BlockSum {
     A sums[lanes] = {};
     std::int64_t i = 0;
     for (; i + lanes <= n; i += lanes) {
+      prefetch_ahead(x + i, lanes);
       for (int l = 0; l < lanes; ++l) sums[l] += static_cast<A>(x[i + l]);
     }
     for (int l = 0; i < n; ++i, ++l) sums[l] += static_cast<A>(x[i]);

@@ -80,6 +80,7 @@ struct FoldBlock {
     for (int l = 0; l < used; ++l) totals[l] = static_cast<A>(x[l]);
     std::int64_t i = lanes;
     for (; i + lanes <= n; i += lanes) {
+      detail::prefetch_ahead(x + i, lanes);
       for (int l = 0; l < lanes; ++l) totals[l] = F{}(totals[l], static_cast<A>(x[i + l]));
     }
     for (int l = 0; i < n; ++i, ++l) totals[l] = F{}(totals[l], static_cast<A>(x[i]));
