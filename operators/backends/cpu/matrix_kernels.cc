@@ -8,6 +8,7 @@
 #include "sluice/engine/loops.h"
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/fused.h"
 #include "sluice/operators/backends/cpu/gemm.h"
@@ -149,19 +150,6 @@ struct Linear {
       for (std::int64_t j = 0; j < columns; ++j) bias[static_cast<std::size_t>(j)] = b.as<T>()[j * b.strides[0]];
     }
     add_bias(rows, columns, static_cast<const T*>(y.as<T>()), bias.data(), relu, y.as<T>());
-  }
-};
-
-struct Widen {
-  template <class T>
-  SLUICE_KERNEL_BODY void operator()(const T* x, float* y, std::int64_t n) const {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
-  }
-};
-struct Narrow {
-  template <class T>
-  SLUICE_KERNEL_BODY void operator()(const float* x, T* y, std::int64_t n) const {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = T(x[i]);
   }
 };
 
