@@ -48,17 +48,38 @@ struct FastErf {
   }
 };
 struct FastGelu {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return functors::times_share(x, T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))));
-  }
+  SLUICE_KERNEL_BODY float operator()(float x) const { return functors::times_share(x, fast_normal(x)); }
 };
 struct FastGeluGrad {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T g, T x) const {
-    const T bell = fast_exp(T(-0.5) * x * x);
-    return g * (T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))) +
-                (bell == T(0) ? T(0) : x * T(0.39894228040143268) * bell));
+  SLUICE_KERNEL_BODY float operator()(float g, float x) const {
+    const float bell = fast_exp(-0.5F * x * x);
+    return g * (fast_normal(x) + (bell == 0.0F ? 0.0F : x * 0.398942280F * bell));
+  }
+};
+struct FastGeluTanh {
+  SLUICE_KERNEL_BODY float operator()(float x) const {
+    return functors::times_share(x, FastSigmoid{}(x * (1.59576912F + 0.0713548163F * x * x)));
+  }
+};
+struct FastGeluTanhGrad {
+  SLUICE_KERNEL_BODY float operator()(float g, float x) const {
+    const float b = x < -40.0F ? -40.0F : (x > 40.0F ? 40.0F : x), square = b * b;
+    const float u = b * (1.59576912F + 0.0713548163F * square), slope = 1.59576912F + 0.214064449F * square;
+    const float e = fast_exp(-std::fabs(u)), larger = 1.0F / (1.0F + e), smaller = e * larger;
+    const float share = u < 0.0F ? smaller : larger, rest = u < 0.0F ? larger : smaller;
+    return g * (share * (1.0F + b * rest * slope));
+  }
+};
+struct FastSilu {
+  SLUICE_KERNEL_BODY float operator()(float x) const { return functors::times_share(x, FastSigmoid{}(x)); }
+};
+struct FastSiluGrad {
+  SLUICE_KERNEL_BODY float operator()(float g, float x) const {
+    const float e = fast_exp(-std::fabs(x)), larger = 1.0F / (1.0F + e), smaller = e * larger;
+    const float share = x < 0.0F ? smaller : larger, rest = x < 0.0F ? larger : smaller;
+    // x or e is 0 where the other is infinite: the product's limit.
+    const float bend = smaller == 0.0F ? 0.0F : x * (share * rest);
+    return g * (share + bend);
   }
 };
 template <>
@@ -84,6 +105,22 @@ struct Fast<functors::Gelu, float> {
 template <>
 struct Fast<functors::Derivative<functors::Gelu>, float> {
   using type = FastGeluGrad;
+};
+template <>
+struct Fast<functors::GeluTanh, float> {
+  using type = FastGeluTanh;
+};
+template <>
+struct Fast<functors::Derivative<functors::GeluTanh>, float> {
+  using type = FastGeluTanhGrad;
+};
+template <>
+struct Fast<functors::Silu, float> {
+  using type = FastSilu;
+};
+template <>
+struct Fast<functors::Derivative<functors::Silu>, float> {
+  using type = FastSiluGrad;
 };
 template <>
 struct Fast<functors::Sigmoid, float> {
