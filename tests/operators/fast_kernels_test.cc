@@ -195,6 +195,11 @@ TEST(FastKernels, ProductsOfHalvesAreRoundedOnce) {
       };
       const NDArray product = matmul(wide_a, wide_b);
       compare(matmul(a, b), product);
+      // A stack of them, with operands that broadcast; the larger are split within each matrix.
+      const NDArray stack_a = stack({a, -a, a}), stack_b = stack({b, b, b * 0.5});
+      compare(matmul(stack_a, stack_b), stack({product, -product, product * 0.5}));
+      compare(matmul(stack_a, b), stack({product, -product, product}));
+      compare(matmul(stack({a, -a}, 2).permute({2, 0, 1}), b), stack({product, -product}));
       compare(linear(a, b.transpose(), bias), product + bias.to(DType::f64));
     }
   }
