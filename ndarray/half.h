@@ -24,12 +24,14 @@ struct Float16 {
     bits = static_cast<std::uint16_t>(sign | (size > 0x7f800000U ? 0x7e00U : number));
   }
   SLUICE_HD explicit operator float() const {
-    const std::uint32_t whole = bits, exponent = whole >> 10U & 31U, fraction = whole & 1023U;
-    const auto small = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(fraction)) * 0x1p-24F);
-    const std::uint32_t normal = (exponent + 112U) << 23U | fraction << 13U;
-    const std::uint32_t infinite = fraction != 0 ? 0x7fc00000U : 0x7f800000U;
-    const std::uint32_t number = exponent == 31U ? infinite : normal;
-    return std::bit_cast<float>((exponent == 0 ? small : number) | (whole & 0x8000U) << 16U);
+    const std::uint32_t size = bits & 0x7fffU;
+    const bool small = size < 0x400U, infinite = size >= 0x7c00U;
+    // Subnormal numbers are made as 2^-14 and what is above it, which is taken off; infinity and NaN get the largest
+    // exponent.
+    const std::uint32_t exponent = small ? 113U : infinite ? 224U : 112U;
+    const std::uint32_t number = size > 0x7c00U ? 0x7fc00000U : (exponent << 23U) + (size << 13U);
+    const float value = std::bit_cast<float>(number) - (small ? 0x1p-14F : 0.0F);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | (bits & 0x8000U) << 16U);
   }
 };
 
