@@ -2,9 +2,7 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "sluice/resources/host_device.h"
 
@@ -14,31 +12,26 @@ namespace sluice {
 struct Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
+  // Both ways without branches, so that loops over them vectorise.
   SLUICE_HD explicit Float16(float value) {
     const auto whole = std::bit_cast<std::uint32_t>(value);
-    const auto sign = static_cast<std::uint16_t>(whole >> 16U & 0x8000U);
-    const float size = std::abs(value);
-    if (value != value) {
-      bits = sign | 0x7e00U;
-    } else if (size >= 65520.0F) {
-      bits = sign | 0x7c00U;
-    } else if (size < 0x1p-14F) {  // subnormal: a whole number of 2^-24
-      bits = static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(std::nearbyint(size * 0x1p24F)));
-    } else {
-      const std::uint32_t mantissa = (whole & 0x7fffffffU) - (112U << 23U);
-      const std::uint32_t rounded = mantissa + 0xfffU + (mantissa >> 13U & 1U);
-      bits = static_cast<std::uint16_t>(sign | rounded >> 13U);
-    }
+    const std::uint32_t sign = whole >> 16U & 0x8000U, size = whole & 0x7fffffffU;
+    // Below 2^-14 a whole number of 2^-24, which is the last place of numbers from 1/2 on: the addition rounds to it.
+    const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f000000U;
+    const std::uint32_t normal = (size - (112U << 23U) + 0xfffU + (size >> 13U & 1U)) >> 13U;
+    const std::uint32_t finite = size < 0x38800000U ? small : normal;     // 2^-14
+    const std::uint32_t number = size >= 0x477ff000U ? 0x7c00U : finite;  // 65520: infinity
+    bits = static_cast<std::uint16_t>(sign | (size > 0x7f800000U ? 0x7e00U : number));
   }
   SLUICE_HD explicit operator float() const {
-    const std::uint32_t exponent = bits >> 10 & 31U, fraction = bits & 1023U;
-    float value = static_cast<float>(fraction) * 0x1p-24F;
-    if (exponent == 31) {
-      value = fraction != 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
-    } else if (exponent != 0) {
-      value = std::bit_cast<float>((exponent + 112U) << 23U | fraction << 13U);
-    }
-    return (bits & 0x8000) != 0 ? -value : value;
+    const std::uint32_t size = bits & 0x7fffU;
+    const bool small = size < 0x400U, infinite = size >= 0x7c00U;
+    // Subnormal numbers are made as 2^-14 and what is above it, which is taken off; infinity and NaN get the largest
+    // exponent.
+    const std::uint32_t exponent = small ? 113U : infinite ? 224U : 112U;
+    const std::uint32_t number = size > 0x7c00U ? 0x7fc00000U : (exponent << 23U) + (size << 13U);
+    const float value = std::bit_cast<float>(number) - (small ? 0x1p-14F : 0.0F);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | (bits & 0x8000U) << 16U);
   }
 };
 

@@ -158,6 +158,19 @@ struct LossAttributes {
   friend bool operator==(const LossAttributes&, const LossAttributes&) = default;
 };
 
+/// For normalize_rows and its gradients: the last `axes` axes are normalised together. Without `centred` the mean is
+/// not subtracted.
+struct NormalizeAttributes {
+  int axes = 1;
+  double eps = 0;
+  bool centred = true;
+  static constexpr auto fields() {
+    return std::array{field<&NormalizeAttributes::axes>("axes"), field<&NormalizeAttributes::eps>("eps"),
+                      field<&NormalizeAttributes::centred>("centred")};
+  }
+  friend bool operator==(const NormalizeAttributes&, const NormalizeAttributes&) = default;
+};
+
 struct SgdAttributes {
   double lr = 0, momentum = 0, weight_decay = 0;
   static constexpr auto fields() {

@@ -32,6 +32,7 @@ void add_decomposition_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
 void add_unfolding_rows(Registry& registry);
 void add_attention_rows(Registry& registry);
+void add_normalization_rows(Registry& registry);
 void add_optimizer_rows(Registry& registry);
 /// The gradient behind a relu, from that of output 0, which the row keeps.
 NDArray relu_gradient(GradientContext& context);

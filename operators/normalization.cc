@@ -1,17 +1,109 @@
-// Normalisation, made of operators.
+// Normalisation: the row of the last axes with its gradients, and functions made of it and of other operators.
 #include "sluice/operators/normalization.h"
 
+#include <vector>
+
+#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/normalize_rows.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
 namespace {
 
+NDArray inverse_root(const NDArray& variance, double eps) { return reciprocal(sqrt(variance + eps)); }
+
+DType wide_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+// ---- the row
+
+void infer_normalize_rows(Signature& s) {
+  const auto& a = s.attributes<NormalizeAttributes>();
+  const Dims& shape = s.shape(0);
+  s.same_dtypes();
+  s.floating();
+  if (a.axes < 1 || a.axes > shape.rank()) s.fail("has no " + std::to_string(a.axes) + " axes to normalise");
+  Dims last, statistics;
+  for (int i = 0; i < shape.rank(); ++i) (i < shape.rank() - a.axes ? statistics : last).push_back(shape[i]);
+  for (int i = 1; i < s.inputs(); ++i) {
+    if (!(s.shape(i) == last)) s.fail("weight and bias have the shape " + to_string(last));
+  }
+  statistics.push_back(2);
+  s.output(shape, s.dtype());
+  s.output(statistics, wide_of(s.dtype()));
+}
+
+/// The sum of g (rows, size) over the rows, in the shape of the last axes.
+NDArray over_rows(GradientContext& c, const NDArray& g) {
+  return sum(g, 0).reshape(c.input_spec(1).shape, c.where()).to(c.input_spec(1).dtype, c.where());
+}
+
+/// The gradients by operators.
+void set_composed_gradients(GradientContext& c) {
+  const auto& a = c.attributes().get<NormalizeAttributes>();
+  const Spec& of_x = c.input_spec(0);
+  const NormalizedRows s(of_x.shape, a);
+  const auto matrix = [&](const NDArray& x) {
+    return x.to(wide_of(of_x.dtype), c.where()).reshape({s.rows, s.size}, c.where());
+  };
+  const bool weighted = c.inputs() > 1;
+  const NDArray g = matrix(c.gradient(0));
+  if (c.inputs() > 2 && c.wanted(2)) c.set(2, over_rows(c, g));
+  if (!c.wanted(0) && !(weighted && c.wanted(1))) return;
+  const NDArray x = matrix(c.input(0)), centred = a.centred ? x - mean(x, 1, {.keep = true}) : x;
+  const NDArray scale = inverse_root(mean(square(centred), 1, {.keep = true}), a.eps), normal = centred * scale;
+  if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * normal));
+  if (!c.wanted(0)) return;
+  const NDArray of_normal =
+      weighted ? g * c.input(1).to(wide_of(of_x.dtype), c.where()).reshape({s.size}, c.where()) : g;
+  NDArray inner = of_normal - normal * mean(of_normal * normal, 1, {.keep = true});
+  if (a.centred) inner = inner - mean(of_normal, 1, {.keep = true});
+  c.set(0, (scale * inner).reshape(of_x.shape, c.where()).to(of_x.dtype, c.where()));
+}
+
+void normalize_rows_gradient(GradientContext& c) {
+  if (c.create_graph()) return set_composed_gradients(c);
+  const auto& a = c.attributes().get<NormalizeAttributes>();
+  static const Operator& of_rows = Registry::instance().get("normalize_rows_grad");
+  static const Operator& of_weight = Registry::instance().get("normalize_rows_weight_grad");
+  const NDArray& g = c.gradient(0);
+  const bool bias_wanted = c.inputs() > 2 && c.wanted(2);
+  if (c.wanted(0)) {
+    std::vector<const NDArray*> inputs{&c.input(0), &c.output(1), &g};
+    if (c.inputs() > 1) inputs.push_back(&c.input(1));
+    c.set(0, apply_all(of_rows, inputs, a, {.where = c.where()})[0]);
+  }
+  if (c.inputs() > 1 && c.wanted(1)) {
+    const NDArray* const inputs[] = {&c.input(0), &c.output(1), &g};
+    const std::vector<NDArray> gradients = apply_all(of_weight, inputs, a, {.where = c.where()});
+    c.set(1, gradients[0]);
+    if (bias_wanted) c.set(2, gradients[1]);
+  } else if (bias_wanted) {
+    const NormalizedRows s(c.input_spec(0).shape, a);
+    c.set(2, over_rows(c, g.reshape({s.rows, s.size}, c.where())));
+  }
+}
+
+/// The row. weight and bias have the shape of the last axes and the dtype of x, or are empty; no bias without weight.
+NDArray normalize_rows(const NDArray& x, const NDArray& weight, const NDArray& bias, const NormalizeAttributes& a) {
+  static const Operator& row = Registry::instance().get("normalize_rows");
+  if (bias.defined()) return apply(row, {&x, &weight, &bias}, a);
+  if (weight.defined()) return apply(row, {&x, &weight}, a);
+  return apply(row, {&x}, a);
+}
+
+// ---- what the functions share
+
+/// Throws for dtypes that are not floating.
+void check_floating(const builtin::Composition& made, const NDArray& x) {
+  if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
+}
+
 /// x in the dtype in which statistics are computed. Throws for dtypes that are not floating.
 NDArray wide(const builtin::Composition& made, const NDArray& x) {
-  if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
-  return x.dtype() == DType::f64 ? x : x.to(DType::f32);
+  check_floating(made, x);
+  return x.to(wide_of(x.dtype()));
 }
 
 void check_shape_of(const builtin::Composition& made, const char* what, const NDArray& x, const Dims& wanted) {
@@ -20,26 +112,14 @@ void check_shape_of(const builtin::Composition& made, const char* what, const ND
   }
 }
 
-/// The shape of the last axes, and their numbers.
-struct LastAxes {
-  Dims shape, numbers;
-  LastAxes(const builtin::Composition& made, const NDArray& x, int axes) {
-    if (axes < 1 || axes > x.rank()) {
-      made.fail(to_string(x.shape()) + " has no " + std::to_string(axes) + " axes to normalise");
-    }
-    for (int i = x.rank() - axes; i < x.rank(); ++i) {
-      shape.push_back(x.shape()[i]);
-      numbers.push_back(i);
-    }
+/// The shape of the last axes.
+Dims last_axes(const builtin::Composition& made, const NDArray& x, int axes) {
+  if (axes < 1 || axes > x.rank()) {
+    made.fail(to_string(x.shape()) + " has no " + std::to_string(axes) + " axes to normalise");
   }
-};
-
-NDArray inverse_root(const NDArray& variance, double eps) { return reciprocal(sqrt(variance + eps)); }
-
-/// (x - mean) / sqrt(variance + eps) over these axes.
-NDArray normalised(const NDArray& x, const Dims& axes, double eps) {
-  const NDArray centred = x - mean(x, axes, {.keep = true});
-  return centred * inverse_root(mean(square(centred), axes, {.keep = true}), eps);
+  Dims shape;
+  for (int i = x.rank() - axes; i < x.rank(); ++i) shape.push_back(x.shape()[i]);
+  return shape;
 }
 
 /// y * weight + bias, where they are, in the dtype that the program gave.
@@ -47,6 +127,23 @@ NDArray finished(NDArray y, const NDArray& weight, const NDArray& bias, DType dt
   if (weight.defined()) y = y * weight;
   if (bias.defined()) y = y + bias;
   return y.to(dtype);
+}
+
+/// The last axes of x normalised, then times weight and plus bias, where they are: in one pass, if both can have the
+/// dtype of x or that of its statistics.
+NDArray normalised(const NDArray& x, const NDArray& weight, const NDArray& bias, const NormalizeAttributes& a) {
+  const DType dtype = x.dtype(), inside = wide_of(dtype);
+  const auto all_of = [&](auto fits) {
+    return (!weight.defined() || fits(weight.dtype())) && (!bias.defined() || fits(bias.dtype()));
+  };
+  if (weight.defined() || !bias.defined()) {
+    if (all_of([&](DType t) { return t == dtype; })) return normalize_rows(x, weight, bias, a);
+    if (all_of([&](DType t) { return promote(inside, t) == inside; })) {
+      const auto converted = [&](const NDArray& y) { return y.defined() ? y.to(inside) : y; };
+      return normalize_rows(x.to(inside), converted(weight), converted(bias), a).to(dtype);
+    }
+  }
+  return finished(normalize_rows(x.to(inside), {}, {}, a), weight, bias, dtype);
 }
 
 /// (channels,) as x (n, channels, ...) sees it; an empty handle stays empty.
@@ -59,36 +156,67 @@ NDArray by_channel(const NDArray& parameter, const NDArray& x) {
 
 }  // namespace
 
+void builtin::add_normalization_rows(Registry& registry) {
+  // Inputs: x, and weight, and bias. Outputs: the result, and for each row the mean (0 if it is not subtracted) and the
+  // factor 1 / sqrt(variance + eps), which the gradients need.
+  add_operator(registry, "normalize_rows", [](Operator& op) {
+    op.max_inputs = 3;
+    op.infer = infer_normalize_rows;
+    const Needs of_weight = needs::input(0) | needs::output(1);
+    op.needs = {of_weight | needs::input(1), of_weight, Needs()};
+    op.gradient = normalize_rows_gradient;
+  });
+  // Inputs: x, the statistics, the result's gradient, and weight. Output: the gradient of x.
+  add_operator(registry, "normalize_rows_grad", [](Operator& op) {
+    op.min_inputs = 3;
+    op.max_inputs = 4;
+    op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
+  });
+  // Inputs: x, the statistics, the result's gradient. Outputs: the gradients of weight and of bias.
+  add_operator(registry, "normalize_rows_weight_grad", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 3;
+    op.infer = [](Signature& s) {
+      const Dims& shape = s.shape(0);
+      Dims last;
+      for (int i = shape.rank() - s.attributes<NormalizeAttributes>().axes; i < shape.rank(); ++i) {
+        last.push_back(shape[i]);
+      }
+      s.output(last, s.dtype());
+      s.output(last, s.dtype());
+    };
+  });
+}
+
 NDArray layer_norm(const Operand& x, const NDArray& weight, const NDArray& bias, const LayerNormOptions& options) {
   const builtin::Composition made("layer_norm", x);
-  const NDArray values = wide(made, x.array);
-  const LastAxes last(made, values, options.axes);
-  check_shape_of(made, "weight", weight, last.shape);
-  check_shape_of(made, "bias", bias, last.shape);
-  return finished(normalised(values, last.numbers, options.eps), weight, bias, x.array.dtype());
+  check_floating(made, x.array);
+  const Dims last = last_axes(made, x.array, options.axes);
+  check_shape_of(made, "weight", weight, last);
+  check_shape_of(made, "bias", bias, last);
+  return normalised(x.array, weight, bias, {options.axes, options.eps, true});
 }
 
 NDArray rms_norm(const Operand& x, const NDArray& weight, const RmsNormOptions& options) {
   const builtin::Composition made("rms_norm", x);
-  const NDArray values = wide(made, x.array);
-  const LastAxes last(made, values, options.axes);
-  check_shape_of(made, "weight", weight, last.shape);
-  const NDArray scale = inverse_root(mean(square(values), last.numbers, {.keep = true}), options.eps);
-  return finished(values * scale, weight, {}, x.array.dtype());
+  check_floating(made, x.array);
+  check_shape_of(made, "weight", weight, last_axes(made, x.array, options.axes));
+  return normalised(x.array, weight, {}, {options.axes, options.eps, false});
 }
 
 NDArray group_norm(const Operand& x, std::int64_t groups, const NDArray& weight, const NDArray& bias, double eps) {
   const builtin::Composition made("group_norm", x);
-  const NDArray values = wide(made, x.array);
-  const Dims& shape = values.shape();
+  check_floating(made, x.array);
+  const Dims& shape = x.array.shape();
   if (shape.rank() < 2 || groups < 1 || shape[1] % groups != 0) {
     made.fail(to_string(shape) + " is not (n, channels, ...) with channels for " + std::to_string(groups) + " groups");
   }
   check_shape_of(made, "weight", weight, {shape[1]});
   check_shape_of(made, "bias", bias, {shape[1]});
+  // What follows on it is rounded once, with it.
+  const NDArray values = weight.defined() || bias.defined() ? wide(made, x.array) : x.array;
   std::int64_t size = shape[1] / groups;
   for (int i = 2; i < shape.rank(); ++i) size *= shape[i];
-  const NDArray y = normalised(values.reshape({shape[0], groups, size}), {2}, eps).reshape(shape);
+  const NDArray y = normalize_rows(values.reshape({shape[0], groups, size}), {}, {}, {1, eps, true}).reshape(shape);
   return finished(y, by_channel(weight, values), by_channel(bias, values), x.array.dtype());
 }
 

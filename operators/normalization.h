@@ -1,5 +1,5 @@
-// Normalisation. f16 and bf16 are normalised in f32, and the result is rounded once. All are made of operators, so that
-// they have gradients and gradients of gradients on every device. Throws ArrayError where shapes or dtypes do not fit.
+// Normalisation. f16 and bf16 are normalised in f32, and the result is rounded once. All have gradients and
+// gradients of gradients on every device. Throws ArrayError where shapes or dtypes do not fit.
 #pragma once
 
 #include "sluice/operators/registry.h"

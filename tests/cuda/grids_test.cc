@@ -1,5 +1,5 @@
-// No result depends on how many blocks run a kernel: the bits of reductions, of softmax and of what else folds elements
-// are the same on grids of one block, of few, and of as many as the backend takes by itself.
+// No result depends on how many blocks run a kernel: the bits of reductions, of softmax, of normalisations and of what
+// else folds elements are the same on grids of one block, of few, and of as many as the backend takes by itself.
 #include "sluice/operators/backends/cuda/grid.h"
 #include "support.h"
 
@@ -55,6 +55,14 @@ Bytes reductions(const NDArray& x) {
     loss.backward();
     add(loss);
     add(leaf.grad());
+  }
+  if (x.count() / x.size(-1) <= 40) {
+    const NDArray leaf = x.detach().with_grad(), weight = x(0).detach().with_grad();
+    const NDArray y = x.rank() == 2 ? layer_norm(leaf, weight, weight) : layer_norm(leaf);
+    sum(square(y)).backward();
+    add(y);
+    add(leaf.grad());
+    if (x.rank() == 2) add(weight.grad());
   }
   return results;
 }

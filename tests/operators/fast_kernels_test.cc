@@ -195,6 +195,11 @@ TEST(FastKernels, ProductsOfHalvesAreRoundedOnce) {
       };
       const NDArray product = matmul(wide_a, wide_b);
       compare(matmul(a, b), product);
+      // A stack of them, with operands that broadcast; the larger are split within each matrix.
+      const NDArray stack_a = stack({a, -a, a}), stack_b = stack({b, b, b * 0.5});
+      compare(matmul(stack_a, stack_b), stack({product, -product, product * 0.5}));
+      compare(matmul(stack_a, b), stack({product, -product, product}));
+      compare(matmul(stack({a, -a}, 2).permute({2, 0, 1}), b), stack({product, -product}));
       compare(linear(a, b.transpose(), bias), product + bias.to(DType::f64));
     }
   }
@@ -227,6 +232,41 @@ TEST(FastKernels, FunctionsInVectorsAreNear) {
       3, -all, all, [](float x) { return fast_erf(x); }, [](double x) { return std::erf(x); });
 }
 
+/// Those made of an exp or a quotient: against f64, relative to the larger of 1 and x.
+template <class Fast, class Exact>
+void near_enough(double bound, Fast fast, Exact exact) {
+  for (std::uint32_t bits = 0; bits < 0xFFFFFF00U; bits += 0x101U) {
+    const float x = std::bit_cast<float>(bits);
+    if (!(std::fabs(x) <= 50)) continue;
+    const double wanted = exact(static_cast<double>(x)), got = static_cast<double>(fast(x));
+    ASSERT_LE(std::fabs(got - wanted), bound * std::max(1.0, std::fabs(static_cast<double>(x))))
+        << x << ": " << got << ", not " << wanted;
+    ASSERT_TRUE(std::fabs(x) > 0.001 || std::fabs(got - wanted) <= 0x1p-22 * std::fabs(wanted) + 1e-44)
+        << x << ": " << got << ", not " << wanted;
+  }
+}
+
+TEST(FastKernels, ActivationsInVectorsAreNear) {
+  const auto normal = [](double x) { return std::erfc(-x / std::sqrt(2)) / 2; };
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const auto of_tanh = [](double x) { return 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x); };
+  near_enough(0x1.4p-22, FastGelu{}, [&](double x) { return x * normal(x); });
+  near_enough(
+      0x1p-21, [](float x) { return FastGeluGrad{}(1.0F, x); },
+      [&](double x) { return normal(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); });
+  near_enough(0x1p-21, FastGeluTanh{}, [&](double x) { return x * sigmoid(of_tanh(x)); });
+  near_enough(
+      0x1p-21, [](float x) { return FastGeluTanhGrad{}(1.0F, x); },
+      [&](double x) {
+        const double u = of_tanh(x), slope = 2 * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+        return sigmoid(u) * (1 + x * sigmoid(-u) * slope);
+      });
+  near_enough(0x1p-22, FastSilu{}, [&](double x) { return x * sigmoid(x); });
+  near_enough(
+      0x1p-22, [](float x) { return FastSiluGrad{}(1.0F, x); },
+      [&](double x) { return sigmoid(x) * (1 + x * sigmoid(-x)); });
+}
+
 TEST(FastKernels, FunctionsInVectorsAtTheEnds) {
   constexpr float inf = INFINITY, nan = NAN;
   EXPECT_EQ(fast_log(0.0F), -inf);
@@ -241,6 +281,18 @@ TEST(FastKernels, FunctionsInVectorsAtTheEnds) {
   EXPECT_EQ(FastGeluGrad{}(2.0F, inf), 2.0F);
   EXPECT_EQ(FastGeluGrad{}(2.0F, -inf), 0.0F);
   EXPECT_TRUE(std::isnan(FastGelu{}(nan)) && std::isnan(FastGeluGrad{}(1.0F, nan)));
+  for (const float x : {-inf, -100.0F, -5.51F}) EXPECT_EQ(FastGelu{}(x), 0.0F) << x;
+  for (const float x : {inf, 100.0F, 5.51F}) EXPECT_EQ(FastGelu{}(x), x) << x;
+  EXPECT_EQ(FastGeluTanh{}(inf), inf);
+  EXPECT_EQ(FastGeluTanh{}(-inf), 0.0F);
+  EXPECT_EQ(FastGeluTanhGrad{}(2.0F, inf), 2.0F);
+  EXPECT_EQ(FastGeluTanhGrad{}(2.0F, -inf), 0.0F);
+  EXPECT_EQ(FastSilu{}(inf), inf);
+  EXPECT_EQ(FastSilu{}(-inf), 0.0F);
+  EXPECT_EQ(FastSiluGrad{}(2.0F, inf), 2.0F);
+  EXPECT_EQ(FastSiluGrad{}(2.0F, -inf), 0.0F);
+  for (const float y : {FastGeluTanh{}(nan), FastGeluTanhGrad{}(1.0F, nan), FastSilu{}(nan), FastSiluGrad{}(1.0F, nan)})
+    EXPECT_TRUE(std::isnan(y));
 }
 
 /// A reduction finds the first of equal elements, and NaN, wherever they are in a long line.

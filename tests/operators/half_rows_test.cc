@@ -1,4 +1,5 @@
-// Every floating row in f16 and bf16, by the reference, against the same row in f64 on the same values.
+// Every floating row in f16 and bf16, by the reference and by the CPU's own kernels, against the same row in f64 on the
+// same values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -135,6 +136,14 @@ std::map<std::string, RowCase> cases() {
         .attributes = pool({2, 1, 7, 5})}},
       {"normal",
        {.attributes = random_attributes(3), .wanted = draws([](auto key, auto i) { return normal_f32(key, i); })}},
+      {"normalize_rows",
+       {.inputs = {{{5, 2, 3}}, {{2, 3}}, {{2, 3}}}, .attributes = always(NormalizeAttributes{2, 1e-5, true})}},
+      {"normalize_rows_grad",
+       {.inputs = {s, {.shape = {5, 2}, .low = 0.2, .high = 1, .wide = true}, s, {{7}}},
+        .attributes = always(NormalizeAttributes{1, 1e-5, true})}},
+      {"normalize_rows_weight_grad",
+       {.inputs = {s, {.shape = {5, 2}, .low = 0.2, .high = 1, .wide = true}, s},
+        .attributes = always(NormalizeAttributes{1, 1e-5, true})}},
       {"one_hot",
        {.inputs = {labels},
         .attributes =
@@ -205,7 +214,7 @@ NDArray made(const Input& in, RandomStream& stream, DType dtype) {
 }
 
 /// The row's outputs in `dtype`, on numbers that `half` can represent.
-Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype) {
+Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype, int rank = 0) {
   RandomStream stream(11);
   const auto rounded = [&](const Input& in) {
     const NDArray x = made(in, stream, half);
@@ -216,13 +225,14 @@ Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype) {
   for (const Input& in : c.updated) updated.push_back(rounded(in));
   std::vector<const NDArray*> pointers;
   for (const NDArray& x : inputs) pointers.push_back(&x);
-  const KernelRankLimit reference_only(0);
+  const KernelRankLimit up_to(rank);
   return apply_all(row, pointers, c.attributes(dtype), {.into = updated, .updates = Updates::all(), .on = cpu(0)});
 }
 
-void check(const Operator& row, const RowCase& c, DType half) {
+/// By kernels up to a rank, against those of the reference in f64.
+void check(const Operator& row, const RowCase& c, DType half, int rank) {
   const double rounding = half == DType::f16 ? 0x1p-11 : 0x1p-8, least = half == DType::f16 ? 0x1p-25 : 0;
-  const Arrays got = run(row, c, half, half);
+  const Arrays got = run(row, c, half, half, rank);
   const Arrays exact = run(row, c, half, DType::f64);
   ASSERT_EQ(got.size(), exact.size());
   for (std::size_t k = 0; k < got.size(); ++k) {
@@ -264,7 +274,11 @@ TEST(HalfRows, EveryFloatingRowIsWithinItsBound) {
       const Kernel* kernel = row->kernel(DeviceKind::cpu, half, 0);
       ASSERT_TRUE(kernel) << "the reference has no kernel";
       EXPECT_STREQ(kernel->backend.name, "reference");
-      check(*row, *c, half);
+      check(*row, *c, half, 0);
+      if (row->kernel(DeviceKind::cpu, half) != kernel) {
+        SCOPED_TRACE("the CPU's own kernel");
+        check(*row, *c, half, Operator::kAnyRank);
+      }
       ++checked;
     }
   }

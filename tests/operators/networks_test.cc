@@ -53,6 +53,37 @@ TEST(Networks, NormalisationsAreTheirFormulas) {
   EXPECT_EQ(layer_norm(zeros({0, 3})).shape(), (Dims{0, 3}));
 }
 
+TEST(Networks, BitsOfNormalisationsDoNotDependOnThreads) {
+  const auto results = [](int threads) {
+    Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = threads});
+    set_default_engine(&engine);
+    std::vector<std::vector<std::byte>> bytes;
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      // Many short rows, and few of more than a block.
+      for (const Dims& shape : {Dims{5000, 33}, Dims{40, 9001}}) {
+        RandomStream stream(4);
+        const NDArray x = uniform(shape, stream, -3, 5, DType::f32).to(dtype).with_grad();
+        const NDArray weight = x(1).detach().with_grad(), bias = x(2).detach().with_grad();
+        const NDArray y = layer_norm(x, weight, bias);
+        sum(y * y).backward();
+        for (const NDArray& of : {y, x.grad(), weight.grad(), bias.grad()}) bytes.push_back(of.to_bytes());
+      }
+    }
+    engine.wait_all();
+    set_default_engine(nullptr);
+    return bytes;
+  };
+  const auto one = results(1);
+  EXPECT_TRUE(one == results(2));
+  EXPECT_TRUE(one == results(4));
+}
+
+// f32 is as good as its statistics: a mean that is large beside the deviation.
+TEST(Networks, LayerNormFarFromZeroIsNear) {
+  const NDArray x = (drawn({3, 10000}, 7) + 1000).to(DType::f32);
+  expect_near(layer_norm(x), normalised(values_of(x), 10000, 1e-5), 1e-4);
+}
+
 TEST(Networks, BatchNormKeepsRunningStatistics) {
   const NDArray mean = full({3}, 10.0), variance = full({3}, 2.0), x = drawn({4, 3, 5}, 5, DType::f32).with_grad();
   const NDArray y = batch_norm(x, {mean, variance}, {}, {}, {.momentum = 0.25});

@@ -102,8 +102,18 @@ inline void add_loss_cases(std::vector<OperatorCase>& list) {
 inline void add_normalization_cases(std::vector<OperatorCase>& list) {
   list.push_back(
       {"layer_norm", {{4, 6}, {6}, {6}}, [](const Arrays& x) { return square(layer_norm(x[0], x[1], x[2])); }});
+  list.push_back(
+      {"layer_norm, weight alone", {{3, 4, 6}, {6}}, [](const Arrays& x) { return square(layer_norm(x[0], x[1])); }});
+  list.push_back(
+      {"layer_norm, bias alone", {{4, 6}, {6}}, [](const Arrays& x) { return square(layer_norm(x[0], {}, x[1])); }});
+  list.push_back({"layer_norm of a transposed slice, fixed weight", {{9, 40}, {5}}, [](const Arrays& x) {
+                    return square(layer_norm(x[0](slice(0, 9, 2)).transpose(), ones({5}, x[0].dtype()), x[1]));
+                  }});
+  list.push_back({"layer_norm, many rows of more than a block", {{70, 70}, {70, 70}, {70, 70}}, [](const Arrays& x) {
+                    return square(layer_norm(x[0], x[1](0), x[2](0)) + layer_norm(x[0], x[1], x[2], {.axes = 2}));
+                  }});
   list.push_back({"layer_norm over two axes", {{2, 3, 4}}, [](const Arrays& x) {
-                    return square(layer_norm(x[0], {}, {}, {.axes = 2}) + 1);
+                    return exp(layer_norm(x[0], {}, {}, {.axes = 2}));
                   }});
   list.push_back({"rms_norm", {{4, 6}, {6}}, [](const Arrays& x) { return square(rms_norm(x[0], x[1])); }});
   list.push_back({"group_norm", {{2, 4, 3, 2}, {4}, {4}}, [](const Arrays& x) {

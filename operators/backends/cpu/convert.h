@@ -5,6 +5,7 @@
 
 #include "sluice/ndarray/dtype.h"
 #include "sluice/ndarray/half.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
 
 namespace sluice::cpu_backend {
 
@@ -22,6 +23,20 @@ To convert(From value) {
     return static_cast<To>(value);
   }
 }
+
+// Bodies of dispatch() for n elements of 16 bits side by side: to f32, and back with one rounding.
+struct Widen {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* x, float* y, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+  }
+};
+struct Narrow {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const float* x, T* y, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = T(x[i]);
+  }
+};
 
 /// A row number or label as i64, from i64, i32 or u8.
 inline std::int64_t label_at(DType dtype, const std::byte* data, std::int64_t i) {

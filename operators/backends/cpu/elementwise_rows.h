@@ -3,98 +3,27 @@
 #pragma once
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/elementwise_halves.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
-#include "sluice/operators/backends/cpu/fast_math.h"
+#include "sluice/operators/backends/cpu/fast_functors.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
 #include "sluice/operators/functors.h"
 
 namespace sluice::cpu_backend {
 
-/// F itself, except where this backend has a vectorised form in f32.
-template <class F, class T>
-struct Fast {
-  using type = F;
-};
-struct FastExp {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return fast_exp(x);
-  }
-};
-struct FastSigmoid {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    const T e = fast_exp(-std::fabs(x));
-    return (x < T(0) ? e : T(1)) / (T(1) + e);
-  }
-};
-struct FastLog {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return fast_log(x);
-  }
-};
-struct FastTanh {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return fast_tanh(x);
-  }
-};
-struct FastErf {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return fast_erf(x);
-  }
-};
-struct FastGelu {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T x) const {
-    return functors::times_share(x, T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))));
-  }
-};
-struct FastGeluGrad {
-  template <class T>
-  SLUICE_KERNEL_BODY T operator()(T g, T x) const {
-    const T bell = fast_exp(T(-0.5) * x * x);
-    return g * (T(0.5) * (T(1) + fast_erf(x * T(0.70710678118654752))) +
-                (bell == T(0) ? T(0) : x * T(0.39894228040143268) * bell));
-  }
-};
-template <>
-struct Fast<functors::Exp, float> {
-  using type = FastExp;
-};
-template <>
-struct Fast<functors::Log, float> {
-  using type = FastLog;
-};
-template <>
-struct Fast<functors::Tanh, float> {
-  using type = FastTanh;
-};
-template <>
-struct Fast<functors::Erf, float> {
-  using type = FastErf;
-};
-template <>
-struct Fast<functors::Gelu, float> {
-  using type = FastGelu;
-};
-template <>
-struct Fast<functors::Derivative<functors::Gelu>, float> {
-  using type = FastGeluGrad;
-};
-template <>
-struct Fast<functors::Sigmoid, float> {
-  using type = FastSigmoid;
-};
-
 template <class F>
 struct UnaryKernel {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
+      if constexpr (kIsHalf<T>) {
+        half_unary<typename Fast<F, float>::type, T>(c);
+      } else {
+        plain(c);
+      }
+    }
+    static void plain(ArrayContext& c) {
       using Function = typename Fast<F, T>::type;
       using R = decltype(Function{}(T{}));
       const T* x = c.input(0).as<T>();
@@ -123,6 +52,13 @@ struct BinaryKernel {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
+      if constexpr (kIsHalf<T>) {
+        half_binary<typename Fast<F, float>::type, T>(c);
+      } else {
+        plain(c);
+      }
+    }
+    static void plain(ArrayContext& c) {
       using Function = typename Fast<F, T>::type;
       using R = decltype(Function{}(T{}, T{}));
       const T* a = c.input(0).as<T>();
@@ -141,6 +77,13 @@ struct ScalarKernel {
   template <class T>
   struct Make {
     static void run(ArrayContext& c) {
+      if constexpr (kIsHalf<T>) {
+        half_with_number<F, T>(c);
+      } else {
+        plain(c);
+      }
+    }
+    static void plain(ArrayContext& c) {
       using R = decltype(F{}(T{}, T{}));
       const auto& [value, left] = c.attributes<ScalarAttributes>();
       const T s = value.as<T>();
@@ -161,6 +104,8 @@ struct ScalarKernel {
 template <class F, template <class> class Make>
 void add_typed(const Operator& row) {
   backends::add<Make>(row, backends::kCpu, backends::DirectTypesOf<F>{});
+  if constexpr (F::takes != functors::DTypes::bits)
+    backends::add<Make>(row, backends::kCpu, backends::Types<Float16, BFloat16>{});
 }
 
 }  // namespace sluice::cpu_backend

@@ -1,5 +1,5 @@
-// exp, log, tanh and erf in forms that the compiler vectorises: without branches or calls, for f32. The polynomials are
-// minimax fits of our own. For f64 they are the C library's.
+// exp, log, tanh, erf and the normal distribution in forms that the compiler vectorises: without branches or calls, for
+// f32. The polynomials are minimax fits of our own. For f64 they are the C library's.
 #pragma once
 
 #include <bit>
@@ -97,6 +97,28 @@ SLUICE_KERNEL_BODY float fast_erf(float x) {
   const float high = std::copysign(1.0F - fast_exp(-q), x);
   const float y = size < 1.0F ? x * p : high;
   return x == x ? y : x;
+}
+
+/// (1 + erf(x / sqrt 2)) / 2, the share of a normal distribution below x, to 2^-22: a quotient of two polynomials,
+/// which is quicker than fast_erf() and not as near to 0 for small erf. 0 below -5.5 and 1 above 5.5, where the nearest
+/// f32 of the erf is -1 or 1.
+SLUICE_KERNEL_BODY float fast_normal(float x) {
+  const float inside = x < -5.5F ? -5.5F : (x > 5.5F ? 5.5F : x), square = inside * inside;
+  float p = 4.54986839e-08F;
+  p = p * square + 1.27042331e-05F;
+  p = p * square + 0.000337652255F;
+  p = p * square + 0.00935452618F;
+  p = p * square + 0.0677053928F;
+  p = p * square + 0.797884464F;
+  float q = 1.19750314e-06F;
+  q = q * square + 7.36476213e-05F;
+  q = q * square + 0.00188444741F;
+  q = q * square + 0.0286458991F;
+  q = q * square + 0.251522034F;
+  q = q * square + 1.0F;
+  const float y = 0.5F + 0.5F * (inside * p) / q;
+  const float high = x > 5.5F || y > 1.0F ? 1.0F : y;
+  return x < -5.5F || high < 0.0F ? 0.0F : high;
 }
 
 SLUICE_KERNEL_BODY double fast_exp(double x) { return std::exp(x); }

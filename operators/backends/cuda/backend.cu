@@ -18,6 +18,7 @@ void add_kernels(void* registry, const void* add) {
   add_line_kernels(rows);
   add_loss_kernels(rows);
   add_matrix_kernels(rows);
+  add_normalization_kernels(rows);
   add_optimizer_kernels(rows);
   add_reduction_kernels(rows);
   add_shaping_kernels(rows);

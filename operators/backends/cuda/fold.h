@@ -145,4 +145,19 @@ void fold(const Issue& issue, const P& policy, const T* x, const Groups& places,
   for_index(issue, groups, LastFold<P, Store>{results, store, chunks});
 }
 
+/// The fold of a value of each of 256 threads, in a fixed tree; every thread
+/// gets it. All threads of a block of kFoldThreads call it; `shared` has one place for each.
+template <class V, class F>
+__device__ V fold_block(V* shared, V value, F f) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  shared[thread] = value;
+  __syncthreads();
+  for (int half = static_cast<int>(kFoldThreads) / 2; half > 0; half /= 2) {
+    if (thread < half) shared[thread] = f(shared[thread], shared[thread + half]);
+    __syncthreads();
+  }
+  return shared[0];
+}
+
 }  // namespace sluice::cuda

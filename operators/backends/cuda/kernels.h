@@ -48,6 +48,7 @@ void add_creation_kernels(const Rows& rows);
 void add_line_kernels(const Rows& rows);
 void add_loss_kernels(const Rows& rows);
 void add_matrix_kernels(const Rows& rows);
+void add_normalization_kernels(const Rows& rows);
 void add_convolution_kernels(const Rows& rows);
 void add_optimizer_kernels(const Rows& rows);
 void add_reduction_kernels(const Rows& rows);

@@ -123,19 +123,6 @@ struct SoftmaxRows {
     visit(x);
   }
 };
-/// The fold of a value of each of 256 threads, in a fixed tree; every thread gets it.
-template <class V, class F>
-__device__ V fold_block(V* shared, V value, F f) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  __syncthreads();
-  shared[thread] = value;
-  __syncthreads();
-  for (int half = static_cast<int>(kFoldThreads) / 2; half > 0; half /= 2) {
-    if (thread < half) shared[thread] = f(shared[thread], shared[thread + half]);
-    __syncthreads();
-  }
-  return shared[0];
-}
 template <bool logarithm, class T>
 __global__ void softmax_rows(SoftmaxRows<logarithm, T> s) {
   using C = compute_of<T>;

@@ -1,0 +1,225 @@
+// Normalisation of rows and its gradients.
+#include "sluice/operators/backends/cuda/elementwise.h"
+#include "sluice/operators/backends/cuda/fold.h"
+#include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/normalize_rows.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
+
+/// A grid of a block for each row.
+Grid grid_of_rows(std::int64_t rows) {
+  Grid grid = grid_for(rows * kFoldThreads);
+  grid.barriers = true;
+  return grid;
+}
+
+template <class T>
+struct Normalized {
+  T* y;
+  compute_of<T>* statistics;
+  const T *x, *weight, *bias;
+  NormalizedRows s;
+  double eps;
+  bool centred;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(statistics);
+    visit(x);
+    visit(weight);
+    visit(bias);
+  }
+};
+/// A block for each row: the mean, the sum of squared differences from it, the results.
+template <class T>
+__global__ void normalized_rows(Normalized<T> f) {
+  using C = compute_of<T>;
+  __shared__ C shared[kFoldThreads];
+  const auto add = [](C a, C b) { return a + b; };
+  const std::int64_t size = f.s.size;
+  for (std::int64_t row = blockIdx.x; row < f.s.rows; row += gridDim.x) {
+    const T* const x = f.x + row * size;
+    T* const y = f.y + row * size;
+    C mean = 0;
+    if (f.centred) {
+      for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) mean += number(x[i]);
+      mean = fold_block(shared, mean, add) / static_cast<C>(size);
+    }
+    C squares = 0;
+    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+      squares += (number(x[i]) - mean) * (number(x[i]) - mean);
+    }
+    squares = fold_block(shared, squares, add);
+    const C scale = C(1) / std::sqrt(squares / static_cast<C>(size) + static_cast<C>(f.eps));
+    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+      C value = (number(x[i]) - mean) * scale;
+      if (f.weight) value *= number(f.weight[i]);
+      if (f.bias) value += number(f.bias[i]);
+      y[i] = T(value);
+    }
+    if (threadIdx.x == 0) {
+      f.statistics[2 * row] = mean;
+      f.statistics[2 * row + 1] = scale;
+    }
+  }
+}
+template <class T>
+struct NormalizeRows {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<NormalizeAttributes>();
+    const NormalizedRows s(c.input(0).shape, a);
+    if (s.rows == 0) return;
+    Issue(c).launch(normalized_rows<T>, grid_of_rows(s.rows),
+                    Normalized<T>{c.output(0).template as<T>(), c.output(1).template as<compute_of<T>>(),
+                                  c.input(0).template as<T>(), c.inputs() > 1 ? c.input(1).template as<T>() : nullptr,
+                                  c.inputs() > 2 ? c.input(2).template as<T>() : nullptr, s, a.eps, a.centred});
+  }
+};
+
+/// What the gradients read.
+template <class T>
+struct Gradients {
+  using C = compute_of<T>;
+  const T *x, *g, *weight;
+  const C* statistics;
+  NormalizedRows s;
+
+  explicit Gradients(const ArrayContext& c)
+      : x(c.input(0).template as<T>()),
+        g(c.input(2).template as<T>()),
+        weight(c.inputs() > 3 ? c.input(3).template as<T>() : nullptr),
+        statistics(c.input(1).template as<C>()),
+        s(c.input(0).shape, c.attributes<NormalizeAttributes>()) {}
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(x);
+    visit(g);
+    visit(weight);
+    visit(statistics);
+  }
+  __device__ C normal(std::int64_t row, std::int64_t i) const {
+    return (number(x[row * s.size + i]) - statistics[2 * row]) * statistics[2 * row + 1];
+  }
+  __device__ C weighted(std::int64_t row, std::int64_t i) const {
+    const C plain = number(g[row * s.size + i]);
+    return weight ? plain * number(weight[i]) : plain;
+  }
+};
+template <class T>
+struct OfRows {
+  Gradients<T> from;
+  T* dx;
+  bool centred;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    from.each_pointer(visit);
+    visit(dx);
+  }
+};
+template <class T>
+__global__ void gradient_of_rows(OfRows<T> f) {
+  using C = compute_of<T>;
+  __shared__ C shared[kFoldThreads];
+  const auto add = [](C a, C b) { return a + b; };
+  const std::int64_t size = f.from.s.size;
+  for (std::int64_t row = blockIdx.x; row < f.from.s.rows; row += gridDim.x) {
+    C total = 0, products = 0;
+    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+      const C g = f.from.weighted(row, i);
+      total += g;
+      products += g * f.from.normal(row, i);
+    }
+    const C average = f.centred ? fold_block(shared, total, add) / static_cast<C>(size) : C(0);
+    const C slope = fold_block(shared, products, add) / static_cast<C>(size), scale = f.from.statistics[2 * row + 1];
+    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+      f.dx[row * size + i] = T(scale * (f.from.weighted(row, i) - average - f.from.normal(row, i) * slope));
+    }
+  }
+}
+template <class T>
+struct NormalizeRowsGrad {
+  static void run(ArrayContext& c) {
+    const Gradients<T> from(c);
+    if (c.output().count() == 0) return;
+    Issue(c).launch(gradient_of_rows<T>, grid_of_rows(from.s.rows),
+                    OfRows<T>{from, c.output().template as<T>(), c.attributes<NormalizeAttributes>().centred});
+  }
+};
+
+constexpr std::int64_t kRowsOfPart = 64;
+
+/// A thread for each element of the weight and each part of the rows, in order.
+template <class T>
+struct PartOfWeight {
+  Gradients<T> from;
+  compute_of<T>*of_weight, *of_bias;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    from.each_pointer(visit);
+    visit(of_weight);
+    visit(of_bias);
+  }
+  __device__ void operator()(std::int64_t task) const {
+    const std::int64_t size = from.s.size, i = task % size, begin = task / size * kRowsOfPart;
+    const std::int64_t end = begin + kRowsOfPart < from.s.rows ? begin + kRowsOfPart : from.s.rows;
+    compute_of<T> weight = 0, bias = 0;
+    for (std::int64_t row = begin; row < end; ++row) {
+      const compute_of<T> g = number(from.g[row * size + i]);
+      weight += g * from.normal(row, i);
+      bias += g;
+    }
+    of_weight[task] = weight;
+    of_bias[task] = bias;
+  }
+};
+/// The parts' sums of each element, in order.
+template <class T>
+struct WholeOfWeight {
+  T *weight, *bias;
+  const compute_of<T>*of_weight, *of_bias;
+  std::int64_t size, parts;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(weight);
+    visit(bias);
+    visit(of_weight);
+    visit(of_bias);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    compute_of<T> w = 0, b = 0;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      w += of_weight[part * size + i];
+      b += of_bias[part * size + i];
+    }
+    weight[i] = T(w);
+    bias[i] = T(b);
+  }
+};
+template <class T>
+struct NormalizeRowsWeightGrad {
+  static void run(ArrayContext& c) {
+    using C = compute_of<T>;
+    const Issue issue(c);
+    const Gradients<T> from(c);
+    const std::int64_t size = from.s.size, parts = (from.s.rows + kRowsOfPart - 1) / kRowsOfPart;
+    auto* const of_weight = issue.scratch<C>(std::max<std::int64_t>(1, parts * size));
+    auto* const of_bias = issue.scratch<C>(std::max<std::int64_t>(1, parts * size));
+    for_index(issue, parts * size, PartOfWeight<T>{from, of_weight, of_bias});
+    for_index(
+        issue, size,
+        WholeOfWeight<T>{c.output(0).template as<T>(), c.output(1).template as<T>(), of_weight, of_bias, size, parts});
+  }
+};
+
+}  // namespace
+
+void add_normalization_kernels(const Rows& rows) {
+  rows.add<NormalizeRows>("normalize_rows", backends::Floating{}, kDense);
+  rows.add<NormalizeRowsGrad>("normalize_rows_grad", backends::Floating{}, kDense);
+  rows.add<NormalizeRowsWeightGrad>("normalize_rows_weight_grad", backends::Floating{}, kDense);
+}
+
+}  // namespace sluice::cuda
