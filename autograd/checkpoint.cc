@@ -3,6 +3,7 @@
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/recomputation.h"
+#include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/anomaly.h"
 
 namespace sluice {
@@ -117,6 +118,13 @@ std::vector<NDArray> checkpoint(const ArrayFunction& f, const NDArrays& xs, std:
   }
   const Ref<autograd::Recomputation> made(new autograd::Recomputation(f, xs, where));
   return made->first();
+}
+
+void compute_again(const NDArray& y) {
+  const Ref<autograd::Node> node = autograd::maker_of(y);
+  if (!node) return;
+  const Ref<autograd::Recomputation> checkpoint = node->checkpoint;
+  if (checkpoint && !checkpoint->is_again()) checkpoint->again({});
 }
 
 NDArray checkpoint(const ArrayFunction& f, const NDArray& x, std::source_location where) {

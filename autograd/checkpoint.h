@@ -28,4 +28,11 @@ std::vector<NDArray> checkpoint(const ArrayFunction& f, const NDArrays& xs,
 NDArray checkpoint(const ArrayFunction& f, const NDArray& x,
                    std::source_location where = std::source_location::current());
 
+/// Calls again now what backward would call again later: the function of the checkpoint that made y, on this thread and
+/// in its present scope of priority, tag and sequence. Backward then finds all that it needs. So a program says itself
+/// when it computes again, as a pipeline's R actions do. Nothing happens for an array that no checkpoint made, or whose
+/// checkpoint was called again before; backward in the meantime is no error. What follows y's checkpoint is not looked
+/// at: y is a result of it. Throws as the function does.
+void compute_again(const NDArray& y);
+
 }  // namespace sluice

@@ -152,18 +152,30 @@ Ticket push_seen(const ArrayPush& push) {
   if (push.inputs.empty() && push.outputs.empty()) throw ArrayError(name, push.where, "no arrays");
   const NDArray& any = push.outputs.empty() ? *push.inputs[0] : push.outputs[0];
   Array& first = any.checked(name, push.where);
+  const ScopeState& scope = current_scope();
   std::optional<PushOptions> placed;
   if (!push.options.on.given) placed.emplace(push.options).on = first.device();
+  if (const std::uint32_t priority = (scope.flags & kPushPriorityBits) >> kPushPriorityShift) [[unlikely]] {
+    if (!placed) placed.emplace(push.options);
+    placed->priority = static_cast<int>(priority) - 1;
+  }
   const PushOptions& options = placed ? *placed : push.options;
   check(push, name, options.on.device, first.engine());
   // A replay would need its versions pinned (docs/semantics.md, 21). Arrays cannot do that yet, so a capture is
   // refused.
-  const ScopeState& scope = current_scope();
   if (scope.recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
   return push_checked(push, name, options, first.core(), false, scope.records);
 }
 
 }  // namespace
+
+PriorityScope::PriorityScope(int priority) {
+  if (priority < 0 || priority >= kPriorities)
+    throw UsageError("[PriorityScope] priority " + std::to_string(priority) + " is not in 0.." +
+                     std::to_string(kPriorities - 1));
+  std::uint32_t& flags = current_scope().flags;
+  flags = (flags & ~kPushPriorityBits) | static_cast<std::uint32_t>(priority + 1) << kPushPriorityShift;
+}
 
 Ticket push_arrays(const ArrayPush& push) {
   const std::uint32_t flags = current_scope().flags;

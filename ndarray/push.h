@@ -44,6 +44,16 @@ class Issuing {
 inline constexpr std::uint32_t kNoGradFlag = 1;
 inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
 
+/// Bits of ScopeState::flags: the priority of the thread's pushes on arrays, plus one (0: each push's own).
+inline constexpr std::uint32_t kPushPriorityShift = 4, kPushPriorityBits = 15U << kPushPriorityShift;
+
+/// While it lives, the thread's operations on arrays are pushed with this priority (0 to 7, higher first), whatever
+/// they ask for themselves; their bodies' pushes too. Throws UsageError for another number.
+class PriorityScope : ScopeGuard {
+ public:
+  explicit PriorityScope(int priority);
+};
+
 /// What the body of an array operation works on: the versions that its push resolved, never handles. Valid while the
 /// body runs.
 ///

@@ -210,6 +210,32 @@ Generator dynamic(Rings rings) {
   return [rings](int stages, int microbatches) { return make_dynamic(rings, stages, microbatches); };
 }
 
+Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages) {
+  if (stages.size() != static_cast<std::size_t>(schedule.stages)) {
+    throw std::invalid_argument("schedule '" + schedule.name + "' has " + std::to_string(schedule.stages) +
+                                " stages, and " + std::to_string(stages.size()) + " marks say which recompute");
+  }
+  for (auto& list : schedule.per_device) {
+    std::vector<Action> more;
+    for (const Action& a : list) {
+      if (row_of(a.kind).frees == Result::saved && stages[static_cast<std::size_t>(a.stage)]) {
+        more.push_back({ActionKind::recompute, a.stage, a.microbatch});
+      }
+      more.push_back(a);
+    }
+    list = std::move(more);
+  }
+  return schedule;
+}
+
+Schedule with_updates(Schedule schedule) {
+  const Order order(schedule);
+  for (int s = 0; s < schedule.stages; ++s) {
+    schedule.per_device[static_cast<std::size_t>(order.device_of_stage(s))].push_back({ActionKind::step, s, 0});
+  }
+  return schedule;
+}
+
 std::string known_schedules() {
   return "gpipe, 1f1b, interleaved:CHUNKS, zb-h1, zb-h2, zbv, dynamic, dynamic:SAVED,KEPT";
 }

@@ -49,6 +49,13 @@ Schedule zbv(int stages, int microbatches);
 /// 2p - 1 for `kept`. One stage a device.
 Generator dynamic(Rings rings = {});
 
+/// The schedule with R actions for the marked stages, one mark a stage: each directly before the B or I of its
+/// microbatch. In a free order it may run long before, where a device is idle. Throws std::invalid_argument for another
+/// number of marks.
+Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages);
+/// The schedule with a U of each stage at the end of its device's list.
+Schedule with_updates(Schedule schedule);
+
 /// The generator of that name: "gpipe", "1f1b", "interleaved:2" (its chunks), "zb-h1", "zb-h2", "zbv", "dynamic" or
 /// "dynamic:8,15" (its rings). Throws std::invalid_argument for another.
 Generator generator(std::string_view name);

@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "sluice/autograd/autograd.h"
+#include "sluice/autograd/checkpoint.h"
 #include "sluice/autograd/halves.h"
+#include "sluice/engine/layer.h"
+#include "sluice/ndarray/push.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/verify.h"
 
@@ -29,21 +32,6 @@ struct Passage {
   NDArray output;
   WeightGradients weights;  ///< between I and W
 };
-
-/// What verify() lets pass and a pipeline does not run.
-void check_runs(const Schedule& schedule) {
-  const auto refuse = [&](const std::string& why) {
-    throw std::invalid_argument("schedule '" + schedule.name + "' has " + why);
-  };
-  if (!schedule.fixed_order) refuse("a free order, and a pipeline runs fixed ones");
-  if (!schedule.rings.empty()) refuse("rings of slots, and a pipeline runs without");
-  for (const auto& actions : schedule.per_device) {
-    for (const Action& a : actions) {
-      if (a.kind != ActionKind::recompute && a.kind != ActionKind::step) continue;
-      refuse(to_text(a) + ", and a pipeline runs F, B, I and W");
-    }
-  }
-}
 
 /// True for each stage whose weight gradients come in another order than that in which they are to be added.
 std::vector<bool> stages_with_sums(const Schedule& schedule) {
@@ -118,7 +106,85 @@ class StageSum {
   Gradients parameters_, before_;
 };
 
+/// What a device takes first of what is ready, where the order is free.
+int priority_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::backward:
+    case ActionKind::input_gradient:
+      return 5;
+    case ActionKind::recompute:
+      return 4;
+    case ActionKind::forward:
+      return kDefaultPriority;
+    default:
+      return 2;  // nobody waits for it but the end of the step
+  }
+}
+
+/// What errors and traces call the action's part of the model; a step belongs to no microbatch.
+std::string layer_of(const Action& action) {
+  const std::string stage = "stage " + std::to_string(action.stage);
+  return action.kind == ActionKind::step ? stage : stage + ".microbatch " + std::to_string(action.microbatch);
+}
+
+/// A ring's variables, one for each slot.
+std::vector<Variable> ring_of(int slots) {
+  std::vector<Variable> ring;
+  for (int i = 0; i < slots; ++i) ring.push_back(default_engine().variable("pipeline slot"));
+  return ring;
+}
+
 }  // namespace
+
+/// While it lives, the thread's pushes are those of an action: in their turn on the device, or, in a free order, with
+/// the action's priority. There the action's operations run one after another under the variable of a slot. A forward
+/// shares its slot with what frees it, which was pushed before: so it waits until that is over.
+class Pipeline::Turn {
+ public:
+  Turn(const Pipeline& net, const Plan& plan, const Action& action, bool free)
+      : device_(net.stage(action.stage).device),
+        scope_(device_),
+        tag_(tag_of(net.step_, plan.schedule, action)),
+        layer_(layer_of(action)),
+        joins_at_end_(action.kind != ActionKind::forward) {
+    const auto s = static_cast<std::size_t>(action.stage);
+    if (!free) {
+      sequence_.emplace(net.sequences_[s]);
+      return;
+    }
+    priority_.emplace(priority_of(action.kind));
+    const auto slot = [&](const std::vector<Variable>& ring, Result freed) {
+      if (ring.empty() || (action.kind != ActionKind::forward && !gives(action.kind, freed))) return;
+      slots_.push_back(ring[static_cast<std::size_t>(action.microbatch) % ring.size()]);
+    };
+    slot(plan.saved[s], Result::input_gradient);
+    slot(plan.kept[s], Result::weight_gradient);
+    if (!joins_at_end_) join();
+    if (!slots_.empty()) sequence_.emplace(slots_.front());
+  }
+  /// A whole backward pass frees two slots, when its last operation is over.
+  ~Turn() noexcept(false) {
+    sequence_.reset();
+    if (joins_at_end_) join();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  void join() const {
+    if (slots_.size() < 2) return;
+    default_engine().push([] {}, {order(slots_[0]), order(slots_[1])}, {.on = device_, .name = "pipeline slots"});
+  }
+
+  Device device_;
+  DeviceScope scope_;
+  TagScope tag_;
+  LayerScope layer_;
+  bool joins_at_end_;
+  std::optional<PriorityScope> priority_;
+  std::optional<SequenceScope> sequence_;
+  std::vector<Variable> slots_;
+};
 
 ScheduleChoice::ScheduleChoice(Schedule schedule)
     : make_([s = std::move(schedule)](int stages, int microbatches) {
@@ -173,13 +239,25 @@ std::vector<NamedParameter> Pipeline::parameters() const {
 const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
   Plan made;
   made.schedule = options.schedule.make(stages(), options.microbatches);
-  if (made.schedule == plan_.schedule) return plan_;
-  verify(made.schedule);
-  check_runs(made.schedule);
-  check_devices(made.schedule);
-  made.sums = stages_with_sums(made.schedule);
-  made.order = program_order(made.schedule);
-  return plan_ = std::move(made);
+  if (made.schedule != plan_.schedule) {
+    verify(made.schedule);
+    check_devices(made.schedule);
+    made.sums = stages_with_sums(made.schedule);
+    made.order = program_order(made.schedule);
+    made.updates = std::ranges::any_of(made.order, [](const Action& a) { return a.kind == ActionKind::step; });
+    for (int s = 0; s < stages(); ++s) {
+      const Rings rings = made.schedule.rings.empty() ? Rings{} : made.schedule.rings[static_cast<std::size_t>(s)];
+      made.saved.push_back(ring_of(rings.saved));
+      made.kept.push_back(ring_of(rings.kept));
+    }
+    plan_ = std::move(made);
+  }
+  if (plan_.updates != static_cast<bool>(options.update)) {
+    throw std::invalid_argument("schedule '" + plan_.schedule.name + "' has " +
+                                (plan_.updates ? "U actions, and the step has no `update` for them"
+                                               : "no U actions, and the step has an `update` for them"));
+  }
+  return plan_;
 }
 
 void Pipeline::check_devices(const Schedule& schedule) const {
@@ -214,13 +292,8 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   std::vector<std::optional<StageSum>> sums(stages_.size());
 
   // Transfers stand outside of a device's sequence: they run as soon as they can.
-  const auto inside = [&](const Action& action, auto&& body) {
-    DeviceScope device(stages_[static_cast<std::size_t>(action.stage)].device);
-    TagScope tag(tag_of(step_, plan.schedule, action));
-    std::optional<SequenceScope> sequence;
-    if (options.strict_order) sequence.emplace(sequences_[static_cast<std::size_t>(action.stage)]);
-    body();
-  };
+  const bool free = !options.strict_order || !plan.schedule.fixed_order;
+  const Order order(plan.schedule);
   const auto send = [](const NDArray& value, Device device) {
     NoGrad no_grad;
     return value.detach().to(device);
@@ -239,13 +312,24 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
       }
       if (action.stage == last)
         labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
-      inside(action, [&] {
-        here.output = (*stages_[static_cast<std::size_t>(action.stage)].module)(here.input);
-        if (action.stage == last) {
-          here.output = loss_(here.output, labels, static_cast<double>(rows));
-          losses[k] = here.output.detach();
-        }
-      });
+      const Turn turn(*this, plan, action, free);
+      const auto forward = [this, labels, rows, s = action.stage](const NDArray& input) {
+        const NDArray output = (*stages_[static_cast<std::size_t>(s)].module)(input);
+        return labels.defined() ? loss_(output, labels, static_cast<double>(rows)) : output;
+      };
+      here.output = order.recomputes(action.stage, action.microbatch) ? checkpoint(forward, here.input, where)
+                                                                      : forward(here.input);
+      if (action.stage == last) losses[k] = here.output.detach();
+      continue;
+    }
+    if (action.kind == ActionKind::recompute) {
+      const Turn turn(*this, plan, action, free);
+      compute_again(here.output);
+      continue;
+    }
+    if (action.kind == ActionKind::step) {
+      const Turn turn(*this, plan, action, free);
+      options.update(action.stage);
       continue;
     }
     // Where gradients are not added as they come, those of one microbatch are set apart.
@@ -259,18 +343,17 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
       gradient = send(above.grad(), device);
       above = {};
     }
-    inside(action, [&] {
-      if (action.kind == ActionKind::backward) {
-        backward({here.output}, {gradient}, {}, where);
-      } else if (action.kind == ActionKind::input_gradient) {
-        // The first stage's input wants no gradient; then all of the work is in the second half.
-        here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);
-      } else {
-        here.weights.run(where);
-        here.weights = {};
-      }
-      if (sum && gives(action.kind, Result::weight_gradient)) sum->take(action.microbatch);
-    });
+    const Turn turn(*this, plan, action, free);
+    if (action.kind == ActionKind::backward) {
+      backward({here.output}, {gradient}, {}, where);
+    } else if (action.kind == ActionKind::input_gradient) {
+      // The first stage's input wants no gradient; then all of the work is in the second half.
+      here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);
+    } else {
+      here.weights.run(where);
+      here.weights = {};
+    }
+    if (sum && gives(action.kind, Result::weight_gradient)) sum->take(action.microbatch);
     here.output = {};
     if (action.stage == 0) here.input = {};
   }

@@ -54,9 +54,16 @@ class ScheduleChoice {
 struct PipelineStep {
   int microbatches = 1;
   ScheduleChoice schedule = one_f_one_b;
-  /// true: each device runs its actions one after another in the schedule's order. false: every action that is ready
-  /// runs, backward before forward. The order and the memory needed then depend on timing; the bits do not.
+  /// true: each device runs its actions one after another in the schedule's order, if that is a fixed one. false, and
+  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, and
+  /// weight gradients last; the schedule's rings of slots hold forwards back, across steps as well. The order, and
+  /// within the rings the memory needed, then depend on timing; the bits do not.
   bool strict_order = true;
+  /// Pushes what updates a stage's weights: what the schedule's U actions run (with_updates() in generators.h). It is
+  /// called once a step for each stage, by the thread that calls step(), when the stage's gradients are pushed, and
+  /// may not call the pipeline. Without a gate over all stages (docs/semantics.md, 15) a stage's weights may step in a
+  /// step that fails in another.
+  std::function<void(int stage)> update = {};
 };
 
 /// A model in stages. step() pushes and returns; the engine runs the actions through their dependencies alone. A
@@ -75,10 +82,11 @@ class Pipeline {
 
   /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
   /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
-  /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. Throws ArrayError where x and
+  /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. What a stage pushes is in the
+  /// layer "stage 1.microbatch 2", which errors name, above the layers of the module. Throws ArrayError where x and
   /// target differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that
-  /// verify() refuses, that has a free order, rings, R or U, or whose devices have stages that are on different
-  /// devices here.
+  /// verify() refuses, that has U and no `update` is given, or `update` and no U, or whose devices have stages that are
+  /// on different devices here.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
@@ -95,8 +103,12 @@ class Pipeline {
   struct Plan {
     Schedule schedule;
     std::vector<Action> order;
-    std::vector<bool> sums;  ///< for each stage: gradients are not added as they come
+    std::vector<bool> sums;                    ///< for each stage: gradients are not added as they come
+    bool updates = false;                      ///< it has U actions
+    std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound
+    std::vector<std::vector<Variable>> kept;
   };
+  class Turn;
   const Plan& plan(const PipelineStep& options);
   void check_devices(const Schedule& schedule) const;
   void check() const;

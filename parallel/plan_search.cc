@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "sluice/parallel/generators.h"
 #include "sluice/parallel/verify.h"
 #include "sluice/resources/memory_holders.h"
 

@@ -38,7 +38,6 @@ std::string row(const Candidate& c, bool chosen, int layers) {
                                  static_cast<int>(most - c.peak.begin()), bytes(*most).c_str());
   text += cut_to_text(c, layers);
   if (!c.exact) text += line(" (others at most %.1f %% quicker)", 100 * (1 - c.bound / c.seconds));
-  if (!c.not_runnable.empty()) text += "; " + c.not_runnable;
   return text + "\n";
 }
 

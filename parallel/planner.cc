@@ -94,7 +94,6 @@ void add_candidates(std::span<const LayerCost> layers, const PlanOptions& option
     candidate.peak = found.peak;
     candidate.bound = found.bound;
     candidate.exact = found.exact;
-    candidate.not_runnable = not_run_by_pipeline(candidate.make());
     table.push_back(candidate);
   };
   CutFound found = search_cuts(problem);
@@ -155,36 +154,6 @@ std::vector<std::string> plannable_schedules(int devices) {
           "zbv",           "dynamic", "dynamic:" + twice + "," + twice};
 }
 
-std::string not_run_by_pipeline(const Schedule& schedule) {
-  if (!schedule.fixed_order) return "a free order is not run by the pipeline yet";
-  if (!schedule.rings.empty()) return "rings of slots are not run by the pipeline yet";
-  for (const auto& list : schedule.per_device) {
-    for (const Action& a : list) {
-      if (a.kind == ActionKind::recompute) return "recomputation is not run by the pipeline yet";
-      if (a.kind == ActionKind::step) return "optimiser steps are not run by the pipeline yet";
-    }
-  }
-  return {};
-}
-
-Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages) {
-  if (stages.size() != static_cast<std::size_t>(schedule.stages)) {
-    throw std::invalid_argument("schedule '" + schedule.name + "' has " + std::to_string(schedule.stages) +
-                                " stages, and " + std::to_string(stages.size()) + " marks say which recompute");
-  }
-  for (auto& list : schedule.per_device) {
-    std::vector<Action> more;
-    for (const Action& a : list) {
-      if (row_of(a.kind).frees == Result::saved && stages[static_cast<std::size_t>(a.stage)]) {
-        more.push_back({ActionKind::recompute, a.stage, a.microbatch});
-      }
-      more.push_back(a);
-    }
-    list = std::move(more);
-  }
-  return schedule;
-}
-
 Schedule chained(const Schedule& step, int steps) {
   if (steps == 1) return step;
   if (!step.fixed_order) throw std::invalid_argument("schedule '" + step.name + "' has a free order: it has no chain");
@@ -217,7 +186,7 @@ Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options) 
   });
   for (std::size_t i = 0; i < plan.table.size() && plan.chosen < 0; ++i) {
     const Candidate& c = plan.table[i];
-    if (c.refused.empty() && (c.not_runnable.empty() || !options.only_runnable)) plan.chosen = static_cast<int>(i);
+    if (c.refused.empty()) plan.chosen = static_cast<int>(i);
   }
   return plan;
 }

@@ -56,7 +56,6 @@ struct PlanOptions {
   /// So many steps follow each other without a wait between them, as in training: the time of a step is that of all of
   /// them divided by their number. A free order counts as if each step waited for the one before.
   int steps = 1;
-  bool only_runnable = true;   ///< choose only what a Pipeline runs; the table has the others too
   int most_simulations = 300;  ///< for each schedule and number of microbatches; see plan_layers()
 };
 
@@ -73,8 +72,7 @@ struct Candidate {
   /// No cut for this schedule and these microbatches takes less than this; `exact` where it is `seconds`.
   double bound = 0;
   bool exact = true;
-  std::string refused = {};       ///< why there is none; the figures are then 0
-  std::string not_runnable = {};  ///< why a Pipeline does not run it
+  std::string refused = {};  ///< why there is none; the figures are then 0
 
   int stages() const { return static_cast<int>(first_layer.size()); }
   bool recomputes() const;
@@ -110,13 +108,6 @@ std::string cut_to_text(const Candidate& candidate, int layers);
 
 /// What plan_layers() tries for so many devices where it is not told.
 std::vector<std::string> plannable_schedules(int devices);
-
-/// Why a Pipeline (pipeline.h) does not run a schedule that verify() accepts; empty if it does. The one place of the
-/// planner that knows.
-std::string not_run_by_pipeline(const Schedule& schedule);
-
-/// The schedule with an R before the B or I of each microbatch of the marked stages, one mark a stage.
-Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages);
 
 /// So many steps of a fixed order one behind the other, as one schedule with that many times the microbatches.
 Schedule chained(const Schedule& step, int steps);

@@ -375,11 +375,9 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
     }
     return "accepted";
   };
-  EXPECT_EQ(why("dynamic"), "schedule 'dynamic' has a free order, and a pipeline runs fixed ones");
-  parallel::Schedule steps = parallel::gpipe(2, 2);
-  for (int s = 0; s < 2; ++s)
-    steps.per_device[static_cast<std::size_t>(s)].push_back({parallel::ActionKind::step, s, 0});
-  EXPECT_EQ(why(steps), "schedule 'gpipe' has U(0), and a pipeline runs F, B, I and W");
+  EXPECT_EQ(why(parallel::with_updates(parallel::gpipe(2, 2))),
+            "schedule 'gpipe' has U actions, and the step has no `update` for them");
+  EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 2, .update = [](int) {}}), std::invalid_argument);
   EXPECT_EQ(why(parallel::gpipe(2, 3)),
             "schedule 'gpipe' is for 2 stages and 3 microbatches, and the pipeline has 2 and 2");
   EXPECT_EQ(why([](int, int) { return parallel::gpipe(3, 2); }),

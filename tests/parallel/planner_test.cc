@@ -130,7 +130,6 @@ Case random_case(unsigned seed) {
   }
   c.options.rows = 12;
   c.options.microbatches = {number(1, 4), 6};
-  c.options.only_runnable = false;
   c.options.most_simulations = 100'000;
   if (number(0, 1) != 0) c.options.link.latency = 0.3 * number(0, 2);
   if (number(0, 3) == 0) c.options.link.bandwidth = number(2, 20);
@@ -208,14 +207,8 @@ TEST(Planner, RecomputesWhereMemoryWantsItAndOnlyThere) {
   for (int i = 0; i < 4; ++i) layers.push_back(layer(1, 1, 1, 4, 16, 4, 2));
   PlanOptions options{.devices = 2, .memory = {200, 80}, .rows = 8, .microbatches = {8}, .schedules = {"gpipe"}};
   // 8 rows in 8 microbatches save 8 x 2 x 16 bytes in a stage of two layers: not even the first device has those.
-  Plan plan = plan_layers(layers, options);
-  EXPECT_EQ(plan.chosen, -1);
+  const Plan plan = plan_layers(layers, options);
   ASSERT_EQ(plan.table.size(), 1U);
-  EXPECT_TRUE(plan.table[0].recomputes());
-  EXPECT_EQ(plan.table[0].not_runnable, "recomputation is not run by the pipeline yet");
-  EXPECT_THROW(plan.best(), std::runtime_error);
-  options.only_runnable = false;
-  plan = plan_layers(layers, options);
   EXPECT_EQ(cut_to_text(plan.best(), 4), "0-1 R | 2-3 R");
   verify(plan.best().make());
   // Where the first has room for all, it does not run forward again.
@@ -291,14 +284,6 @@ TEST(Planner, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(why(one, {.devices = 2, .memory = {1}}), "a plan needs the memory of 2 devices, not of 1");
   EXPECT_EQ(why(one, {.rows = 0}), "a plan needs at least 1 row, not 0");
   EXPECT_EQ(why(one, {.rows = 1, .microbatches = {0}}), "a plan needs at least 1 microbatch, not 0");
-}
-
-TEST(Planner, KnowsWhatThePipelineRuns) {
-  for (const char* name : {"gpipe", "1f1b", "zb-h1", "zb-h2"})
-    EXPECT_EQ(not_run_by_pipeline(make_schedule(name, 2, 4)), "");
-  EXPECT_EQ(not_run_by_pipeline(make_schedule("zbv", 4, 4)), "");
-  EXPECT_NE(not_run_by_pipeline(make_schedule("dynamic", 2, 4)), "");
-  EXPECT_NE(not_run_by_pipeline(with_recompute(gpipe(2, 2), {true, false})), "");
 }
 
 TEST(Planner, ChainsAndRecomputationsAreSchedules) {
