@@ -90,8 +90,9 @@ class Line {
     text_.remove_prefix(static_cast<std::size_t>(read.ptr - text_.data()));
     return value;
   }
+  bool starts_with(char c) const { return !text_.empty() && text_.front() == c; }
   bool skip(char c) {
-    if (text_.empty() || text_.front() != c) return false;
+    if (!starts_with(c)) return false;
     text_.remove_prefix(1);
     return true;
   }
@@ -112,6 +113,19 @@ void read_line(Line& line, Schedule& schedule) {
     } catch (const std::invalid_argument& e) {
       line.refuse(e.what());
     }
+  } else if (word == "tied") {
+    TiedWeight tied{std::string(line.word()), {}, {}};
+    while (!line.at_end() && !line.starts_with('(')) {
+      const std::optional<int> stage = line.number();
+      if (!stage) line.refuse("a tied weight is 'tied', its name, its stages, and perhaps a tree of its uses");
+      tied.stages.push_back(*stage);
+    }
+    try {
+      if (!line.at_end()) tied.uses = sum_tree(line.rest());
+    } catch (const std::invalid_argument& e) {
+      line.refuse(e.what());
+    }
+    schedule.tied.push_back(std::move(tied));
   } else if (word == "free") {
     schedule.fixed_order = false;
     while (!line.at_end()) {
@@ -125,7 +139,8 @@ void read_line(Line& line, Schedule& schedule) {
     int number = 0;
     const auto read = std::from_chars(word.data() + 1, word.data() + word.size(), number);
     if (read.ec != std::errc() || read.ptr != word.data() + word.size() || number < 0) {
-      line.refuse("'" + word + "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum' or 'free'");
+      line.refuse("'" + word +
+                  "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied' or 'free'");
     }
     if (word[0] == 'd' && number != schedule.devices()) {
       line.refuse("'" + word + "': the next device is d" + std::to_string(schedule.devices()));
@@ -137,7 +152,8 @@ void read_line(Line& line, Schedule& schedule) {
       schedule.microbatches = std::max(schedule.microbatches, a.microbatch + 1);
     }
   } else {
-    line.refuse("'" + word + "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum' or 'free'");
+    line.refuse("'" + word +
+                "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied' or 'free'");
   }
 }
 
@@ -169,6 +185,14 @@ std::string to_text(const Schedule& schedule, bool whole) {
     text += "\n";
   }
   if (whole && !schedule.sum.empty()) text += "sum " + to_text(schedule.sum) + "\n";
+  for (const TiedWeight& tied : schedule.tied) {
+    if (!whole) break;
+    text += "tied " + tied.name;
+    for (const int stage : tied.stages) text += " " + std::to_string(stage);
+    const bool one = tied.uses.postfix.size() == 1;  // in brackets, or it would be a stage
+    if (!tied.uses.empty()) text += one ? " (" + to_text(tied.uses) + ")" : " " + to_text(tied.uses);
+    text += "\n";
+  }
   if (whole && !schedule.fixed_order) {
     text += "free";
     const bool alike = std::ranges::adjacent_find(schedule.rings, std::not_equal_to()) == schedule.rings.end();

@@ -36,6 +36,10 @@ TEST(ScheduleText, WhatIsWrittenIsRead) {
   rings.rings = {{1, 2}, {3, 4}};
   EXPECT_TRUE(to_text(rings, true).ends_with("\nfree 1,2 3,4\n"));
   EXPECT_EQ(parse_schedule(to_text(rings, true)), rings);
+  Schedule tied = gpipe(3, 2);
+  tied.tied = {{"0.weight", {0, 2}}, {"1.w", {0, 1, 2}, sum_tree("((0 1) (2 3))")}, {"v", {1}, sum_tree("(0)")}};
+  EXPECT_TRUE(to_text(tied, true).ends_with("\ntied 0.weight 0 2\ntied 1.w 0 1 2 ((0 1) (2 3))\ntied v 1 (0)\n"));
+  EXPECT_EQ(parse_schedule(to_text(tied, true)), tied);
 }
 
 TEST(ScheduleText, AsAPersonWritesIt) {
@@ -63,10 +67,14 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
             "mine.txt:1: 'F0': an action is F, B, I, W, R or U and a number, as F0.3: stage and microbatch");
   EXPECT_EQ(why("s0 F3-1"), "mine.txt:1: 'F3-1': a range counts up, as F0-3");
   EXPECT_EQ(why("s0 F99999999999"), "mine.txt:1: a number is too large");
-  EXPECT_EQ(why("\n\nx0 F0"),
-            "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum' or 'free'");
+  EXPECT_EQ(
+      why("\n\nx0 F0"),
+      "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied' or 'free'");
   EXPECT_EQ(why("d1 F0.0"), "mine.txt:1: 'd1': the next device is d0");
   EXPECT_EQ(why("sum (0"), "mine.txt:1: the sum '(0' has a bracket that is not closed at character 3");
+  EXPECT_EQ(why("tied w 0,3"),
+            "mine.txt:1: a tied weight is 'tied', its name, its stages, and perhaps a tree of its uses");
+  EXPECT_EQ(why("tied w 0 (0 1"), "mine.txt:1: the sum '(0 1' has a bracket that is not closed at character 5");
   EXPECT_EQ(why("free 3"), "mine.txt:1: a free order is 'free' and pairs of slots, as 4,7");
   EXPECT_EQ(why("s0 F0 B0\nfree 1,1 2,2 3,3"), "mine.txt: schedule 'mine.txt' has 1 stages, and rings are given for 3");
   EXPECT_EQ(why(""), "mine.txt: schedule 'mine.txt' needs at least 1 stage and 1 microbatch, not 0 and 0");
@@ -84,8 +92,8 @@ TEST(ScheduleText, FromAFile) {
 /// Any bytes are a schedule or one line.
 TEST(ScheduleText, NoTextDoesHarm) {
   std::mt19937 random(5);
-  const std::string start = to_text(zbv(4, 3), true) + "sum (0 1 2)\nfree 2,3\n";
-  const std::string letters = "FBIWRU0123456789 .-,()sdfresumfre\n#\t\xff";
+  const std::string start = to_text(zbv(4, 3), true) + "sum (0 1 2)\ntied w 0 3 (0 1)\nfree 2,3\n";
+  const std::string letters = "FBIWRU0123456789 .-,()sdfresumfretied\n#\t\xff";
   for (int round = 0; round < 20'000; ++round) {
     std::string text = start;
     for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {

@@ -151,6 +151,45 @@ TEST(Verify, ChecksTheSum) {
             "schedule 'dynamic' has a free order, which adds gradients in index order, and not by ((0 1) (2 3))");
 }
 
+TEST(Verify, ChecksTiedWeights) {
+  Schedule schedule = zb_h1(4, 2);
+  const auto with = [&](std::vector<TiedWeight> tied) {
+    schedule.tied = std::move(tied);
+    return refusal(schedule);
+  };
+  EXPECT_EQ(with({{"w", {0, 3}}, {"w", {1, 2, 3}}, {"v", {0}, sum_tree("((0 2) 1)")}}), "accepted");
+  EXPECT_EQ(
+      with({{"w", {3, 0}}}),
+      "schedule 'zb-h1' adds the gradients of the tied weight 'w' in the wrong order: W(3,0) before W(0,0), whose "
+      "uses are earlier on the tape");
+  EXPECT_EQ(with({{"w", {0, 3, 0}}}), "schedule 'zb-h1' counts the gradient of the tied weight 'w' twice: W(0,0)");
+  EXPECT_EQ(with({{"w", {0, 3}}, {"w", {0, 1}}}),
+            "schedule 'zb-h1' counts the gradient of the tied weight 'w' twice: it is listed twice");
+  EXPECT_EQ(with({{"w", {0, 4}}}), "schedule 'zb-h1' has a tied weight 'w' in stage 4, but only 4 stages");
+  EXPECT_EQ(with({{"w", {}}}), "schedule 'zb-h1' has a tied weight 'w' without stages");
+  EXPECT_EQ(with({{"a b", {0, 1}}}), "schedule 'zb-h1' has a tied weight 'a b', and the name must be one word");
+  EXPECT_EQ(with({{"w", {0, 3}, sum_tree("(0 (1 1))")}}),
+            "schedule 'zb-h1' cannot add the gradients of the tied weight 'w': the sum (0 (1 1)) counts use 1 twice");
+  EXPECT_EQ(with({{"w", {0, 3}, sum_tree("(0 2)")}}),
+            "schedule 'zb-h1' cannot add the gradients of the tied weight 'w': the sum (0 2) counts use 2 of 2");
+
+  // The owner's step waits for the uses in other stages.
+  Schedule early = with_updates(zb_h1(2, 2));
+  auto& list = early.per_device[1];
+  list = {{F, 1, 0}, {I, 1, 0}, {F, 1, 1}, {I, 1, 1}, {W, 1, 0}, {W, 1, 1}, {U, 1, 0}};
+  early.tied = {{"w", {0, 1}}};
+  EXPECT_EQ(refusal(early), "accepted");
+  EXPECT_EQ(Order(early).waits_for({U, 0, 0}).size(), 5U);
+  EXPECT_EQ(Order(early).waits_for({U, 1, 0}).size(), 3U);
+  // Both stages on one device: it would have to be there before its turn.
+  Schedule one{2, 1, "one", {{{F, 0, 0}, {F, 1, 0}, {I, 1, 0}, {B, 0, 0}, {U, 0, 0}, {W, 1, 0}, {U, 1, 0}}}};
+  EXPECT_EQ(refusal(one), "accepted");
+  one.tied = {{"w", {0, 1}}};
+  EXPECT_EQ(refusal(one),
+            "schedule 'one' cannot finish: U(0) waits for W(1,0) (a use of a tied weight) waits for U(0) (earlier on "
+            "device 0)");
+}
+
 TEST(Verify, CountsBytes) {
   const std::vector<StageBytes> stages(2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .gradients = 400});
   Memory memory{stages, {1400, 1400}};
