@@ -320,13 +320,13 @@ TEST(Verify, RefusesAThousandBrokenSchedulesForTheRightReason) {
   const std::vector<Schedule> whole = fixed_schedules();
   const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   int refused = 0;
-  std::vector<int> ways(6);
+  std::vector<int> ways(7);
   while (refused < 1000) {
     Schedule broken = whole[any(whole.size())];
     auto& list = broken.per_device[any(broken.per_device.size())];
     const std::size_t at = any(list.size());
     const Action a = list[at];
-    const std::size_t way = any(6);
+    const std::size_t way = any(7);
     SCOPED_TRACE("seed 2024, broken " + std::to_string(refused) + ", way " + std::to_string(way) + ", " +
                  describe(broken) + ", " + to_text(a));
     std::string reason;
@@ -362,6 +362,14 @@ TEST(Verify, RefusesAThousandBrokenSchedulesForTheRightReason) {
           *std::ranges::find(broken.sum.postfix, static_cast<int>(any(static_cast<std::size_t>(broken.microbatches))));
       item = (item + 1) % broken.microbatches;
       reason = "counts microbatch " + std::to_string(item) + " twice";
+    } else if (way == 5) {  // a tied weight's uses against the tape's order
+      if (broken.stages < 2) continue;
+      const int late = 1 + static_cast<int>(any(static_cast<std::size_t>(broken.stages - 1)));
+      const int early = static_cast<int>(any(static_cast<std::size_t>(late)));
+      broken.tied = {{"w", {late, early}}};
+      const auto back = Order(broken).has({B, 0, 0}) ? B : W;
+      reason = "tied weight 'w' in the wrong order: " + to_text(Action{back, late, 0}) + " before " +
+               to_text(Action{back, early, 0});
     } else {  // one byte too little
       memory.stages.assign(static_cast<std::size_t>(broken.stages), {.weights = 8, .saved = 4, .kept = 2});
       for (const PeakBytes& peak : peak_bytes(broken, memory.stages)) memory.devices.push_back(peak.bytes);
