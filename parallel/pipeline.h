@@ -55,9 +55,10 @@ struct PipelineStep {
   int microbatches = 1;
   ScheduleChoice schedule = one_f_one_b;
   /// true: each device runs its actions one after another in the schedule's order, if that is a fixed one. false, and
-  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, and
-  /// weight gradients last; the schedule's rings of slots hold forwards back, across steps as well. The order, and
-  /// within the rings the memory needed, then depend on timing; the bits do not.
+  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, a
+  /// forward of a device's later stages before one of its first, and weight gradients last; the schedule's rings of
+  /// slots hold forwards back, across steps as well. The order, and within the rings the memory needed, then depend on
+  /// timing; the bits do not.
   bool strict_order = true;
   /// Pushes what updates a stage's weights: what the schedule's U actions run (with_updates() in generators.h). It is
   /// called once a step for each stage, by the thread that calls step(), when the stage's gradients are pushed, and
@@ -103,6 +104,7 @@ class Pipeline {
   struct Plan {
     Schedule schedule;
     std::vector<Action> order;
+    std::vector<bool> later;                   ///< for each stage: its device has an earlier one too
     std::vector<bool> sums;                    ///< for each stage: gradients are not added as they come
     bool updates = false;                      ///< it has U actions
     std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound

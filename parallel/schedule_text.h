@@ -8,6 +8,7 @@
 //     sum ((0 1) (2 3))                   how gradients are added (sum_tree.h); index order if left out
 //     free 4,7                            no fixed order, with rings of 4 slots (F to I) and 7 (F to W) for each stage,
 //                                         or a pair for every one
+//     rings 4,7                           such rings in a fixed order
 //
 // Devices count in the order of their lines; stages and microbatches are as many as are named.
 // Pure and thread-safe, but for load_schedule, which reads a file.
@@ -21,8 +22,8 @@
 namespace sluice::parallel {
 
 /// One line a device, each ended by a newline: "s0 F0-3 B0 F4 B1 ...". Three or more actions of one kind and stage
-/// whose microbatches count up are written as a range. With a name, a sum or a free order where there is one, if
-/// `whole`.
+/// whose microbatches count up are written as a range. With a name ('_' for its '#' and line breaks), a sum, rings and
+/// a free order where there are such, if `whole`.
 std::string to_text(const Schedule& schedule, bool whole = false);
 
 /// Reads what to_text writes. `file` stands in errors. Throws std::invalid_argument with one line for a text that is

@@ -194,14 +194,26 @@ void check_memory(const Schedule& schedule, const Memory& memory) {
   }
 }
 
-/// The most that a stage holds in any order that the rings allow.
-double most_in_any_order(const Schedule& schedule, int stage, const StageBytes& bytes, bool split) {
+/// What a stage holds at most in any order that its rings allow.
+struct InAnyOrder {
+  double between = 0;  ///< between two actions
+  double running = 0;  ///< so much more while one of its actions runs
+};
+
+InAnyOrder most_in_any_order(const Schedule& schedule, const Order& order, int stage, const StageBytes& bytes) {
   const Rings rings = schedule.rings.empty() ? Rings{} : schedule.rings[static_cast<std::size_t>(stage)];
   const auto slots = [&](int ring) { return ring > 0 ? std::min(ring, schedule.microbatches) : schedule.microbatches; };
   const int begun = slots(rings.kept), saved = std::min(slots(rings.saved), begun);
+  bool splits = false, recomputes = false;
+  for (int k = 0; k < schedule.microbatches; ++k) {
+    splits = splits || order.has({ActionKind::input_gradient, stage, k});
+    recomputes = recomputes || order.recomputes(stage, k);
+  }
   // All slots of the first ring are full, and the others wait for W; or all wait for W.
-  const double kept = split ? bytes.kept : 0;
-  return std::max(saved * bytes.saved + (split ? begun - saved : 0) * kept, begun * kept);
+  const double first = recomputes ? std::max(bytes.input, bytes.saved) : bytes.saved;
+  const double kept = splits ? bytes.kept : 0;
+  return {.between = std::max(saved * first + (begun - saved) * kept, begun * kept),
+          .running = std::max(std::min(bytes.saved, kept), recomputes ? std::min(bytes.input, bytes.saved) : 0)};
 }
 
 }  // namespace
@@ -239,18 +251,19 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
   std::vector<int> waiting(static_cast<std::size_t>(schedule.stages));  // of each stage's sums, but for the first
   std::vector<PartialSums> sums(static_cast<std::size_t>(schedule.stages), {schedule.sum, schedule.microbatches});
   for (const auto& list : schedule.per_device) {
-    double held = 0;
+    double held = 0, running = 0;
     std::vector<bool> counted(static_cast<std::size_t>(schedule.stages));
     for (const Action& a : list) {
       const auto s = static_cast<std::size_t>(a.stage);
       if (counted[s]) continue;
       counted[s] = true;
       held += stages[s].weights;
-      if (!schedule.fixed_order) {
-        held += most_in_any_order(schedule, a.stage, stages[s], order.has({ActionKind::input_gradient, a.stage, 0}));
-      }
+      if (schedule.fixed_order) continue;
+      const InAnyOrder most = most_in_any_order(schedule, order, a.stage, stages[s]);
+      held += most.between;
+      running = std::max(running, most.running);
     }
-    PeakBytes peak{held, list.empty() ? Action{} : list.front()};
+    PeakBytes peak{held + running, list.empty() ? Action{} : list.front()};
     if (!schedule.fixed_order) {
       peaks.push_back(peak);
       continue;

@@ -39,8 +39,9 @@ struct PeakBytes {
 };
 
 /// For each device the most that its stages hold at once, by the table of action kinds (action.h): in a fixed order
-/// exactly, from the lists; in a free order the most that the rings let any order hold, and then `at` is the device's
-/// first action. Throws std::invalid_argument for another number of stages, and as check_actions() does.
+/// exactly, from the lists; in a free order the most that the rings let any order hold in which a device runs one
+/// action at a time, and then `at` is the device's first action. Throws std::invalid_argument for another number of
+/// stages, and as check_actions() does.
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages);
 
 }  // namespace sluice::parallel
