@@ -167,15 +167,16 @@ int number_in(std::string_view name, std::string_view digits) {
 }
 
 Schedule make_dynamic(Rings rings, int stages, int microbatches) {
-  Schedule schedule = stage_by_stage("dynamic", stages, microbatches,
-                                     [&](int i) { return halved(one_by_one(i, microbatches, stages - i), i); });
-  // What goes first where several are ready.
-  const auto rank = [](ActionKind kind) { return kind == input_gradient ? 0 : kind == forward ? 1 : 2; };
-  for (List& list : schedule.per_device) {
-    std::ranges::stable_sort(list, {}, [&](const Action& a) { return std::pair(rank(a.kind), a.microbatch); });
-  }
-  if (rings.saved <= 0) rings.saved = stages;
-  if (rings.kept <= 0) rings.kept = 2 * stages - 1;
+  const int p = stages;
+  if (rings.saved <= 0) rings.saved = p;
+  if (rings.kept <= 0) rings.kept = 2 * p - 1;
+  // From one device to the next, warm-ups grow by 1 forward where there are p slots, by 2 where there are 2p - 1, and
+  // by 1 or 2 in between.
+  const int most = std::min(rings.kept, 2 * p - 1) - 1;
+  const auto of_slots = [&](int i) { return p == 1 ? 0 : (2 * i * most + p - 1) / (2 * (p - 1)); };
+  Schedule schedule = stage_by_stage("dynamic", stages, microbatches, [&](int i) {
+    return halved(one_by_one(i, microbatches, 1 + of_slots(p - 1 - i)), of_slots(i));
+  });
   schedule = in_free_order(std::move(schedule), std::vector(static_cast<std::size_t>(stages), rings));
   schedule.name = "dynamic";
   return schedule;

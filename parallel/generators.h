@@ -50,7 +50,8 @@ Schedule zbv(int stages, int microbatches);
 /// rings.
 Schedule in_free_order(Schedule schedule, std::vector<Rings> rings);
 
-/// No fixed order and one stage a device: an input gradient before a forward, a forward before a weight gradient. 0
+/// No fixed order and one stage a device; preferred is the order of the zero-bubble schedule that begins `kept`
+/// microbatches before it ends the first: of zb_h1 with p, of zb_h2 with 2p - 1, and between them in proportion. 0
 /// slots: as many as ZB-H1 has on its first device, p, for `saved`, and 2p - 1 for `kept`.
 Generator dynamic(Rings rings = {});
 

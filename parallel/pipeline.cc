@@ -198,6 +198,7 @@ ScheduleChoice::ScheduleChoice(Schedule schedule)
       }) {}
 
 Schedule ScheduleChoice::make(int stages, int microbatches) const {
+  if (!make_) throw std::invalid_argument("a step needs a schedule: the function that is to make it is empty");
   Schedule made = make_(stages, microbatches);
   if (made.stages == stages && made.microbatches == microbatches) return made;
   return ScheduleChoice(std::move(made)).make_(stages, microbatches);

@@ -33,21 +33,29 @@ struct Stage {
 /// rows of the whole batch. So the losses and gradients of the microbatches add up to those of the batch.
 using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
 
-/// What a step runs by: a generator or another function of (stages, microbatches), a name (generators.h), or a
-/// schedule.
+/// What a step runs by: a generator or anything else that is called with (stages, microbatches), a name (generators.h),
+/// or a schedule. Copies share what can only be moved.
 class ScheduleChoice {
  public:
   template <class F>
   requires std::is_invocable_r_v<Schedule, F&, int, int> ScheduleChoice(F generate)
-      : make_(std::move(generate)) {}  // NOLINT: an option is written without a name
+      : make_(copyable(std::move(generate))) {}  // NOLINT: an option is written without a name
   ScheduleChoice(const char* name) : make_(generator(name)) {}
   ScheduleChoice(const std::string& name) : make_(generator(name)) {}
   ScheduleChoice(Schedule schedule);
 
-  /// Throws std::invalid_argument as the function does, and for a schedule of other sizes than these.
+  /// Throws what the function throws, and std::invalid_argument for an empty one and for a schedule of other sizes.
   Schedule make(int stages, int microbatches) const;
 
  private:
+  template <class F>
+  static Generator copyable(F generate) {
+    if constexpr (std::is_copy_constructible_v<F>) return generate;
+    return [shared = std::make_shared<F>(std::move(generate))](int stages, int microbatches) -> Schedule {
+      return std::invoke(*shared, stages, microbatches);
+    };
+  }
+
   Generator make_;
 };
 

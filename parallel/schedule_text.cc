@@ -192,19 +192,22 @@ std::string to_text(const Schedule& schedule, bool whole) {
 Schedule parse_schedule(std::string_view text, const std::string& file) {
   Schedule schedule;
   schedule.name = file;
+  std::vector<int> lines;  // of each device
   for (int number = 1; !text.empty(); ++number) {
     const std::string place = file + ":" + std::to_string(number);
     const std::size_t end = std::min(text.find('\n'), text.size());
     Line line(text.substr(0, end), place);
     read_line(line, schedule);
+    if (lines.size() < schedule.per_device.size()) lines.push_back(number);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   // One pair is every stage's.
   if (schedule.rings.size() == 1) schedule.rings.resize(static_cast<std::size_t>(schedule.stages), schedule.rings[0]);
   try {
     verify(schedule);
-  } catch (const std::invalid_argument& e) {
-    throw std::invalid_argument(file + ": " + e.what());
+  } catch (const ScheduleError& e) {
+    const std::string line = e.device() < 0 ? "" : ":" + std::to_string(lines[static_cast<std::size_t>(e.device())]);
+    throw std::invalid_argument(file + line + ": " + e.what());
   }
   return schedule;
 }

@@ -27,8 +27,9 @@ namespace sluice::parallel {
 std::string to_text(const Schedule& schedule, bool whole = false);
 
 /// Reads what to_text writes. `file` stands in errors. Throws std::invalid_argument with one line for a text that is
-/// none, and for a schedule that verify() refuses:
+/// none, and for a schedule that verify() refuses, with the line of the device whose list is wrong:
 ///     mine.txt:3: 'X4': an action is F, B, I, W, R or U and a number
+///     mine.txt:2: schedule 'mine' lacks B(0,1)
 Schedule parse_schedule(std::string_view text, const std::string& file = "schedule");
 
 /// parse_schedule of a file's content. Blocks; throws std::runtime_error with the path and the system's reason too.

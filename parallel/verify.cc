@@ -15,8 +15,8 @@
 namespace sluice::parallel {
 namespace {
 
-[[noreturn]] void refuse(const Schedule& schedule, const std::string& why) {
-  throw std::invalid_argument("schedule '" + schedule.name + "' " + why);
+[[noreturn]] void refuse(const Schedule& schedule, const std::string& why, int device = -1) {
+  throw ScheduleError("schedule '" + schedule.name + "' " + why, device);
 }
 
 void check_sizes(const Schedule& schedule) {
@@ -40,38 +40,44 @@ void check_sizes(const Schedule& schedule) {
 
 void check_known(const Schedule& schedule, const Action& action, int device) {
   if (row_of(action.kind).letter == '?') {
-    refuse(schedule, "lists an action of unknown kind " + std::to_string(static_cast<int>(action.kind)) +
-                         " on device " + std::to_string(device));
+    refuse(schedule,
+           "lists an action of unknown kind " + std::to_string(static_cast<int>(action.kind)) + " on device " +
+               std::to_string(device),
+           device);
   }
   if (action.stage < 0 || action.stage >= schedule.stages) {
-    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(schedule.stages) + " stages");
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(schedule.stages) + " stages",
+           device);
   }
   const int microbatches = action.kind == ActionKind::step ? 1 : schedule.microbatches;
   if (action.microbatch < 0 || action.microbatch >= microbatches) {
-    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(microbatches) + " microbatches");
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(microbatches) + " microbatches",
+           device);
   }
 }
 
-/// Each microbatch of each stage has its forward pass, and one backward pass of one of the two forms.
-void check_complete(const Schedule& schedule, const std::vector<bool>& seen) {
+/// Each microbatch of each stage has its forward pass, and one backward pass of one of the two forms. `owner`: each
+/// stage's device.
+void check_complete(const Schedule& schedule, const std::vector<bool>& seen, const std::vector<int>& owner) {
   using enum ActionKind;
   const auto has = [&](const Action& a) { return seen[static_cast<std::size_t>(index_of(schedule, a))]; };
   bool steps = false;
   for (int s = 0; s < schedule.stages; ++s) steps = steps || has({step, s, 0});
   for (int s = 0; s < schedule.stages; ++s) {
+    const auto refuse_here = [&](const std::string& why) { refuse(schedule, why, owner[static_cast<std::size_t>(s)]); };
     for (int k = 0; k < schedule.microbatches; ++k) {
       const Action f{forward, s, k}, b{backward, s, k}, i{input_gradient, s, k}, w{weight_gradient, s, k};
-      if (!has(f)) refuse(schedule, "lacks " + to_text(f));
+      if (!has(f)) refuse_here("lacks " + to_text(f));
       for (const Action& half : {i, w}) {
         if (has(b) && has(half)) {
-          refuse(schedule, "does the backward pass twice: " + to_text(b) + " and " + to_text(half));
+          refuse_here("does the backward pass twice: " + to_text(b) + " and " + to_text(half));
         }
       }
-      if (!has(b) && !has(i) && !has(w)) refuse(schedule, "lacks " + to_text(b));
-      if (!has(b) && !has(i)) refuse(schedule, "lacks " + to_text(i));
-      if (!has(b) && !has(w)) refuse(schedule, "never adds a gradient: it lacks " + to_text(w));
+      if (!has(b) && !has(i) && !has(w)) refuse_here("lacks " + to_text(b));
+      if (!has(b) && !has(i)) refuse_here("lacks " + to_text(i));
+      if (!has(b) && !has(w)) refuse_here("never adds a gradient: it lacks " + to_text(w));
     }
-    if (steps && !has({step, s, 0})) refuse(schedule, "lacks " + to_text(Action{step, s, 0}));
+    if (steps && !has({step, s, 0})) refuse_here("lacks " + to_text(Action{step, s, 0}));
   }
 }
 
@@ -106,7 +112,9 @@ class Run {
         if (--lacks[index(next)] == 0) ready.push_back(next);
       }
     }
-    if (left > 0) refuse(schedule_, "cannot finish: " + cycle());
+    if (left == 0) return;
+    const auto [first, text] = cycle();
+    refuse(schedule_, "cannot finish: " + text, order_.device(first));
   }
 
  private:
@@ -134,8 +142,8 @@ class Run {
   }
 
   /// Each action that is not done waits for another, so walking along must close a circle. In a fixed order the walk
-  /// goes from one device's next action to another's.
-  std::string cycle() const {
+  /// goes from one device's next action to another's. Returns the first of the circle, and the circle in words.
+  std::pair<Action, std::string> cycle() const {
     Action at;
     for (int d = schedule_.devices() - 1; d >= 0; --d) {
       if (const Action* const first = head(d)) at = *first;
@@ -159,7 +167,7 @@ class Run {
         text += " waits for " + to_text(at) + " (earlier on device " + std::to_string(order_.device(at)) + ")";
       }
     } while (at != first);
-    return text;
+    return {first, text};
   }
 
   const Schedule& schedule_;
@@ -188,9 +196,11 @@ void check_memory(const Schedule& schedule, const Memory& memory) {
   const auto in_words = [](double bytes) { return bytes_in_words(static_cast<std::size_t>(std::ceil(bytes))); };
   for (std::size_t d = 0; d < peaks.size(); ++d) {
     if (peaks[d].bytes <= memory.devices[d]) continue;
-    refuse(schedule, "needs " + in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
-                         (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
-                         ", and the device has " + in_words(memory.devices[d]));
+    refuse(schedule,
+           "needs " + in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
+               (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
+               ", and the device has " + in_words(memory.devices[d]),
+           static_cast<int>(d));
   }
 }
 
@@ -227,16 +237,18 @@ void check_actions(const Schedule& schedule) {
       check_known(schedule, action, d);
       int& of_stage = owner[static_cast<std::size_t>(action.stage)];
       if (of_stage >= 0 && of_stage != d) {
-        refuse(schedule, "lists " + to_text(action) + " on device " + std::to_string(d) + ", and stage " +
-                             std::to_string(action.stage) + " is on device " + std::to_string(of_stage));
+        refuse(schedule,
+               "lists " + to_text(action) + " on device " + std::to_string(d) + ", and stage " +
+                   std::to_string(action.stage) + " is on device " + std::to_string(of_stage),
+               d);
       }
       of_stage = d;
       const auto index = static_cast<std::size_t>(index_of(schedule, action));
-      if (seen[index]) refuse(schedule, "lists " + to_text(action) + " twice");
+      if (seen[index]) refuse(schedule, "lists " + to_text(action) + " twice", d);
       seen[index] = true;
     }
   }
-  check_complete(schedule, seen);
+  check_complete(schedule, seen, owner);
 }
 
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages) {

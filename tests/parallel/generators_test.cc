@@ -240,8 +240,8 @@ TEST(Generators, InterleavedIsNotDefinedForOtherMicrobatches) {
   }
 }
 
-/// A free order like ZBV: its lists are preferences, and its rings allow as many bytes as ZBV uses.
-TEST(Generators, TheFreeVHoldsWhatTheFixedOneHolds) {
+/// The lists of free orders are those of fixed ones, and the rings of the V allow as many bytes as ZBV uses.
+TEST(Generators, FreeOrdersPreferWhatFixedOrdersDo) {
   for (const int p : {1, 2, 3, 4, 8}) {
     for (const int m : microbatch_counts(p)) {
       const Schedule fixed = zbv(2 * p, m), free = dynamic_v()(2 * p, m);
@@ -262,6 +262,21 @@ TEST(Generators, TheFreeVHoldsWhatTheFixedOneHolds) {
   const Schedule given = make_schedule("dynamic-v:5,31", 8, 9);
   EXPECT_THAT(given.rings, testing::ElementsAre(Rings{4, 27}, Rings{4, 23}, Rings{3, 19}, Rings{2, 15}, Rings{3, 16},
                                                 Rings{2, 12}, Rings{1, 8}, Rings{1, 4}));
+  // With one stage a device the lists are those of the fixed order with as many slots.
+  for (const int p : {1, 2, 3, 4, 8}) {
+    for (const int m : microbatch_counts(p)) {
+      EXPECT_EQ(dynamic({p, p})(p, m).per_device, zb_h1(p, m).per_device);
+      EXPECT_EQ(dynamic({p, 2 * p - 1})(p, m).per_device, zb_h2(p, m).per_device);
+      EXPECT_EQ(dynamic({5, 3 * p})(p, m).per_device, zb_h2(p, m).per_device);
+      EXPECT_EQ(dynamic()(p, m).rings, std::vector(static_cast<std::size_t>(p), Rings{p, 2 * p - 1}));
+    }
+  }
+  EXPECT_EQ(to_text(dynamic({4, 3})(5, 3)),
+            "s0 F0-2 I0 W0 I1 W1 I2 W2\n"
+            "s1 F0-2 I0 I1 W0 I2 W1 W2\n"
+            "s2 F0 F1 I0 F2 I1 W0 I2 W1 W2\n"
+            "s3 F0 F1 I0 F2 I1 I2 W0-2\n"
+            "s4 F0 I0 F1 I1 F2 I2 W0-2\n");
   const Schedule free = in_free_order(zb_h1(2, 4), {{1, 2}, {3, 4}});
   EXPECT_EQ(free.name, "free zb-h1");
   EXPECT_EQ(free.per_device, zb_h1(2, 4).per_device);

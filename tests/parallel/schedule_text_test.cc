@@ -80,7 +80,14 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
   EXPECT_EQ(why("rings 3,"), "mine.txt:1: 'rings' has pairs of slots behind it, as 4,7");
   EXPECT_EQ(why("s0 F0 B0\nfree 1,1 2,2 3,3"), "mine.txt: schedule 'mine.txt' has 1 stages, and rings are given for 3");
   EXPECT_EQ(why(""), "mine.txt: schedule 'mine.txt' needs at least 1 stage and 1 microbatch, not 0 and 0");
-  EXPECT_EQ(why("schedule broken\ns0 F0-2 B0 B2"), "mine.txt: schedule 'broken' lacks B(0,1)");
+  EXPECT_EQ(why("schedule broken\ns0 F0-2 B0 B2"), "mine.txt:2: schedule 'broken' lacks B(0,1)");
+  EXPECT_EQ(why("s0 F0 B0\n\ns1 F0 B0 F0"), "mine.txt:3: schedule 'mine.txt' lists F(1,0) twice");
+  EXPECT_EQ(
+      why("# crossed\ns0 F0 B0 F1 B1\ns1 F0 F1 B0 B1"),
+      "mine.txt:2: schedule 'mine.txt' cannot finish: B(0,0) waits for B(1,0) waits for F(1,1) (earlier on device "
+      "1) waits for F(0,1) waits for B(0,0) (earlier on device 0)");
+  EXPECT_EQ(why("s0 F0 B0\nsum (0 0)"),
+            "mine.txt: schedule 'mine.txt' cannot add its gradients: the sum (0 0) counts microbatch 0 twice");
   EXPECT_THROW(load_schedule("/nowhere/mine.txt"), std::runtime_error);
 }
 
