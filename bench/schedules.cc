@@ -39,8 +39,10 @@ void simulate(int seeds) {
                          {"zb-h1", 1},
                          {"zbv", 2},
                          {"dynamic:8,8", 1},
+                         {"dynamic-v", 2},
                          {"zb-h2", 1},
-                         {"dynamic:15,15", 1}}) {
+                         {"dynamic:15,15", 1},
+                         {"dynamic-v:31,31", 2}}) {
     const Schedule schedule = parallel::make_schedule(row.name, kDevices * row.chunks, kMicrobatches);
     const double share = 1.0 / row.chunks;
     const std::vector<StageCost> costs(static_cast<std::size_t>(schedule.stages),
