@@ -36,16 +36,17 @@ struct Passage {
   WeightGradients weights;  ///< between I and W
 };
 
-/// What a device takes first of what is ready, where the order is free.
-int priority_of(ActionKind kind) {
+/// What a device takes first of what is ready, where the order is free: there are too few priorities for the order of
+/// its list. `later`: the device has an earlier stage too, whose microbatches have a longer way to go.
+int priority_of(ActionKind kind, bool later) {
   switch (kind) {
     case ActionKind::backward:
     case ActionKind::input_gradient:
-      return 5;
+      return 6;
     case ActionKind::recompute:
-      return 4;
+      return 5;
     case ActionKind::forward:
-      return kDefaultPriority;
+      return kDefaultPriority + (later ? 1 : 0);
     default:
       return 2;  // nobody waits for it but the end of the step
   }
@@ -82,7 +83,7 @@ class Pipeline::Turn {
       sequence_.emplace(net.sequences_[s]);
       return;
     }
-    priority_.emplace(priority_of(action.kind));
+    priority_.emplace(priority_of(action.kind, plan.later[s]));
     const auto slot = [&](const std::vector<Variable>& ring, Result freed) {
       if (ring.empty() || (action.kind != ActionKind::forward && !gives(action.kind, freed))) return;
       slots_.push_back(ring[static_cast<std::size_t>(action.microbatch) % ring.size()]);
@@ -127,6 +128,7 @@ ScheduleChoice::ScheduleChoice(Schedule schedule)
       }) {}
 
 Schedule ScheduleChoice::make(int stages, int microbatches) const {
+  if (!make_) throw std::invalid_argument("a step needs a schedule: the function that is to make it is empty");
   Schedule made = make_(stages, microbatches);
   if (made.stages == stages && made.microbatches == microbatches) return made;
   return ScheduleChoice(std::move(made)).make_(stages, microbatches);
@@ -178,6 +180,12 @@ const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
     made.weights = std::make_shared<detail::SharedWeights>(std::move(weights));
     made.order = program_order(made.schedule);
     made.updates = std::ranges::any_of(made.order, [](const Action& a) { return a.kind == ActionKind::step; });
+    made.later.resize(stages_.size());
+    for (const auto& actions : made.schedule.per_device) {
+      int first = stages();
+      for (const Action& a : actions) first = std::min(first, a.stage);
+      for (const Action& a : actions) made.later[static_cast<std::size_t>(a.stage)] = a.stage > first;
+    }
     for (int s = 0; s < stages(); ++s) {
       const Rings rings = made.schedule.rings.empty() ? Rings{} : made.schedule.rings[static_cast<std::size_t>(s)];
       made.saved.push_back(ring_of(rings.saved));

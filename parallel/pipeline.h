@@ -33,21 +33,29 @@ struct Stage {
 /// rows of the whole batch. So the losses and gradients of the microbatches add up to those of the batch.
 using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
 
-/// What a step runs by: a generator or another function of (stages, microbatches), a name (generators.h), or a
-/// schedule.
+/// What a step runs by: a generator or anything else that is called with (stages, microbatches), a name (generators.h),
+/// or a schedule. Copies share what can only be moved.
 class ScheduleChoice {
  public:
   template <class F>
   requires std::is_invocable_r_v<Schedule, F&, int, int> ScheduleChoice(F generate)
-      : make_(std::move(generate)) {}  // NOLINT: an option is written without a name
+      : make_(copyable(std::move(generate))) {}  // NOLINT: an option is written without a name
   ScheduleChoice(const char* name) : make_(generator(name)) {}
   ScheduleChoice(const std::string& name) : make_(generator(name)) {}
   ScheduleChoice(Schedule schedule);
 
-  /// Throws std::invalid_argument as the function does, and for a schedule of other sizes than these.
+  /// Throws what the function throws, and std::invalid_argument for an empty one and for a schedule of other sizes.
   Schedule make(int stages, int microbatches) const;
 
  private:
+  template <class F>
+  static Generator copyable(F generate) {
+    if constexpr (std::is_copy_constructible_v<F>) return generate;
+    return [shared = std::make_shared<F>(std::move(generate))](int stages, int microbatches) -> Schedule {
+      return std::invoke(*shared, stages, microbatches);
+    };
+  }
+
   Generator make_;
 };
 
@@ -55,9 +63,10 @@ struct PipelineStep {
   int microbatches = 1;
   ScheduleChoice schedule = one_f_one_b;
   /// true: each device runs its actions one after another in the schedule's order, if that is a fixed one. false, and
-  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, and
-  /// weight gradients last; the schedule's rings of slots hold forwards back, across steps as well. The order, and
-  /// within the rings the memory needed, then depend on timing; the bits do not.
+  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, a
+  /// forward of a device's later stages before one of its first, and weight gradients last; the schedule's rings of
+  /// slots hold forwards back, across steps as well. The order, and within the rings the memory needed, then depend on
+  /// timing; the bits do not.
   bool strict_order = true;
   /// Pushes what updates a stage's weights: what the schedule's U actions run (with_updates() in generators.h). It is
   /// called once a step for each stage, by the thread that calls step(), when the stage's gradients are pushed, and
@@ -124,6 +133,7 @@ class Pipeline {
     Schedule schedule;
     std::vector<Action> order;
     std::shared_ptr<const detail::SharedWeights> weights;
+    std::vector<bool> later;                   ///< for each stage: its device has an earlier one too
     std::vector<bool> sums;                    ///< for each stage: gradients are not added as they come
     bool updates = false;                      ///< it has U actions
     std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "sluice/parallel/schedule.h"
@@ -15,8 +17,19 @@ struct Memory {
   std::vector<double> devices;     ///< bytes, one for each device of the schedule
 };
 
-/// Returns if the schedule can run to its end, else throws std::invalid_argument with one line that names the action,
-/// the cycle or the device:
+/// Why a schedule is refused.
+class ScheduleError : public std::invalid_argument {
+ public:
+  explicit ScheduleError(const std::string& why, int device = -1) : std::invalid_argument(why), device_(device) {}
+  /// In whose list the mistake is: of a cycle, the device of its first action. -1: in none.
+  int device() const { return device_; }
+
+ private:
+  int device_;
+};
+
+/// Returns if the schedule can run to its end, else throws ScheduleError with one line that names the action, the cycle
+/// or the device:
 ///     schedule 'x' cannot finish: B(0,0) waits for B(1,0) waits for F(1,1) (earlier on device 1) waits for ...
 ///     schedule 'x' needs 4.2 GiB on device 1 at F(1,5), and the device has 4 GiB
 /// - Each stage belongs to one device, and has an F of every microbatch exactly once, with either a B, or an I and a W;
@@ -43,8 +56,9 @@ struct PeakBytes {
 };
 
 /// For each device the most that its stages hold at once, by the table of action kinds (action.h): in a fixed order
-/// exactly, from the lists; in a free order the most that the rings let any order hold, and then `at` is the device's
-/// first action. Throws std::invalid_argument for another number of stages, and as check_actions() does.
+/// exactly, from the lists; in a free order the most that the rings let any order hold in which a device runs one
+/// action at a time, and then `at` is the device's first action. Throws std::invalid_argument for another number of
+/// stages, and as check_actions() does.
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages);
 
 }  // namespace sluice::parallel

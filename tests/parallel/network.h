@@ -168,8 +168,8 @@ inline Bytes pipelined(DType dtype, const parallel::Schedule& schedule, int step
 
 inline std::vector<parallel::Schedule> schedules(int stages, int microbatches) {
   std::vector<parallel::Schedule> all;
-  for (const char* name :
-       {"gpipe", "1f1b", "zb-h1", "zb-h2", "dynamic", "dynamic:1,1", "dynamic:3,2", "interleaved:2", "zbv"}) {
+  for (const char* name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "dynamic", "dynamic:1,1", "dynamic:3,2", "interleaved:2",
+                           "zbv", "dynamic-v", "dynamic-v:2,3"}) {
     try {
       all.push_back(parallel::make_schedule(name, stages, microbatches));
     } catch (const std::invalid_argument&) {
