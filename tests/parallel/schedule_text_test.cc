@@ -75,9 +75,9 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
             "mine.txt:1: 'F0': an action is F, B, I, W, R or U and a number, as F0.3: stage and microbatch");
   EXPECT_EQ(why("s0 F3-1"), "mine.txt:1: 'F3-1': a range counts up, as F0-3");
   EXPECT_EQ(why("s0 F99999999999"), "mine.txt:1: a number is too large");
-  EXPECT_EQ(
-      why("\n\nx0 F0"),
-      "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied', 'free' or 'rings'");
+  EXPECT_EQ(why("\n\nx0 F0"),
+            "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied', 'free' "
+            "or 'rings'");
   EXPECT_EQ(why("d1 F0.0"), "mine.txt:1: 'd1': the next device is d0");
   EXPECT_EQ(why("sum (0"), "mine.txt:1: the sum '(0' has a bracket that is not closed at character 3");
   EXPECT_EQ(why("tied w 0,3"),
