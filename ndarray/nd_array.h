@@ -267,10 +267,10 @@ struct ArrayIndex {
 ///
 /// Arrays of integers (i64, i32, i8 or u8; negative numbers count from the end) broadcast together, and their shape
 /// takes the place of the axes that they index, as in NumPy. An array of bool marks elements of as many axes as it has,
-/// whose sizes must be the same; it stands for the arrays of nonzero(mask), and the call waits for its value. (x(mask)
-/// = y, where y is a number or has one element, does not wait, nor does x(mask) += y.) Other indices may stand beside
-/// the arrays; arrays must stand side by side. Throws ArrayError. A number out of range fails the op, and poisons what
-/// it writes.
+/// whose sizes must be the same; it stands for the arrays of nonzero(mask), and the call waits for its value, which
+/// stages of pipelines must not (operators/waiting.h). (x(mask) = y, where y is a number or has one element, does not
+/// wait, nor do += -= *= /= of such a y.) Other indices may stand beside the arrays; arrays must stand side by side.
+/// Throws ArrayError. A number out of range fails the op, and poisons what it writes.
 ///
 /// Where an element is named several times, x(rows) = y keeps the last, and x(rows) += y adds all, in order, as do -=.
 /// *= and /= change each once. Writes are recorded for gradients as those to views are.

@@ -147,6 +147,7 @@ class Pipeline::Turn {
         tag_(tag_of(net.step_, plan.schedule, action)),
         layer_(layer_of(action)),
         joins_at_end_(action.kind != ActionKind::forward) {
+    current_scope().flags |= kNoWaitFlag;  // until the device's scope ends
     const auto s = static_cast<std::size_t>(action.stage);
     if (!free) {
       sequence_.emplace(net.sequences_[s]);
@@ -366,7 +367,8 @@ NDArray Pipeline::forward(const NDArray& x) const {
   NoGrad no_grad;
   NDArray value = x;
   for (const Stage& stage : stages_) {
-    DeviceScope device(stage.device);
+    const DeviceScope device(stage.device);
+    current_scope().flags |= kNoWaitFlag;
     value = (*stage.module)(value.to(stage.device));
   }
   return value;
