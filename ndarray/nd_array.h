@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <iterator>
 #include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/engine.h"
@@ -432,6 +435,23 @@ NDArray from(const std::vector<T>& elements, const Dims& shape,
     return from_bytes(std::as_bytes(std::span(bytes)), shape, DType::boolean, current_scope().device, where);
   } else {
     return from(std::span<const T>(elements), shape, where);
+  }
+}
+/// The elements of any other range, in its order: from(std::views::iota(0, 6), {2, 3}), from(std::array{1.0F, 2.0F},
+/// {2}).
+template <class R>
+requires requires(R& range) {
+  std::end(range);
+  dtype_of_t<std::remove_cvref_t<decltype(*std::begin(range))>>::value;
+}
+NDArray from(R&& range, const Dims& shape, std::source_location where = std::source_location::current()) {
+  using T = std::remove_cvref_t<decltype(*std::begin(range))>;
+  if constexpr (std::is_convertible_v<R&, std::span<const T>>) {
+    return from(std::span<const T>(range), shape, where);
+  } else {
+    std::vector<T> elements;
+    for (const T element : range) elements.push_back(element);
+    return from(std::as_const(elements), shape, where);
   }
 }
 template <class T>
