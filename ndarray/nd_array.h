@@ -256,6 +256,11 @@ class NDArray {
   std::int64_t offset_ = 0;
 };
 
+/// "(3, 4)", "f32", "gpu(0)".
+std::ostream& operator<<(std::ostream& out, const Dims& shape);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+std::ostream& operator<<(std::ostream& out, Device device);
+
 /// One index of x(...) where some are arrays.
 struct ArrayIndex {
   Index index{all};

@@ -29,6 +29,9 @@ TEST(Views, IndexingIsNumPys) {
   EXPECT_EQ(elements(x(0, 0, slice(-1, 0, -2))), (Ints{3, 1}));
   EXPECT_EQ(elements(x(0, 0, slice(-100, 100))), (Ints{0, 1, 2, 3}));
   EXPECT_EQ(x(all, slice(2, 1)).shape(), (Dims{2, 0, 4}));
+  EXPECT_EQ(elements(x(std::size_t{1}, 2U, static_cast<short>(1))), (Ints{21}));  // any integer, but no bool
+  static_assert(!std::is_constructible_v<Index, bool> && !std::is_constructible_v<Axes, bool>);
+  EXPECT_EQ(sum(x, std::size_t{2}).shape(), (Dims{2, 3}));
   EXPECT_THROW(x(2), ArrayError);
   EXPECT_THROW(x(0, 0, 0, 0), ArrayError);
   EXPECT_THROW(x(slice(0, 1, 0)), ArrayError);
@@ -50,6 +53,13 @@ TEST(Views, ArraysAreMadeOfAnyRange) {
   const auto flags = list | std::views::transform([](std::int64_t n) { return n > 1; });
   EXPECT_EQ(from(flags, {3}).to_vector<bool>(), (std::vector<bool>{false, true, true}));
   EXPECT_THROW(from(std::views::iota(0, 6), {2, 2}), ArrayError);
+}
+
+TEST(Views, ShapesDtypesAndDevicesArePrinted) {
+  const NDArray x = zeros({2, 3}, DType::i32);
+  std::ostringstream out;
+  out << x.shape() << " " << x.dtype() << " " << cpu(1) << " " << 5 << " " << Dims{};
+  EXPECT_EQ(out.str(), "(2, 3) i32 cpu(1) 5 ()");
 }
 
 TEST(Views, ShapesChangeWithoutCopiesWhereTheyCan) {
