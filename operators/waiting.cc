@@ -14,7 +14,8 @@ namespace {
 constexpr std::array kWaiting{
     WaitingFunction{"nonzero", "x", "give a size: nonzero(x, {.size = n})"},
     WaitingFunction{"masked_select", "the mask", "give a size: masked_select(x, mask, {.size = n})"},
-    WaitingFunction{"index", "a mask that is read by, as in x(mask)", "use masked_select(x, mask, {.size = n})"},
+    WaitingFunction{"index", "a mask: x(mask), and x(mask) = y of several elements",
+                    "use masked_select(x, mask, {.size = n})"},
     WaitingFunction{"unique", "x", "give a size: unique(x, {.size = n})"},
     WaitingFunction{"bincount", "x, if no size is given", "give a size: bincount(x, n)"}};
 }  // namespace
