@@ -82,10 +82,26 @@ std::vector<Action> Order::frees_slots_for(const Action& action) const {
   return before;
 }
 
+std::vector<Action> Order::tied_uses_for(const Action& action) const {
+  std::vector<Action> uses;
+  if (action.kind != ActionKind::step) return uses;
+  for (const TiedWeight& tied : schedule_.tied) {
+    if (tied.stages.front() != action.stage) continue;
+    for (std::size_t i = 1; i < tied.stages.size(); ++i) {
+      for (int k = 0; k < schedule_.microbatches; ++k) {
+        uses.push_back(giver(Result::weight_gradient, tied.stages[i], k));
+      }
+    }
+  }
+  return uses;
+}
+
 std::vector<Action> Order::waits_for(const Action& action) const {
   std::vector<Action> before = needs(action);
   const std::vector<Action> slots = frees_slots_for(action);
   before.insert(before.end(), slots.begin(), slots.end());
+  const std::vector<Action> uses = tied_uses_for(action);
+  before.insert(before.end(), uses.begin(), uses.end());
   const int place = this->place(action);
   if (schedule_.fixed_order && place > 0) {
     const auto& list = schedule_.per_device[static_cast<std::size_t>(device(action))];

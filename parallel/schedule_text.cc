@@ -19,7 +19,7 @@ namespace {
 constexpr int kMost = 1'000'000;  // of stages and of microbatches: more could only be a mistake
 
 constexpr const char* kLines =
-    "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'free' or 'rings'";
+    "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied', 'free' or 'rings'";
 
 std::optional<ActionKind> kind_of(char letter) {
   for (int kind = 0; kind < kActionKinds; ++kind) {
@@ -93,8 +93,9 @@ class Line {
     text_.remove_prefix(static_cast<std::size_t>(read.ptr - text_.data()));
     return value;
   }
+  bool starts_with(char c) const { return !text_.empty() && text_.front() == c; }
   bool skip(char c) {
-    if (text_.empty() || text_.front() != c) return false;
+    if (!starts_with(c)) return false;
     text_.remove_prefix(1);
     return true;
   }
@@ -115,6 +116,19 @@ void read_line(Line& line, Schedule& schedule) {
     } catch (const std::invalid_argument& e) {
       line.refuse(e.what());
     }
+  } else if (word == "tied") {
+    TiedWeight tied{std::string(line.word()), {}, {}};
+    while (!line.at_end() && !line.starts_with('(')) {
+      const std::optional<int> stage = line.number();
+      if (!stage) line.refuse("a tied weight is 'tied', its name, its stages, and perhaps a tree of its uses");
+      tied.stages.push_back(*stage);
+    }
+    try {
+      if (!line.at_end()) tied.uses = sum_tree(line.rest());
+    } catch (const std::invalid_argument& e) {
+      line.refuse(e.what());
+    }
+    schedule.tied.push_back(std::move(tied));
   } else if (word == "free" || word == "rings") {
     if (word == "free") schedule.fixed_order = false;
     while (!line.at_end()) {
@@ -177,6 +191,14 @@ std::string to_text(const Schedule& schedule, bool whole) {
     text += "\n";
   }
   if (whole && !schedule.sum.empty()) text += "sum " + to_text(schedule.sum) + "\n";
+  for (const TiedWeight& tied : schedule.tied) {
+    if (!whole) break;
+    text += "tied " + tied.name;
+    for (const int stage : tied.stages) text += " " + std::to_string(stage);
+    const bool one = tied.uses.postfix.size() == 1;  // in brackets, or it would be a stage
+    if (!tied.uses.empty()) text += one ? " (" + to_text(tied.uses) + ")" : " " + to_text(tied.uses);
+    text += "\n";
+  }
   if (whole && (!schedule.fixed_order || !schedule.rings.empty())) {
     text += schedule.fixed_order ? "rings" : "free";
     const bool alike = std::ranges::adjacent_find(schedule.rings, std::not_equal_to()) == schedule.rings.end();

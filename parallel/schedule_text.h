@@ -6,6 +6,8 @@
 //     s1 F0 I0 F1 I1W0 ...                F, B, I, W or R and a microbatch, or several that count up
 //     d2 F2.0-3 F5.0 B5.0 ... U2 U5       a device with several stages: stage.microbatch; U and a stage
 //     sum ((0 1) (2 3))                   how gradients are added (sum_tree.h); index order if left out
+//     tied 0.weight 0 3              a weight that the stages 0 and 3 share, by its name in the first of them; perhaps
+//                                         with a tree of its uses behind it: (0 (1 2))
 //     free 4,7                            no fixed order, with rings of 4 slots (F to I) and 7 (F to W) for each stage,
 //                                         or a pair for every one
 //     rings 4,7                           such rings in a fixed order
@@ -22,8 +24,8 @@
 namespace sluice::parallel {
 
 /// One line a device, each ended by a newline: "s0 F0-3 B0 F4 B1 ...". Three or more actions of one kind and stage
-/// whose microbatches count up are written as a range. With a name ('_' for its '#' and line breaks), a sum, rings and
-/// a free order where there are such, if `whole`.
+/// whose microbatches count up are written as a range. With a name ('_' for its '#' and line breaks), a sum, tied
+/// weights, rings and a free order where there are such, if `whole`.
 std::string to_text(const Schedule& schedule, bool whole = false);
 
 /// Reads what to_text writes. `file` stands in errors. Throws std::invalid_argument with one line for a text that is

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -135,6 +136,9 @@ class Run {
     for (const Action& frees : order_.frees_slots_for(action)) {
       if (!done_[index(frees)]) return {frees, " (for its slot)"};
     }
+    for (const Action& use : order_.tied_uses_for(action)) {
+      if (!done_[index(use)]) return {use, " (a use of a tied weight)"};
+    }
     for (const Action& before : order_.waits_for(action)) {
       if (!done_[index(before)]) return {before, ""};
     }
@@ -183,6 +187,46 @@ void check_sum(const Schedule& schedule) {
   }
   if (!schedule.fixed_order && !is_in_order(schedule.sum)) {
     refuse(schedule, "has a free order, which adds gradients in index order, and not by " + to_text(schedule.sum));
+  }
+}
+
+/// The action that gives the gradients of the stage's weights, of its first microbatch.
+std::string first_use(const Order& order, int stage) { return to_text(order.giver(Result::weight_gradient, stage, 0)); }
+
+void check_tied(const Schedule& schedule) {
+  const Order order(schedule);
+  std::set<std::pair<std::string, int>> known;
+  for (const TiedWeight& tied : schedule.tied) {
+    const std::string name = "tied weight '" + tied.name + "'";
+    if (tied.name.empty() || tied.name.find_first_of(" \t\r\n#") != std::string::npos) {
+      refuse(schedule, "has a " + name + ", and the name must be one word");
+    }
+    if (tied.stages.empty()) refuse(schedule, "has a " + name + " without stages");
+    for (std::size_t i = 0; i < tied.stages.size(); ++i) {
+      const int here = tied.stages[i];
+      if (here < 0 || here >= schedule.stages) {
+        refuse(schedule, "has a " + name + " in stage " + std::to_string(here) + ", but only " +
+                             std::to_string(schedule.stages) + " stages");
+      }
+      const auto before = tied.stages.begin() + static_cast<std::ptrdiff_t>(i);
+      if (std::find(tied.stages.begin(), before, here) != before) {
+        refuse(schedule, "counts the gradient of the " + name + " twice: " + first_use(order, here));
+      }
+      if (i > 0 && here < tied.stages[i - 1]) {
+        refuse(schedule, "adds the gradients of the " + name +
+                             " in the wrong order: " + first_use(order, tied.stages[i - 1]) + " before " +
+                             first_use(order, here) + ", whose uses are earlier on the tape");
+      }
+    }
+    if (!known.emplace(tied.name, tied.stages.front()).second) {
+      refuse(schedule, "counts the gradient of the " + name + " twice: it is listed twice");
+    }
+    const int uses = static_cast<int>((tied.uses.postfix.size() + 1) / 2);
+    try {
+      check(tied.uses, uses, "use");
+    } catch (const std::invalid_argument& e) {
+      refuse(schedule, "cannot add the gradients of the " + name + ": " + e.what());
+    }
   }
 }
 
@@ -249,6 +293,7 @@ void check_actions(const Schedule& schedule) {
     }
   }
   check_complete(schedule, seen, owner);
+  if (!schedule.tied.empty()) check_tied(schedule);
 }
 
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages) {

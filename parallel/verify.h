@@ -37,12 +37,16 @@ class ScheduleError : public std::invalid_argument {
 /// - What actions wait for (Order::waits_for) has no cycle. In a fixed order each device's list counts as well. In a
 ///   free order nothing does but results, slots and the order of sums: so *every* order in which devices take what is
 ///   ready comes to its end.
-/// - The sum counts each microbatch exactly once; a free order sums in index order.
-/// - No device needs more memory than it has.
+/// - The sum counts each microbatch exactly once; a free order sums in index order. A tied weight's stages are those of
+///   the tape's order, each once, and its tree counts each use once:
+///     schedule 'x' adds the gradients of the tied weight 'head' in the wrong order: W(3,0) before B(0,0), whose uses
+///     are earlier on the tape
+/// - No device needs more memory than it has. What a tied weight's owner holds is not counted here: gradients of uses
+///   that wait for those of another stage.
 /// Pure and thread-safe. The time grows with the number of actions.
 void verify(const Schedule& schedule, const Memory& memory = {});
 
-/// The first part of verify(): the lists alone, action by action.
+/// The first part of verify(): the lists and tied weights alone, action by action.
 void check_actions(const Schedule& schedule);
 
 /// When a device holds most: its bytes, and the action that starts then.

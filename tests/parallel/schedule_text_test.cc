@@ -44,6 +44,10 @@ TEST(ScheduleText, WhatIsWrittenIsRead) {
   // A name is one line, whatever it is.
   more.name = "a #1\nfree";
   EXPECT_TRUE(to_text(more, true).starts_with("schedule a _1_free\n"));
+  Schedule tied = gpipe(3, 2);
+  tied.tied = {{"0.weight", {0, 2}}, {"1.w", {0, 1, 2}, sum_tree("((0 1) (2 3))")}, {"v", {1}, sum_tree("(0)")}};
+  EXPECT_TRUE(to_text(tied, true).ends_with("\ntied 0.weight 0 2\ntied 1.w 0 1 2 ((0 1) (2 3))\ntied v 1 (0)\n"));
+  EXPECT_EQ(parse_schedule(to_text(tied, true)), tied);
 }
 
 TEST(ScheduleText, AsAPersonWritesIt) {
@@ -71,11 +75,14 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
             "mine.txt:1: 'F0': an action is F, B, I, W, R or U and a number, as F0.3: stage and microbatch");
   EXPECT_EQ(why("s0 F3-1"), "mine.txt:1: 'F3-1': a range counts up, as F0-3");
   EXPECT_EQ(why("s0 F99999999999"), "mine.txt:1: a number is too large");
-  EXPECT_EQ(
-      why("\n\nx0 F0"),
-      "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'free' or 'rings'");
+  EXPECT_EQ(why("\n\nx0 F0"),
+            "mine.txt:3: 'x0': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied', 'free' "
+            "or 'rings'");
   EXPECT_EQ(why("d1 F0.0"), "mine.txt:1: 'd1': the next device is d0");
   EXPECT_EQ(why("sum (0"), "mine.txt:1: the sum '(0' has a bracket that is not closed at character 3");
+  EXPECT_EQ(why("tied w 0,3"),
+            "mine.txt:1: a tied weight is 'tied', its name, its stages, and perhaps a tree of its uses");
+  EXPECT_EQ(why("tied w 0 (0 1"), "mine.txt:1: the sum '(0 1' has a bracket that is not closed at character 5");
   EXPECT_EQ(why("free 3"), "mine.txt:1: 'free' has pairs of slots behind it, as 4,7");
   EXPECT_EQ(why("rings 3,"), "mine.txt:1: 'rings' has pairs of slots behind it, as 4,7");
   EXPECT_EQ(why("s0 F0 B0\nfree 1,1 2,2 3,3"), "mine.txt: schedule 'mine.txt' has 1 stages, and rings are given for 3");
@@ -102,11 +109,11 @@ TEST(ScheduleText, FromAFile) {
 TEST(ScheduleText, NoTextDoesHarm) {
   std::mt19937 random(5);
   const std::string starts[] = {
-      to_text(zbv(4, 3), true) + "sum (0 1 2)\n",
+      to_text(zbv(4, 3), true) + "sum (0 1 2)\ntied w 0 3 (0 1)\n",
       to_text(with_updates(with_recompute(dynamic_v()(4, 3), {true, false, false, true})), true),
       to_text(one_f_one_b(2, 6), true) + "sum ((0 1) (2 3) (4 5))\nrings 7,9\n",
       to_text(make_schedule("dynamic:2,3", 3, 4), true)};
-  const std::string letters = "FBIWRU0123456789 .-,()sdfresumfre\n#\t\xff";
+  const std::string letters = "FBIWRU0123456789 .-,()sdfresumfretied\n#\t\xff";
   int accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
     SCOPED_TRACE("seed 5, round " + std::to_string(round));

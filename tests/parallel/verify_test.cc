@@ -152,6 +152,45 @@ TEST(Verify, ChecksTheSum) {
             "schedule 'dynamic' has a free order, which adds gradients in index order, and not by ((0 1) (2 3))");
 }
 
+TEST(Verify, ChecksTiedWeights) {
+  Schedule schedule = zb_h1(4, 2);
+  const auto with = [&](std::vector<TiedWeight> tied) {
+    schedule.tied = std::move(tied);
+    return refusal(schedule);
+  };
+  EXPECT_EQ(with({{"w", {0, 3}}, {"w", {1, 2, 3}}, {"v", {0}, sum_tree("((0 2) 1)")}}), "accepted");
+  EXPECT_EQ(
+      with({{"w", {3, 0}}}),
+      "schedule 'zb-h1' adds the gradients of the tied weight 'w' in the wrong order: W(3,0) before W(0,0), whose "
+      "uses are earlier on the tape");
+  EXPECT_EQ(with({{"w", {0, 3, 0}}}), "schedule 'zb-h1' counts the gradient of the tied weight 'w' twice: W(0,0)");
+  EXPECT_EQ(with({{"w", {0, 3}}, {"w", {0, 1}}}),
+            "schedule 'zb-h1' counts the gradient of the tied weight 'w' twice: it is listed twice");
+  EXPECT_EQ(with({{"w", {0, 4}}}), "schedule 'zb-h1' has a tied weight 'w' in stage 4, but only 4 stages");
+  EXPECT_EQ(with({{"w", {}}}), "schedule 'zb-h1' has a tied weight 'w' without stages");
+  EXPECT_EQ(with({{"a b", {0, 1}}}), "schedule 'zb-h1' has a tied weight 'a b', and the name must be one word");
+  EXPECT_EQ(with({{"w", {0, 3}, sum_tree("(0 (1 1))")}}),
+            "schedule 'zb-h1' cannot add the gradients of the tied weight 'w': the sum (0 (1 1)) counts use 1 twice");
+  EXPECT_EQ(with({{"w", {0, 3}, sum_tree("(0 2)")}}),
+            "schedule 'zb-h1' cannot add the gradients of the tied weight 'w': the sum (0 2) counts use 2 of 2");
+
+  // The owner's step waits for the uses in other stages.
+  Schedule early = with_updates(zb_h1(2, 2));
+  auto& list = early.per_device[1];
+  list = {{F, 1, 0}, {I, 1, 0}, {F, 1, 1}, {I, 1, 1}, {W, 1, 0}, {W, 1, 1}, {U, 1, 0}};
+  early.tied = {{"w", {0, 1}}};
+  EXPECT_EQ(refusal(early), "accepted");
+  EXPECT_EQ(Order(early).waits_for({U, 0, 0}).size(), 5U);
+  EXPECT_EQ(Order(early).waits_for({U, 1, 0}).size(), 3U);
+  // Both stages on one device: it would have to be there before its turn.
+  Schedule one{2, 1, "one", {{{F, 0, 0}, {F, 1, 0}, {I, 1, 0}, {B, 0, 0}, {U, 0, 0}, {W, 1, 0}, {U, 1, 0}}}};
+  EXPECT_EQ(refusal(one), "accepted");
+  one.tied = {{"w", {0, 1}}};
+  EXPECT_EQ(refusal(one),
+            "schedule 'one' cannot finish: U(0) waits for W(1,0) (a use of a tied weight) waits for U(0) (earlier on "
+            "device 0)");
+}
+
 TEST(Verify, CountsBytes) {
   const std::vector<StageBytes> stages(2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .gradients = 400});
   Memory memory{stages, {1400, 1400}};
@@ -336,7 +375,7 @@ TEST(Verify, RefusesAThousandBrokenSchedulesForTheRightReason) {
   const std::vector<Schedule> whole = fixed_schedules();
   const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   int refused = 0;
-  std::vector<int> ways(11);
+  std::vector<int> ways(12);
   while (refused < 1000) {
     Schedule broken = whole[any(whole.size())];
     const int d = static_cast<int>(any(broken.per_device.size()));
@@ -408,6 +447,14 @@ TEST(Verify, RefusesAThousandBrokenSchedulesForTheRightReason) {
       if (broken.stages < 2) continue;
       list.push_back({U, a.stage, 0});
       reason = " lacks U(";
+    } else if (way == 10) {  // a tied weight's uses against the tape's order
+      if (broken.stages < 2) continue;
+      const int late = 1 + static_cast<int>(any(static_cast<std::size_t>(broken.stages - 1)));
+      const int early = static_cast<int>(any(static_cast<std::size_t>(late)));
+      broken.tied = {{"w", {late, early}}};
+      const auto back = Order(broken).has({B, 0, 0}) ? B : W;
+      reason = "tied weight 'w' in the wrong order: " + to_text(Action{back, late, 0}) + " before " +
+               to_text(Action{back, early, 0});
     } else {  // one byte too little
       memory.stages.assign(static_cast<std::size_t>(broken.stages), {.weights = 8, .saved = 4, .kept = 2});
       for (const PeakBytes& peak : peak_bytes(broken, memory.stages)) memory.devices.push_back(peak.bytes);
