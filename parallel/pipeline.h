@@ -134,8 +134,8 @@ class Pipeline {
   struct Plan {
     Schedule schedule;
     std::vector<Action> order;
+    std::vector<bool> later;  ///< for each stage: its device has an earlier one too
     std::shared_ptr<const detail::SharedWeights> weights;
-    std::vector<bool> later;                   ///< for each stage: its device has an earlier one too
     std::vector<bool> sums;                    ///< for each stage: gradients are not added as they come
     bool updates = false;                      ///< it has U actions
     std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound
