@@ -6,8 +6,8 @@
 //     s1 F0 I0 F1 I1W0 ...                F, B, I, W or R and a microbatch, or several that count up
 //     d2 F2.0-3 F5.0 B5.0 ... U2 U5       a device with several stages: stage.microbatch; U and a stage
 //     sum ((0 1) (2 3))                   how gradients are added (sum_tree.h); index order if left out
-//     tied 0.weight 0 3              a weight that the stages 0 and 3 share, by its name in the first of them; perhaps
-//                                         with a tree of its uses behind it: (0 (1 2))
+//     tied 0.weight 0 3                   a weight that the stages 0 and 3 share, by its name in the first of them;
+//                                         perhaps with a tree of its uses behind it: (0 (1 2))
 //     free 4,7                            no fixed order, with rings of 4 slots (F to I) and 7 (F to W) for each stage,
 //                                         or a pair for every one
 //     rings 4,7                           such rings in a fixed order

@@ -252,6 +252,46 @@ TEST(PipelineFaults, ACancelledStepTearsNothingAndTheNextStepWorks) {
   }
 }
 
+/// Of a step that was cancelled as a whole, draws of random numbers count, on every schedule, and nothing else does
+/// once the statistics are recovered, which belong to no optimiser.
+TEST(PipelineFaults, StatisticsAndDrawsAfterACancelledStep) {
+  const auto run = [](const Schedule& schedule) {
+    DefaultEngine engine({.threads = 2, .logical_cpus = schedule.devices()});
+    const Network network(DType::f32);
+    parallel::Pipeline net(network.stages(schedule.stages, devices_of(schedule)), loss_of);
+    Sgd sgd(net.parameters(), kSgd);
+    std::vector<NDArray> losses;
+    for (int number = 0; number < 3; ++number) {
+      CancelScope scope;
+      if (number == 1) scope.cancel();
+      const auto [x, y] = batch(DType::f32, number);
+      NDArray loss;
+      {
+        const CancelScope::Guard guard(scope);
+        loss = net.step(x, y, {.microbatches = 4, .schedule = schedule});
+      }
+      sgd.step();
+      if (number != 1) {
+        losses.push_back(loss);
+        continue;
+      }
+      EXPECT_THAT(message([&] { loss.wait(); }), HasSubstr("cancelled"));
+      sgd.recover();
+      for (const auto& block : network.blocks) {
+        for (const NDArray& s : block->statistics()) default_engine().recover(s);
+      }
+    }
+    return state_of(network, losses);
+  };
+  const Bytes expected = run(parallel::gpipe(1, 4));
+  for (const char* name : {"1f1b", "zb-h2", "dynamic:2,3"}) {
+    for (const int stages : {2, 4}) {
+      SCOPED_TRACE(std::string(name) + ", " + std::to_string(stages) + " stages");
+      EXPECT_TRUE(run(parallel::make_schedule(name, stages, 4)) == expected);
+    }
+  }
+}
+
 /// A U that throws at its push, and one whose gradient turns out bad.
 TEST(PipelineFaults, AnUpdateThatFailsIsToldWithItsStageAndTheNextStepWorks) {
   for (const char* name : kSchedules) {
