@@ -117,6 +117,7 @@ class Search {
       bytes.saved += layer.saved - (l > a ? layer.shared : 0);
       bytes.kept += layer.kept;
     }
+    bytes.saved += p_.samples[at(b) - 1].output;
     if (a == 0) bytes.kept = bytes.saved;  // the whole backward pass is its W
     bytes.input = p_.samples[at(a)].input;
     return bytes;

@@ -16,22 +16,8 @@ namespace {
 
 constexpr double LayerSample::*kFigures[] = {
     &LayerSample::forward, &LayerSample::input_gradient, &LayerSample::weight_gradient,
-    &LayerSample::saved,   &LayerSample::shared,         &LayerSample::kept,
-    &LayerSample::input};
-
-/// How many stages of it share a device.
-int stages_of_a_device(std::string_view schedule) {
-  if (schedule == "zbv") return 2;
-  constexpr std::string_view interleaved = "interleaved:";
-  if (!schedule.starts_with(interleaved)) return 1;
-  int chunks = 0;
-  for (const char c : schedule.substr(interleaved.size())) {
-    // What is no number, or too large a one, make_schedule() refuses.
-    if (c < '0' || c > '9' || chunks > 1000) return 1;
-    chunks = 10 * chunks + (c - '0');
-  }
-  return std::max(1, chunks);
-}
+    &LayerSample::saved,   &LayerSample::shared,         &LayerSample::output,
+    &LayerSample::kept,    &LayerSample::input};
 
 void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a plan needs " + why); };
@@ -49,33 +35,27 @@ void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   }
 }
 
-std::vector<int> microbatches_of(const PlanOptions& options) {
-  if (!options.microbatches.empty()) return options.microbatches;
-  std::vector<int> all;
-  for (int m = 1; m <= 64 && options.rows % m == 0; m *= 2) all.push_back(m);
-  return all;
-}
-
 /// The best cut for one schedule and number of microbatches: one without recomputation, and one with it where that is
 /// quicker or the only one that fits.
 void add_candidates(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
                     int microbatches, std::vector<Candidate>& table) {
   Candidate candidate{.schedule = schedule, .microbatches = microbatches};
-  const int stages = options.devices * stages_of_a_device(schedule);
   const auto refuse = [&](const std::string& why) {
     candidate.refused = why;
     table.push_back(candidate);
   };
   if (microbatches > options.rows) return refuse("a batch has " + std::to_string(options.rows) + " rows");
+  CutProblem problem;
+  int stages = 0;
+  try {
+    stages = options.devices * stages_of_a_device(schedule);
+    if (stages <= static_cast<int>(layers.size())) problem.schedule = make_schedule(schedule, stages, microbatches);
+  } catch (const std::invalid_argument& e) {
+    return refuse(e.what());
+  }
   if (stages > static_cast<int>(layers.size())) {
     return refuse(std::to_string(stages) + " stages want as many layers, and there are " +
                   std::to_string(layers.size()));
-  }
-  CutProblem problem;
-  try {
-    problem.schedule = make_schedule(schedule, stages, microbatches);
-  } catch (const std::invalid_argument& e) {
-    return refuse(e.what());
   }
   problem.layers.assign(layers.begin(), layers.end());
   for (const LayerCost& layer : layers) {
@@ -154,6 +134,12 @@ std::vector<std::string> plannable_schedules(int devices) {
           "zbv",           "dynamic", "dynamic:" + twice + "," + twice};
 }
 
+std::vector<int> plannable_microbatches(std::int64_t rows) {
+  std::vector<int> all;
+  for (int m = 1; m <= 64 && rows % m == 0; m *= 2) all.push_back(m);
+  return all;
+}
+
 Schedule chained(const Schedule& step, int steps) {
   if (steps == 1) return step;
   if (!step.fixed_order) throw std::invalid_argument("schedule '" + step.name + "' has a free order: it has no chain");
@@ -175,7 +161,7 @@ Schedule chained(const Schedule& step, int steps) {
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options) {
   check(layers, options);
   Plan plan{.layers = {layers.begin(), layers.end()}, .options = options};
-  plan.options.microbatches = microbatches_of(options);
+  if (options.microbatches.empty()) plan.options.microbatches = plannable_microbatches(options.rows);
   if (options.schedules.empty()) plan.options.schedules = plannable_schedules(options.devices);
   for (const std::string& schedule : plan.options.schedules) {
     for (const int m : plan.options.microbatches) add_candidates(layers, plan.options, schedule, m, plan.table);

@@ -21,7 +21,9 @@ struct LayerSample {
   double rows = 1;
   double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< seconds
   double saved = 0;   ///< bytes from forward to backward, with the layer's input
-  double shared = 0;  ///< the part of `saved` that the layer before saves too: it counts once where one stage has both
+  double shared = 0;  ///< the part of `saved` that costs nothing where a stage has the layer before too: that layer
+                      ///< saves it as well, or it is an input that no gradient needs
+  double output = 0;  ///< bytes of its output, if they are not in `saved`: held as well where a stage ends here
   double kept = 0;    ///< bytes from its input's gradient to those of its weights
   double input = 0;   ///< bytes of its input: what a stage that begins here is sent
 };
@@ -106,8 +108,9 @@ std::string to_text(const Plan& plan);
 /// "0-2 | 3-7": the layers of each stage; a stage that recomputes has an R behind it.
 std::string cut_to_text(const Candidate& candidate, int layers);
 
-/// What plan_layers() tries for so many devices where it is not told.
+/// What plan_layers() tries for so many devices, or for so many rows, where it is not told.
 std::vector<std::string> plannable_schedules(int devices);
+std::vector<int> plannable_microbatches(std::int64_t rows);
 
 /// So many steps of a fixed order one behind the other, as one schedule with that many times the microbatches.
 Schedule chained(const Schedule& step, int steps);
