@@ -71,10 +71,16 @@ class Search {
                 !std::isfinite(machine.link.bandwidth);
     cores_ = machine.cores == 0 ? devices_ : std::min(machine.cores, devices_);
     sum_up();
-    one_each_ ? from_behind() : even_behind();
+  }
+
+  CutFound time(const Cut& cut) {
+    evaluate(cut);
+    result_.bound = result_.seconds;
+    return result_;
   }
 
   CutFound run() {
+    one_each_ ? from_behind() : even_behind();
     cut_.recompute.clear();
     result_.bound = root() / p_.steps;
     if (result_.bound < kInfinity) descend(0, 0, 0);
@@ -403,5 +409,9 @@ class Search {
 }  // namespace
 
 CutFound search_cuts(const CutProblem& problem) { return Search(problem).run(); }
+
+CutFound time_cut(const CutProblem& problem, const std::vector<int>& first_layer, const std::vector<bool>& recompute) {
+  return Search(problem).time({first_layer, recompute});
+}
 
 }  // namespace sluice::parallel

@@ -35,4 +35,7 @@ struct CutFound {
 
 CutFound search_cuts(const CutProblem& problem);
 
+/// What it says of one cut.
+CutFound time_cut(const CutProblem& problem, const std::vector<int>& first_layer, const std::vector<bool>& recompute);
+
 }  // namespace sluice::parallel

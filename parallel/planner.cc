@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
@@ -35,6 +36,29 @@ void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   }
 }
 
+/// All but the schedule.
+void fill(CutProblem& problem, std::span<const LayerCost> layers, const PlanOptions& options, int microbatches) {
+  problem.layers.assign(layers.begin(), layers.end());
+  for (const LayerCost& layer : layers) {
+    problem.samples.push_back(layer.at(static_cast<double>(options.rows) / microbatches));
+  }
+  problem.steps = problem.schedule.fixed_order ? options.steps : 1;
+  problem.memory = options.memory;
+  problem.machine = {.cores = options.cores, .link = options.link, .shared_link = options.shared_link};
+  problem.most_simulations = options.most_simulations;
+}
+
+void set(Candidate& candidate, const CutFound& found, std::int64_t rows) {
+  candidate.first_layer = found.first_layer;
+  candidate.recompute = found.recompute;
+  candidate.seconds = found.seconds;
+  candidate.throughput = found.seconds > 0 ? static_cast<double>(rows) / found.seconds : 0;
+  candidate.bubble = found.bubble;
+  candidate.peak = found.peak;
+  candidate.bound = found.bound;
+  candidate.exact = found.exact;
+}
+
 /// The best cut for one schedule and number of microbatches: one without recomputation, and one with it where that is
 /// quicker or the only one that fits.
 void add_candidates(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
@@ -57,24 +81,10 @@ void add_candidates(std::span<const LayerCost> layers, const PlanOptions& option
     return refuse(std::to_string(stages) + " stages want as many layers, and there are " +
                   std::to_string(layers.size()));
   }
-  problem.layers.assign(layers.begin(), layers.end());
-  for (const LayerCost& layer : layers) {
-    problem.samples.push_back(layer.at(static_cast<double>(options.rows) / microbatches));
-  }
-  problem.steps = problem.schedule.fixed_order ? options.steps : 1;
-  problem.memory = options.memory;
-  problem.machine = {.cores = options.cores, .link = options.link, .shared_link = options.shared_link};
-  problem.most_simulations = options.most_simulations;
+  fill(problem, layers, options, microbatches);
   const auto add = [&](const CutFound& found) {
-    candidate.first_layer = found.first_layer;
-    candidate.recompute = found.recompute;
-    candidate.seconds = found.seconds;
-    candidate.throughput = found.seconds > 0 ? static_cast<double>(options.rows) / found.seconds : 0;
-    candidate.bubble = found.bubble;
-    candidate.peak = found.peak;
-    candidate.bound = found.bound;
-    candidate.exact = found.exact;
     table.push_back(candidate);
+    set(table.back(), found, options.rows);
   };
   CutFound found = search_cuts(problem);
   if (found.found) {
@@ -156,6 +166,27 @@ Schedule chained(const Schedule& step, int steps) {
     }
   }
   return all;
+}
+
+Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
+                   int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute) {
+  check(layers, options);
+  const auto stages = static_cast<int>(first_layer.size());
+  CutProblem problem;
+  problem.schedule = make_schedule(schedule, stages, microbatches);
+  const bool increases = std::ranges::adjacent_find(first_layer, std::greater_equal<>()) == first_layer.end();
+  if (stages != options.devices * stages_of_a_device(schedule) || first_layer[0] != 0 || !increases ||
+      first_layer.back() >= static_cast<int>(layers.size()) ||
+      (!recompute.empty() && recompute.size() != first_layer.size())) {
+    throw std::invalid_argument("a cut of " + std::to_string(layers.size()) + " layers for '" + schedule + "' on " +
+                                std::to_string(options.devices) + " devices begins with layer 0, and increases");
+  }
+  fill(problem, layers, options, microbatches);
+  problem.memory.clear();
+  const std::vector<bool> again = recompute.empty() ? std::vector<bool>(first_layer.size()) : recompute;
+  Candidate candidate{.schedule = schedule, .microbatches = microbatches};
+  set(candidate, time_cut(problem, first_layer, again), options.rows);
+  return candidate;
 }
 
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options) {

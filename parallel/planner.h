@@ -102,6 +102,12 @@ struct Plan {
 /// table.
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options);
 
+/// A given cut, as a row of that table: its time and its bytes, whatever the devices have. Throws std::invalid_argument
+/// where the schedule is not defined, and for a cut that does not begin with layer 0, does not increase, or has another
+/// number of stages.
+Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
+                   int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute = {});
+
 /// The table, a line for each candidate, and what was chosen.
 std::string to_text(const Plan& plan);
 
