@@ -1,6 +1,7 @@
 // Trains a convolutional network on Fashion-MNIST as a pipeline over logical devices of the CPU or over GPUs, and draws
 // what happened.
 // ./quickstart.sh builds and runs it; --help says all of its arguments.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
+#include "fashion_mnist_compare.h"
 #include "fashion_mnist_model.h"
 #include "fashion_mnist_report.h"
 #include "progress.h"
@@ -87,6 +89,10 @@ int train(const Arguments& a) {
     std::fputs(to_text(make_plan(a, network)).c_str(), stdout);
     return 0;
   }
+  if (a.compare) {
+    compare(a, engine);
+    return 0;
+  }
   FashionMnist data = load_fashion_mnist(a.data);
   if (a.train_limit > 0) {
     data.train_images = first_samples(data.train_images, a.train_limit);
@@ -96,15 +102,17 @@ int train(const Arguments& a) {
   std::filesystem::create_directories(a.out, ignored);
   if (!std::filesystem::is_directory(a.out)) throw BadInput("--out " + a.out + ": not a folder that can be made");
 
-  const parallel::Candidate chosen = choose(a, network);
-  if (a.schedule == "auto") {
-    std::printf("plan            %s, %d microbatches, layers %s\n", chosen.schedule.c_str(), chosen.microbatches,
-                cut_to_text(chosen, static_cast<int>(network.size())).c_str());
+  const Choice choice = choose(a, network);
+  const parallel::Candidate& chosen = choice.candidate;
+  if (!choice.layers.empty()) {
+    std::printf("plan            %s, layers %s: %.0f images/s, at most %s on a device\n", chosen.schedule.c_str(),
+                cut_to_text(chosen, static_cast<int>(network.size())).c_str(), chosen.throughput,
+                bytes_in_words(static_cast<std::size_t>(*std::ranges::max_element(chosen.peak))).c_str());
   }
   const parallel::Schedule schedule = chosen.make();
   parallel::Pipeline net(stages_of(chosen, network, stage_devices(a)));
   Sgd optimizer(net.parameters(), {.lr = a.lr, .momentum = 0.9});
-  const Device first = device(a, 0), last = device(a, a.stages - 1);
+  const Device first = device(a, 0), last = net.stage(net.stages() - 1).device;
   DataLoader loader(data.train_images, data.train_labels,
                     {.batch = a.batch,
                      .shuffle = true,
@@ -197,7 +205,7 @@ int train(const Arguments& a) {
               static_cast<long long>(data.test_images.shape[0]));
   if (done > begun_at) {
     std::printf("throughput      %.0f images/s\n", static_cast<double>((done - begun_at) * a.batch) / elapsed);
-    report_timeline(a, chosen, net, events, first_traced, engine, cards);
+    report_timeline(a, choice, net, events, first_traced, engine, cards);
   }
   std::printf("model           %s\n", a.save.c_str());
   return 0;

@@ -14,7 +14,7 @@ struct Arguments {
   int stages = 2, microbatches = 8, tensor_parallel = 1, epochs = 5, batch = 128, train_limit = 0;
   double lr = 0.05, memory = 0;
   std::uint64_t seed = 1;
-  bool microbatches_given = false, plan = false;
+  bool microbatches_given = false, schedule_given = false, plan = false, compare = false;
   std::string schedule = "1f1b", data = sluice::kFashionMnistDirectory, save, resume, device = "cpu",
               out = "build/quickstart";
 };
@@ -31,7 +31,7 @@ inline void check_together(const Arguments& a) {
     throw BadInput("--microbatches " + std::to_string(a.microbatches) + ": more than --batch " +
                    std::to_string(a.batch));
   }
-  bool planned = a.plan || a.schedule == "auto" || a.memory > 0;
+  bool planned = a.plan || a.compare || a.schedule == "auto" || a.memory > 0;
   try {
     if (a.schedule != "auto") {
       const int each = stages_of_a_device(a.schedule);
@@ -43,8 +43,8 @@ inline void check_together(const Arguments& a) {
   }
   if (planned && a.tensor_parallel > 1) {
     throw BadInput(
-        "--tensor-parallel 2: layers on two devices cannot be planned, as --plan, --memory and --schedule auto, "
-        "interleaved and zbv do");
+        "--tensor-parallel 2: layers on two devices cannot be planned, as --plan, --compare, --memory and --schedule "
+        "auto, interleaved and zbv do");
   }
 }
 
@@ -61,6 +61,8 @@ inline Arguments parse(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   app.add_flag("--plan", a.plan,
                "measure the layers, print what each schedule would take and why the others are refused, and end");
+  app.add_flag("--compare", a.compare,
+               "run a few steps by each schedule in turns, print speed, bubble and memory beside the plan's, and end");
   app.add_option("--memory", a.memory, "MiB that each device may hold, for the plan (0: without bound)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--tensor-parallel", a.tensor_parallel, "devices that share the dense layers' weights")
@@ -88,6 +90,7 @@ inline Arguments parse(int argc, char** argv) {
     throw BadInput(e.what());
   }
   a.microbatches_given = app.count("--microbatches") > 0;
+  a.schedule_given = app.count("--schedule") > 0;
   check_together(a);
   if (a.save.empty()) a.save = a.out + "/model.safetensors";
   return a;

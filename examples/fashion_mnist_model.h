@@ -1,6 +1,7 @@
 // The network of examples/fashion_mnist.cc, and how it is cut into stages.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,31 +41,68 @@ inline sluice::parallel::Batch make_batch(const Arguments& a) {
   return {normal({a.batch, 1, 28, 28}, random), from(labels, {a.batch})};
 }
 
+/// With the numbers of microbatches that are looked at.
+inline sluice::parallel::Measured measure(const Arguments& a, const sluice::Sequential& net,
+                                          const std::vector<int>& microbatches) {
+  std::vector<std::int64_t> rows;
+  for (const int m : microbatches) rows.insert(rows.end(), {a.batch / m, (a.batch + m - 1) / m});
+  std::ranges::sort(rows);
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return sluice::parallel::measure_layers(
+      net, make_batch(a), stage_devices(a),
+      {.rows = rows, .optimizer = [&](const auto& parameters) { return make_optimizer(parameters, a.lr); }});
+}
+
+inline sluice::parallel::PlanOptions plan_options(const Arguments& a, const sluice::parallel::Measured& measured) {
+  sluice::parallel::PlanOptions options{
+      .devices = a.stages, .rows = a.batch, .link = measured.link, .cores = measured.cores};
+  if (a.memory > 0) options.memory.assign(static_cast<std::size_t>(a.stages), a.memory * (1 << 20));
+  return options;
+}
+
 /// All schedules with all numbers of microbatches, or those that the arguments name.
 inline sluice::parallel::Plan make_plan(const Arguments& a, const sluice::Sequential& net) {
   using namespace sluice;
-  parallel::PlanOptions options;
-  if (a.schedule != "auto" && !a.plan) options.schedules = {a.schedule};
-  if (a.microbatches_given || !options.schedules.empty()) options.microbatches = {a.microbatches};
-  std::vector<double> memory;
-  if (a.memory > 0) memory.assign(static_cast<std::size_t>(a.stages), a.memory * (1 << 20));
-  return parallel::plan(net, make_batch(a), stage_devices(a), memory, options,
-                        {.optimizer = [&](const auto& parameters) { return make_optimizer(parameters, a.lr); }});
+  const bool all = a.schedule == "auto" || (a.plan && !a.schedule_given);
+  std::vector<int> microbatches{a.microbatches};
+  if (all && !a.microbatches_given) microbatches = parallel::plannable_microbatches(a.batch);
+  const parallel::Measured measured = measure(a, net, microbatches);
+  parallel::PlanOptions options = plan_options(a, measured);
+  if (!all) options.schedules = {a.schedule};
+  options.microbatches = microbatches;
+  return parallel::plan_layers(measured.layers, options);
 }
 
-/// What is run: by the arguments alone where they say it all, with a cut into stages that take about the same time.
-inline sluice::parallel::Candidate choose(const Arguments& a, const sluice::Sequential& net) {
+/// What is run, and what its layers cost, if they were measured.
+struct Choice {
+  sluice::parallel::Candidate candidate;
+  std::vector<sluice::parallel::LayerCost> layers;
+  sluice::parallel::PlanOptions options;
+};
+
+/// By the arguments alone where they say it all, with a cut into stages that take about the same time.
+inline Choice choose(const Arguments& a, const sluice::Sequential& net) {
   using namespace sluice;
   const bool planned = a.schedule == "auto" || a.memory > 0 || parallel::stages_of_a_device(a.schedule) > 1;
   if (!planned) {
     static const std::vector<int> cuts[] = {{0}, {0, 3}, {0, 2, 3}, {0, 2, 3, 4}};
-    parallel::Candidate c{.schedule = a.schedule, .microbatches = a.microbatches, .first_layer = cuts[a.stages - 1]};
-    c.recompute.assign(c.first_layer.size(), false);
-    return c;
+    const std::vector<int>& cut = cuts[a.stages - 1];
+    if (a.tensor_parallel > 1) {
+      return {{.schedule = a.schedule,
+               .microbatches = a.microbatches,
+               .first_layer = cut,
+               .recompute = std::vector<bool>(cut.size())},
+              {},
+              {}};
+    }
+    const parallel::Measured measured = measure(a, net, {a.microbatches});
+    const parallel::PlanOptions options = plan_options(a, measured);
+    return {parallel::time_cut(measured.layers, options, a.schedule, a.microbatches, cut), measured.layers, options};
   }
   const parallel::Plan plan = make_plan(a, net);
-  if (plan.chosen >= 0) return plan.best();
-  std::string why = "--schedule " + a.schedule + ": refused";
-  if (plan.table.size() == 1) return throw BadInput(why + ": " + plan.table[0].refused), parallel::Candidate();
-  throw BadInput(why + " in each of " + std::to_string(plan.table.size()) + " forms; --plan says why");
+  if (plan.chosen >= 0) return {plan.best(), plan.layers, plan.options};
+  const std::string forms = std::to_string(plan.table.size());
+  throw BadInput(
+      "--schedule " + a.schedule + ": " +
+      (plan.table.size() == 1 ? plan.table[0].refused : "refused in all " + forms + " forms; --plan says why"));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
+#include "fashion_mnist_model.h"
 #include "sluice/sluice.h"
 
 struct Cards {
@@ -44,9 +45,35 @@ inline int workers_of(const Arguments& a, const sluice::Engine& engine, const Ca
   return std::min(threads, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
 }
 
-inline void report_timeline(const Arguments& a, const sluice::parallel::Candidate& chosen,
-                            const sluice::parallel::Pipeline& net, const std::vector<sluice::TraceEvent>& events,
-                            std::uint64_t first_step, const sluice::Engine& engine, const Cards& cards) {
+/// One step as planned above one as measured, with the memory of each device where the layers were measured.
+inline void draw(const Arguments& a, const Choice& choice, const std::vector<sluice::parallel::TimelineBox>& boxes,
+                 const std::string& how_measured) {
+  using namespace sluice;
+  const parallel::Candidate& chosen = choice.candidate;
+  const parallel::Schedule schedule = chosen.make();
+  parallel::RenderOptions look;
+  look.title = "Fashion-MNIST: " + chosen.schedule + ", " + std::to_string(a.stages) +
+               (a.stages == 1 ? " device, " : " devices, ") + std::to_string(schedule.microbatches) + " microbatches";
+  look.subtitle = "one training step, batch " + std::to_string(a.batch);
+  for (int i = 0; i < a.stages; ++i) look.labels.push_back(to_string(device(a, i)));
+  std::vector<parallel::TimelinePanel> panels;
+  std::vector<std::vector<parallel::MemoryPoint>> memory;
+  if (!choice.layers.empty()) {
+    const auto layers = static_cast<int>(choice.layers.size());
+    look.subtitle += ", layers " + cut_to_text(chosen, layers);
+    const parallel::Simulation planned = simulate(choice.layers, choice.options, chosen);
+    char text[96];
+    std::snprintf(text, sizeof text, "planned, from the layers' times: bubble %.1f %%", 100 * planned.bubble);
+    panels.push_back({text, by_device(to_timeline(planned), schedule), planned.memory});
+    memory = memory_over_time(schedule, boxes, bytes_of(choice.layers, choice.options, chosen));
+  }
+  panels.push_back({how_measured, by_device(boxes, schedule), memory});
+  parallel::write_file(a.out + "/timeline.svg", parallel::render_svg(panels, look));
+}
+
+inline void report_timeline(const Arguments& a, const Choice& choice, const sluice::parallel::Pipeline& net,
+                            const std::vector<sluice::TraceEvent>& events, std::uint64_t first_step,
+                            const sluice::Engine& engine, const Cards& cards) {
   using namespace sluice;
   struct Measured {
     double bubble;
@@ -55,13 +82,12 @@ inline void report_timeline(const Arguments& a, const sluice::parallel::Candidat
   std::vector<Measured> steps;
   double span = 0, busy = 0;
   std::vector<parallel::StageCost> cost(static_cast<std::size_t>(net.stages()));
-  const parallel::Schedule schedule = chosen.make();
+  const parallel::Schedule schedule = choice.candidate.make();
   for (std::uint64_t s = first_step; s <= net.step_number(); ++s) {
     std::vector<parallel::TimelineBox> boxes = net.boxes(events, s);
     if (boxes.size() != boxes_of_step(schedule)) continue;
     const parallel::TimelineFigures of_stages = parallel::measure(boxes, net.stages());
-    boxes = by_device(std::move(boxes), schedule);
-    const parallel::TimelineFigures figures = parallel::measure(boxes, a.stages);
+    const parallel::TimelineFigures figures = parallel::measure(by_device(boxes, schedule), a.stages);
     span += figures.span;
     busy += figures.busy;
     for (std::size_t i = 0; i < cost.size(); ++i) {
@@ -94,19 +120,12 @@ inline void report_timeline(const Arguments& a, const sluice::parallel::Candidat
   std::nth_element(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2), steps.end(),
                    [](const Measured& x, const Measured& y) { return x.bubble < y.bubble; });
   const Measured& median = steps[steps.size() / 2];
-  parallel::RenderOptions look;
-  look.title = "Fashion-MNIST, " + std::to_string(net.stages()) + " stages, " + std::to_string(schedule.microbatches) +
-               " microbatches, " + chosen.schedule + ": one training step as measured";
   char text[160];
   const bool timed = std::any_of(events.begin(), events.end(), [](const TraceEvent& e) { return e.device_end != 0; });
-  std::snprintf(text, sizeof text, "batch %d, %d %s%s, bubble of this step %.1f %%%s", a.batch, workers, word.c_str(),
+  std::snprintf(text, sizeof text, "measured on %d %s%s: bubble %.1f %%%s", workers, word.c_str(),
                 workers == 1 ? "" : "s", 100 * median.bubble, timed ? ", by the devices' clocks" : "");
-  look.subtitle = text;
-  for (int i = 0; i < a.stages; ++i) {
-    look.labels.push_back("stage " + std::to_string(i) + " · " + to_string(device(a, i)));
-  }
+  draw(a, choice, median.boxes, text);
   parallel::write_file(a.out + "/timeline.json", to_perfetto(events));
-  parallel::write_file(a.out + "/timeline.svg", parallel::render_svg(median.boxes, look));
   std::printf("timeline        %s/timeline.json   (open in ui.perfetto.dev)\n", a.out.c_str());
   std::printf("picture         %s/timeline.svg\n", a.out.c_str());
 }

@@ -1,5 +1,6 @@
 // What layers cost. Each layer is a stage of its own of a pipeline, so that the pipeline's trace has its times.
 #include <cxxabi.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -55,7 +56,8 @@ class Watched : public Module {
 /// The layers, to be measured; when it goes they are what they were.
 class Layers {
  public:
-  explicit Layers(const Sequential& network) {
+  /// `home` is where layers without parameters lie.
+  Layers(const Sequential& network, Device home) : home_(home) {
     for (std::size_t i = 0; i < network.size(); ++i) {
       const auto layer = std::make_shared<Sequential>(network.slice(i, i + 1));
       Before before;
@@ -96,8 +98,7 @@ class Layers {
     written_.restore();
     for (std::size_t i = 0; i < watched_.size(); ++i) {
       const Before& before = before_[i];
-      if (before.values.empty()) continue;
-      watched_[i]->to(before.values.front().device());
+      watched_[i]->to(before.values.empty() ? home_ : before.values.front().device());
       const std::vector<NamedParameter> parameters = watched_[i]->parameters();
       for (std::size_t k = 0; k < parameters.size(); ++k) {
         *parameters[k].value = before.values[k];
@@ -118,6 +119,7 @@ class Layers {
     return name.substr(name.rfind(':') + 1);
   }
 
+  Device home_;
   Rerun written_;
   std::vector<ModulePtr> watched_;
   std::vector<Before> before_;
@@ -179,15 +181,15 @@ std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std:
     const KeptMemory input = memory_of(in[at(l)]);
     if (needed.count({input.id, input.bytes}) != 0) add(held[at(l)], input);
   }
+  std::vector<Pieces> all = saved;
   for (int l = 0; l < n; ++l) {
-    Pieces all = saved[at(l)];
-    add(all, memory_of(in[at(l)]));
+    add(all[at(l)], memory_of(in[at(l)]));
     LayerSample& sample = samples[at(l)];
     sample.rows = static_cast<double>(rows);
-    sample.saved = bytes_in(all);
+    sample.saved = bytes_in(all[at(l)]);
     if (l > 0) sample.shared = sample.saved - bytes_in(without(held[at(l)], held[at(l) - 1]));
     const KeptMemory output = memory_of(out[at(l)]);
-    if (all.count({output.id, output.bytes}) == 0) sample.output = static_cast<double>(output.bytes);
+    if (all[at(l)].count({output.id, output.bytes}) == 0) sample.output = static_cast<double>(output.bytes);
     sample.input = static_cast<double>(in[at(l)].bytes());
   }
   NDArray gradient;
@@ -197,7 +199,9 @@ std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std:
     if (!out[i].requires_grad()) break;
     WeightGradients later = backward_inputs({out[i]}, {gradient}, {in[i]});
     gradient = l > 0 ? in[i].grad() : NDArray();
-    samples[i].kept = bytes_in(pieces_of(later.memory({in[i]})));
+    const Pieces kept = pieces_of(later.memory({in[i]}));
+    samples[i].kept = bytes_in(kept);
+    samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
     out[i] = {};
     later.run();
   }
@@ -290,6 +294,38 @@ void set_times(LayerSample& sample, const Times& times, int layer) {
   sample.weight_gradient = of(ActionKind::weight_gradient);
 }
 
+/// Seconds of a core that it takes to push a microbatch's actions, where stages are as long as they can be.
+double push_of(const Layers& layers, const Batch& batch, const std::vector<Device>& devices,
+               const std::vector<int>& first_layer, std::int64_t rows, const LossFunction& loss) {
+  std::vector<Stage> stages;
+  for (std::size_t s = 0; s < first_layer.size(); ++s) {
+    const auto part = std::make_shared<Sequential>();
+    const int end = s + 1 < first_layer.size() ? first_layer[s + 1] : layers.size();
+    for (int l = first_layer[s]; l < end; ++l) part->push_back(layers[l]);
+    stages.push_back({part, devices[s]});
+  }
+  Pipeline net(std::move(stages), loss);
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const int m = static_cast<int>(std::clamp<std::int64_t>(batch.x.size(0) / rows, 1, 8));
+  const NDArray x = batch.x.narrow(0, 0, m * rows), target = batch.target.narrow(0, 0, m * rows);
+  std::vector<double> took;
+  for (int round = 0; round < 6; ++round) {
+    const double start = now();
+    const NDArray loss_of_step = net.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
+    if (round > 0) took.push_back((now() - start) / m);
+    loss_of_step.wait();
+    for (const NamedParameter& p : net.parameters()) {
+      if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
+    }
+    layers.drop_gradients();
+  }
+  return median(std::move(took));
+}
+
 /// Layers for each device so that all have about as much to do.
 std::vector<int> even_cut(const std::vector<LayerCost>& layers, int devices, std::int64_t rows) {
   return plan_layers(layers, {.devices = devices,
@@ -371,7 +407,7 @@ Link measure_link(const std::vector<Device>& devices, double bytes) {
   return link;
 }
 
-/// Cores for CPU devices; other devices have what they are.
+/// Cores for CPU devices; of others each has what it is.
 int cores_for(const std::vector<Device>& devices) {
   int cores = 0;
   for (const Device& device : devices) {
@@ -407,7 +443,11 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
     for (const int m : plannable_microbatches(batch.x.size(0))) sizes.insert(sizes.begin(), batch.x.size(0) / m);
   }
   const LossFunction loss = loss_or_default(options.loss);
-  Layers layers(network);
+  Device home = batch.x.device();
+  for (std::size_t i = network.size(); i-- > 0;) {
+    for (const NamedParameter& p : network.layer(i).parameters()) home = p.value->device();
+  }
+  Layers layers(network, home);
   Measured measured;
   std::set<const void*> seen;
   double widest = 0;
@@ -453,9 +493,11 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     for (int l = 0; l < layers.size(); ++l) set_times(measured.layers[at(l)].samples[i], times[i], l);
   }
+  const double push = push_of(layers, batch, devices, cut, sizes.front(), loss);
+  for (LayerCost& layer : measured.layers) layer.push = push / layers.size();
   layers.put_back();
   measured.link = measure_link(devices, widest);
-  measured.cores = cores < static_cast<int>(devices.size()) ? cores : 0;
+  measured.cores = devices[0].kind == DeviceKind::cpu ? cores : 0;
   return measured;
 }
 

@@ -38,15 +38,16 @@ struct MeasureOptions {
 struct Measured {
   std::vector<LayerCost> layers;
   Link link;      ///< of a transfer between neighbouring devices; without time for a single device
-  int cores = 0;  ///< as SimulateOptions::cores: 0 where each device has one of its own
+  int cores = 0;  ///< of CPU devices, with the thread that pushes; 0 for others: each has one of its own
 };
 
 /// Measures each layer of the network on the devices, for microbatches of the batch: seconds of F, I and W by a trace
-/// of steps in which all devices work, as many as there are cores for, each on some of the layers; and bytes by what
-/// the tape keeps, to the byte. The devices should have nothing else to do. Layers may have state: afterwards the
-/// parameters are the arrays that they were, on their devices, with the gradients that they had; arrays that forward
-/// passes write (statistics of a batch norm) have the values that they had; and random streams have not moved. Other
-/// effects of forward passes happen many times. The first layer's input wants no gradient, so its I takes no time.
+/// of steps in which all devices work, as many as there are cores for, each on some of the layers; what pushing takes;
+/// and bytes by what the tape keeps, to the byte. The devices should have nothing else to do. Layers may have state:
+/// afterwards the parameters are the arrays that they were, on their devices, with the gradients that they had; arrays
+/// that forward passes write (statistics of a batch norm) have the values that they had; and random streams have not
+/// moved. Other effects of forward passes happen many times. The first layer's input wants no gradient, so its I takes
+/// no time.
 ///
 /// Blocks. A trace that is on ends. Throws what the layers throw, UsageError for a network without layers and for no
 /// devices, and std::invalid_argument for rows that do not increase or that the batch does not have, and for rounds

@@ -18,7 +18,7 @@ namespace {
 constexpr double LayerSample::*kFigures[] = {
     &LayerSample::forward, &LayerSample::input_gradient, &LayerSample::weight_gradient,
     &LayerSample::saved,   &LayerSample::shared,         &LayerSample::output,
-    &LayerSample::kept,    &LayerSample::input};
+    &LayerSample::kept,    &LayerSample::both,           &LayerSample::input};
 
 void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a plan needs " + why); };
@@ -45,7 +45,26 @@ void fill(CutProblem& problem, std::span<const LayerCost> layers, const PlanOpti
   problem.steps = problem.schedule.fixed_order ? options.steps : 1;
   problem.memory = options.memory;
   problem.machine = {.cores = options.cores, .link = options.link, .shared_link = options.shared_link};
+  for (const LayerCost& layer : layers) problem.machine.push += layer.push * microbatches * problem.steps;
   problem.most_simulations = options.most_simulations;
+}
+
+/// For a cut that is given.
+CutProblem problem_of(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate) {
+  check(layers, options);
+  const std::vector<int>& first = candidate.first_layer;
+  CutProblem problem;
+  problem.schedule = make_schedule(candidate.schedule, candidate.stages(), candidate.microbatches);
+  const bool increases = std::ranges::adjacent_find(first, std::greater_equal<>()) == first.end();
+  if (candidate.stages() != options.devices * stages_of_a_device(candidate.schedule) || first[0] != 0 || !increases ||
+      first.back() >= static_cast<int>(layers.size()) || candidate.recompute.size() != first.size()) {
+    throw std::invalid_argument("a cut of " + std::to_string(layers.size()) + " layers for '" + candidate.schedule +
+                                "' on " + std::to_string(options.devices) +
+                                " devices has as many stages, and begins with layer 0");
+  }
+  fill(problem, layers, options, candidate.microbatches);
+  problem.memory.clear();
+  return problem;
 }
 
 void set(Candidate& candidate, const CutFound& found, std::int64_t rows) {
@@ -170,23 +189,23 @@ Schedule chained(const Schedule& step, int steps) {
 
 Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
                    int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute) {
-  check(layers, options);
-  const auto stages = static_cast<int>(first_layer.size());
-  CutProblem problem;
-  problem.schedule = make_schedule(schedule, stages, microbatches);
-  const bool increases = std::ranges::adjacent_find(first_layer, std::greater_equal<>()) == first_layer.end();
-  if (stages != options.devices * stages_of_a_device(schedule) || first_layer[0] != 0 || !increases ||
-      first_layer.back() >= static_cast<int>(layers.size()) ||
-      (!recompute.empty() && recompute.size() != first_layer.size())) {
-    throw std::invalid_argument("a cut of " + std::to_string(layers.size()) + " layers for '" + schedule + "' on " +
-                                std::to_string(options.devices) + " devices begins with layer 0, and increases");
-  }
-  fill(problem, layers, options, microbatches);
-  problem.memory.clear();
-  const std::vector<bool> again = recompute.empty() ? std::vector<bool>(first_layer.size()) : recompute;
-  Candidate candidate{.schedule = schedule, .microbatches = microbatches};
-  set(candidate, time_cut(problem, first_layer, again), options.rows);
+  Candidate candidate{.schedule = schedule,
+                      .microbatches = microbatches,
+                      .first_layer = first_layer,
+                      .recompute = recompute.empty() ? std::vector<bool>(first_layer.size()) : recompute};
+  set(candidate, time_cut(problem_of(layers, options, candidate), first_layer, candidate.recompute), options.rows);
   return candidate;
+}
+
+std::vector<StageBytes> bytes_of(std::span<const LayerCost> layers, const PlanOptions& options,
+                                 const Candidate& candidate) {
+  return parts_of(problem_of(layers, options, candidate), candidate.first_layer).bytes;
+}
+
+Simulation simulate(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate) {
+  CutParts parts = parts_of(problem_of(layers, options, candidate), candidate.first_layer);
+  parts.machine.bytes = parts.bytes;
+  return simulate(candidate.make(), parts.costs, parts.machine);
 }
 
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options) {

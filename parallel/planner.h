@@ -25,6 +25,7 @@ struct LayerSample {
                       ///< saves it as well, or it is an input that no gradient needs
   double output = 0;  ///< bytes of its output, if they are not in `saved`: held as well where a stage ends here
   double kept = 0;    ///< bytes from its input's gradient to those of its weights
+  double both = 0;    ///< the part of `kept` that is of `saved` too
   double input = 0;   ///< bytes of its input: what a stage that begins here is sent
 };
 
@@ -36,6 +37,7 @@ struct LayerCost {
   double weights = 0;    ///< bytes that are always there: parameters, their gradients, the optimiser's state
   double gradients = 0;  ///< bytes of one set of its weights' gradients; 0 for a layer without weights
   double step = 0;       ///< seconds of the optimiser's step
+  double push = 0;       ///< seconds of a core that it takes to push what a microbatch does in it
 
   /// Between two samples and beyond the outer ones on the line through the two nearest, never below 0; one sample is
   /// taken as proportional to rows. Throws std::invalid_argument for no samples, and for samples whose rows do not
@@ -107,6 +109,12 @@ Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options);
 /// number of stages.
 Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
                    int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute = {});
+
+/// What a candidate's stages hold, and one step of it as simulated, with memory over time, whether it fits or not.
+/// Throws as time_cut() does.
+std::vector<StageBytes> bytes_of(std::span<const LayerCost> layers, const PlanOptions& options,
+                                 const Candidate& candidate);
+Simulation simulate(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate);
 
 /// The table, a line for each candidate, and what was chosen.
 std::string to_text(const Plan& plan);

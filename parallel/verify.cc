@@ -260,10 +260,11 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       // While it runs it holds both what it takes and what it gives.
       if (a.kind == ActionKind::forward) held += order.recomputes(a.stage, a.microbatch) ? bytes.input : bytes.saved;
       if (a.kind == ActionKind::recompute) held += bytes.saved;
-      if (a.kind == ActionKind::input_gradient) held += bytes.kept;
+      if (a.kind == ActionKind::input_gradient) held += bytes.kept - bytes.both;
       if (held > peak.bytes) peak = {held, a};
       if (a.kind == ActionKind::recompute) held -= bytes.input;
       if (row_of(a.kind).frees == Result::saved) held -= bytes.saved;
+      if (a.kind == ActionKind::input_gradient) held += bytes.both;
       if (row_of(a.kind).frees == Result::kept) held -= bytes.kept;
       if (gives(a.kind, Result::weight_gradient)) {
         // The first sum is the gradient itself, which counts as weights.
