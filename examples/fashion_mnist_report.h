@@ -68,7 +68,7 @@ inline void draw(const Arguments& a, const Choice& choice, const std::vector<slu
     memory = memory_over_time(schedule, boxes, bytes_of(choice.layers, choice.options, chosen));
   }
   panels.push_back({how_measured, by_device(boxes, schedule), memory});
-  parallel::write_file(a.out + "/timeline.svg", parallel::render_svg(panels, look));
+  parallel::write_file(a.out + "/timeline.svg", parallel::render_panels(panels, look));
 }
 
 inline void report_timeline(const Arguments& a, const Choice& choice, const sluice::parallel::Pipeline& net,

@@ -21,7 +21,9 @@
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/generators.h"
 #include "sluice/parallel/plan.h"
+#include "sluice/resources/device_pool.h"
 #include "sluice/resources/draw_notes.h"
+#include "sluice/resources/memory_pool.h"
 
 namespace sluice::parallel {
 namespace {
@@ -46,7 +48,11 @@ class Watched : public Module {
     return y;
   }
   void collect(const std::string& prefix, std::vector<NamedParameter>& out) override { layer_->collect(prefix, out); }
-  void to(Device device) override { layer_->to(device); }
+  /// A move takes values along: those from before.
+  void to(Device device) override {
+    written_.restore();
+    layer_->to(device);
+  }
 
  private:
   ModulePtr layer_;
@@ -152,6 +158,42 @@ Pieces without(const Pieces& these, const Pieces& those) {
   return left;
 }
 
+/// What is in use of a device's memory.
+class Pool {
+ public:
+  explicit Pool(Device device) : device_(device) {}
+  /// What an action takes at most beside what it found: `action` pushes and waits.
+  template <class F>
+  double peak_of(F&& action) const {
+    const auto before = stats().in_use;
+    device_.kind == DeviceKind::cpu ? memory_pool(device_).reset_peak()
+                                    : device_pool(default_engine(), device_).reset_peak();
+    action();
+    return static_cast<double>(stats().peak) - static_cast<double>(before);
+  }
+
+ private:
+  PoolStats stats() const {
+    return device_.kind == DeviceKind::cpu ? memory_pool(device_).stats()
+                                           : device_pool(default_engine(), device_).stats();
+  }
+  Device device_;
+};
+
+void wait_for_gradients(Module& layer) {
+  for (const NamedParameter& p : layer.parameters()) {
+    if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
+  }
+}
+
+double gradient_bytes(Module& layer) {
+  double bytes = 0;
+  for (const NamedParameter& p : layer.parameters()) {
+    if (p.value->requires_grad()) bytes += static_cast<double>(p.value->bytes());
+  }
+  return bytes;
+}
+
 /// Each layer's bytes for a microbatch of so many rows: a forward pass layer by layer, all of whose values stay, and a
 /// backward pass in halves.
 std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std::int64_t rows, Device device,
@@ -165,11 +207,17 @@ std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std:
   const NDArray target = part(batch.target);
   std::vector<NDArray> in, out;
   std::vector<Pieces> saved;
+  const Pool pool(device);
+  std::vector<double> beside(at(n));  // what is in use at most in each forward pass beside what was there
   for (int l = 0; l < n; ++l) {
     layers[l]->to(device);
     in.push_back(l == 0 ? part(batch.x) : out.back().detach().with_grad());
-    out.push_back((*layers[l])(in.back()));
-    if (l == n - 1) out.back() = loss(out.back(), target, static_cast<double>(rows));
+    in.back().wait();
+    beside[at(l)] = pool.peak_of([&] {
+      out.push_back((*layers[l])(in.back()));
+      if (l == n - 1) out.back() = loss(out.back(), target, static_cast<double>(rows));
+      out.back().wait();
+    });
     saved.push_back(pieces_of(kept_memory({out.back()}, {in.back()})));
   }
   std::vector<LayerSample> samples(at(n));
@@ -191,24 +239,36 @@ std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std:
     const KeptMemory output = memory_of(out[at(l)]);
     if (all[at(l)].count({output.id, output.bytes}) == 0) sample.output = static_cast<double>(output.bytes);
     sample.input = static_cast<double>(in[at(l)].bytes());
+    Pieces made = saved[at(l)];
+    add(made, output);
+    for (const KeptMemory& there : {memory_of(in[at(l)]), memory_of(target)}) made.erase({there.id, there.bytes});
+    sample.work = std::max(0.0, beside[at(l)] - bytes_in(made));
   }
   NDArray gradient;
+  Pieces kept_behind;
   for (int l = n - 1; l >= 0; --l) {
     const std::size_t i = at(l);
     // The first layer may be one without weights, and then nothing wants a gradient.
     if (!out[i].requires_grad()) break;
-    WeightGradients later = backward_inputs({out[i]}, {gradient}, {in[i]});
-    gradient = l > 0 ? in[i].grad() : NDArray();
+    WeightGradients later;
+    const double half = pool.peak_of([&] {
+      later = backward_inputs({out[i]}, {gradient}, {in[i]});
+      gradient = l > 0 ? in[i].grad() : NDArray();
+      if (gradient.defined()) gradient.wait();
+    });
     const Pieces kept = pieces_of(later.memory({in[i]}));
     samples[i].kept = bytes_in(kept);
+    if (l < n - 1) samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
+    kept_behind = kept;
     samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
+    samples[i].work = std::max(samples[i].work, half - (samples[i].kept - samples[i].both));
     out[i] = {};
-    later.run();
-  }
-  for (int l = 0; l < n; ++l) {
-    for (const NamedParameter& p : layers[l]->parameters()) {
-      if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
-    }
+    const double rest = pool.peak_of([&] {
+      later.run();
+      wait_for_gradients(*layers[l]);
+    });
+    // The gradients themselves count as weights.
+    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(*layers[l]));
   }
   layers.drop_gradients();
   return samples;
@@ -261,9 +321,7 @@ class Trial {
     const NDArray loss = net_->step(
         x, target, {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, layers_.size())});
     loss.wait();
-    for (const NamedParameter& p : net_->parameters()) {
-      if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
-    }
+    for (int l = 0; l < layers_.size(); ++l) wait_for_gradients(*layers_[l]);
     for (const TimelineBox& box : net_->boxes(engine.stop_trace(), net_->step_number())) {
       times[{box.stage, box.kind}].push_back(box.end - box.start);
     }
@@ -318,9 +376,7 @@ double push_of(const Layers& layers, const Batch& batch, const std::vector<Devic
     const NDArray loss_of_step = net.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
     if (round > 0) took.push_back((now() - start) / m);
     loss_of_step.wait();
-    for (const NamedParameter& p : net.parameters()) {
-      if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
-    }
+    for (int l = 0; l < layers.size(); ++l) wait_for_gradients(*layers[l]);
     layers.drop_gradients();
   }
   return median(std::move(took));

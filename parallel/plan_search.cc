@@ -134,8 +134,9 @@ class Search {
       bytes.weights += p_.layers[at(l)].weights;
       bytes.gradients += p_.layers[at(l)].gradients;
       bytes.saved += layer.saved - (l > a ? layer.shared : 0);
-      bytes.kept += layer.kept;
-      bytes.both += layer.both;
+      bytes.kept += layer.kept - (l > a ? layer.kept_shared : 0);
+      bytes.both += layer.both - (l > a ? layer.kept_shared : 0);
+      bytes.work = std::max(bytes.work, layer.work);
     }
     bytes.saved += p_.samples[at(b) - 1].output;
     if (a == 0) bytes.kept = bytes.both = bytes.saved;  // the whole backward pass is its W

@@ -35,9 +35,9 @@ struct CutFound {
 
 /// What a cut's stages are for the simulator.
 struct CutParts {
-  std::vector<StageCost> costs;
-  std::vector<StageBytes> bytes;
-  SimulateOptions machine;
+  std::vector<StageCost> costs = {};
+  std::vector<StageBytes> bytes = {};
+  SimulateOptions machine = {};
 };
 
 CutFound search_cuts(const CutProblem& problem);

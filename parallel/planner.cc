@@ -16,9 +16,10 @@ namespace sluice::parallel {
 namespace {
 
 constexpr double LayerSample::*kFigures[] = {
-    &LayerSample::forward, &LayerSample::input_gradient, &LayerSample::weight_gradient,
-    &LayerSample::saved,   &LayerSample::shared,         &LayerSample::output,
-    &LayerSample::kept,    &LayerSample::both,           &LayerSample::input};
+    &LayerSample::forward,     &LayerSample::input_gradient, &LayerSample::weight_gradient,
+    &LayerSample::saved,       &LayerSample::shared,         &LayerSample::output,
+    &LayerSample::kept,        &LayerSample::both,           &LayerSample::work,
+    &LayerSample::kept_shared, &LayerSample::input};
 
 void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a plan needs " + why); };

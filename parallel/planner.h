@@ -26,7 +26,9 @@ struct LayerSample {
   double output = 0;  ///< bytes of its output, if they are not in `saved`: held as well where a stage ends here
   double kept = 0;    ///< bytes from its input's gradient to those of its weights
   double both = 0;    ///< the part of `kept` that is of `saved` too
-  double input = 0;   ///< bytes of its input: what a stage that begins here is sent
+  double kept_shared = 0;  ///< the part of `both` that the layer before keeps too
+  double work = 0;   ///< bytes beside all that while it runs, forward or backward; a stage needs the most of its layers
+  double input = 0;  ///< bytes of its input: what a stage that begins here is sent
 };
 
 /// What a layer costs: samples at one or more numbers of rows, and what does not depend on rows. Embeddings and heads

@@ -405,10 +405,10 @@ class Picture {
 
 std::string render_svg(std::span<const TimelineBox> boxes, const RenderOptions& options) {
   const TimelinePanel one{.boxes = {boxes.begin(), boxes.end()}};
-  return render_svg(std::span(&one, 1), options);
+  return render_panels(std::span(&one, 1), options);
 }
 
-std::string render_svg(std::span<const TimelinePanel> panels, const RenderOptions& options) {
+std::string render_panels(std::span<const TimelinePanel> panels, const RenderOptions& options) {
   if (options.width < 480) {
     throw std::invalid_argument("a timeline picture is at least 480 pixels wide, not " + std::to_string(options.width));
   }

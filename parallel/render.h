@@ -37,7 +37,7 @@ struct TimelinePanel {
 /// Timelines below each other, such as planned and measured, on one scale of time, each from its own first box on; all
 /// have as many rows as the one that has most. Below a row with memory is what it holds over time, on one scale of
 /// bytes for all rows, with the most at the right. Throws as above, and for memory that is negative or not finite.
-std::string render_svg(std::span<const TimelinePanel> panels, const RenderOptions& options = {});
+std::string render_panels(std::span<const TimelinePanel> panels, const RenderOptions& options = {});
 
 /// Trace-event JSON, as ui.perfetto.dev and chrome://tracing open it: one thread row a stage, named by its label (or
 /// "stage N"), one complete ("X") event a box, in microseconds from the first start. Throws as render_svg does for

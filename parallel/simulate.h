@@ -59,12 +59,13 @@ struct MemoryPoint {
 /// Times are in the unit of the costs; the first box starts at 0.
 struct Simulation {
   int devices = 0;
-  std::vector<SimulatedBox> boxes;               ///< By start; boxes that start together by stage.
-  double span = 0;                               ///< The end of the last box, or of pushing.
-  double longest_device = 0;                     ///< The longest time from a device's first start to its last end.
-  double busy = 0;                               ///< The lengths of all boxes, summed over devices.
-  double bubble = 0;                             ///< 1 - busy / (devices x span); 0 where the span is 0.
-  std::vector<std::vector<MemoryPoint>> memory;  ///< For each device, by time; empty without SimulateOptions::bytes.
+  std::vector<SimulatedBox> boxes;  ///< By start; boxes that start together by stage.
+  double span = 0;                  ///< The end of the last box, or of pushing.
+  double longest_device = 0;        ///< The longest time from a device's first start to its last end.
+  double busy = 0;                  ///< The lengths of all boxes, summed over devices.
+  double bubble = 0;                ///< 1 - busy / (devices x span); 0 where the span is 0.
+  std::vector<std::vector<MemoryPoint>>
+      memory;  ///< For each device, by time, without `work`; empty without SimulateOptions::bytes.
 };
 
 /// Runs the schedule in simulated time: a device starts an action as soon as it is idle and all that the action waits
@@ -74,10 +75,10 @@ struct Simulation {
 Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, const SimulateOptions& options = {});
 
 /// What devices hold over time where the actions ran at these times, measured or not: for each device its memory, from
-/// the first start on, by the table of action kinds. Where a stage has no box of an I that the schedule lists, as the
-/// first one, whose input wants no gradient, what it would free is free when its W starts. Throws std::invalid_argument
-/// for another number of stages, for boxes of stages or microbatches that the schedule does not have, and as
-/// check_actions() does.
+/// the first start on, by the table of action kinds, without `work`. Where a stage has no box of an I that the schedule
+/// lists, as the first one, whose input wants no gradient, what it would free is free when its W starts. Throws
+/// std::invalid_argument for another number of stages, for boxes of stages or microbatches that the schedule does not
+/// have, and as check_actions() does.
 std::vector<std::vector<MemoryPoint>> memory_over_time(const Schedule& schedule, std::span<const TimelineBox> boxes,
                                                        std::span<const StageBytes> stages);
 

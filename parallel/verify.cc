@@ -239,18 +239,19 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
   std::vector<int> waiting(static_cast<std::size_t>(schedule.stages));  // of each stage's sums, but for the first
   std::vector<PartialSums> sums(static_cast<std::size_t>(schedule.stages), {schedule.sum, schedule.microbatches});
   for (const auto& list : schedule.per_device) {
-    double held = 0;
+    double held = 0, most_work = 0;
     std::vector<bool> counted(static_cast<std::size_t>(schedule.stages));
     for (const Action& a : list) {
       const auto s = static_cast<std::size_t>(a.stage);
       if (counted[s]) continue;
       counted[s] = true;
       held += stages[s].weights;
+      most_work = std::max(most_work, stages[s].work);
       if (!schedule.fixed_order) {
         held += most_in_any_order(schedule, a.stage, stages[s], order.has({ActionKind::input_gradient, a.stage, 0}));
       }
     }
-    PeakBytes peak{held, list.empty() ? Action{} : list.front()};
+    PeakBytes peak{held + (schedule.fixed_order ? 0 : most_work), list.empty() ? Action{} : list.front()};
     if (!schedule.fixed_order) {
       peaks.push_back(peak);
       continue;
@@ -261,7 +262,8 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       if (a.kind == ActionKind::forward) held += order.recomputes(a.stage, a.microbatch) ? bytes.input : bytes.saved;
       if (a.kind == ActionKind::recompute) held += bytes.saved;
       if (a.kind == ActionKind::input_gradient) held += bytes.kept - bytes.both;
-      if (held > peak.bytes) peak = {held, a};
+      const double now = held + bytes.work;
+      if (now > peak.bytes) peak = {now, a};
       if (a.kind == ActionKind::recompute) held -= bytes.input;
       if (row_of(a.kind).frees == Result::saved) held -= bytes.saved;
       if (a.kind == ActionKind::input_gradient) held += bytes.both;
@@ -269,8 +271,8 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       if (gives(a.kind, Result::weight_gradient)) {
         // The first sum is the gradient itself, which counts as weights.
         int& more = waiting[static_cast<std::size_t>(a.stage)];
-        const int now = sums[static_cast<std::size_t>(a.stage)].arrive(a.microbatch) - 1;
-        held += (now - std::exchange(more, now)) * bytes.gradients;
+        const int sets = sums[static_cast<std::size_t>(a.stage)].arrive(a.microbatch) - 1;
+        held += (sets - std::exchange(more, sets)) * bytes.gradients;
         if (held > peak.bytes) peak = {held, a};
       }
     }

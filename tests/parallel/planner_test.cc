@@ -61,8 +61,9 @@ double time_of(const Case& c, const Schedule& base, const std::vector<int>& firs
       held.weights += layer.weights;
       held.gradients += layer.gradients;
       held.saved += at.saved - (l > a ? at.shared : 0);
-      held.kept += at.kept;
-      held.both += at.both;
+      held.kept += at.kept - (l > a ? at.kept_shared : 0);
+      held.both += at.both - (l > a ? at.kept_shared : 0);
+      held.work = std::max(held.work, at.work);
       if (l == b - 1) held.saved += at.output;
       machine.push += layer.push * m * (base.fixed_order ? c.options.steps : 1);
       if (l == a) held.input = at.input;
@@ -122,6 +123,8 @@ Case random_case(unsigned seed) {
     LayerSample& sample = c.layers.back().samples[0];
     sample.shared = l > 0 ? number(0, saved) : 0;
     sample.output = number(0, 2);
+    sample.work = number(0, 3);
+    sample.kept_shared = l > 0 ? number(0, static_cast<int>(sample.both)) : 0;
     sample.both = number(0, static_cast<int>(sample.kept));
     // A fixed part too, as measured layers have one.
     LayerSample twice = sample;

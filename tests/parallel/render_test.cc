@@ -147,7 +147,7 @@ TEST(Svg, PanelsShareScalesAndShowMemory) {
   const std::vector<TimelineBox> quick{{F, 0, 0, 100, 101}, {ActionKind::weight_gradient, 1, 0, 101, 102}};
   const std::vector<TimelinePanel> panels{{"planned", slow, {{{10, 1 << 20}, {12, 4 << 20}}, {{10, 0}}}},
                                           {"measured", quick, {{{100, 2 << 20}}}}};
-  const std::string svg = render_svg(panels, {.title = "two", .labels = {"cpu(0)", "cpu(1)"}, .width = 1000});
+  const std::string svg = render_panels(panels, {.title = "two", .labels = {"cpu(0)", "cpu(1)"}, .width = 1000});
   EXPECT_EQ(xml_fault(svg), "");
   EXPECT_THAT(svg, HasSubstr(">planned</text>"));
   EXPECT_THAT(svg, HasSubstr(">measured</text>"));
@@ -167,8 +167,8 @@ TEST(Svg, PanelsShareScalesAndShowMemory) {
   ASSERT_EQ(widths.size(), 4u);
   EXPECT_NEAR(widths[0], 2 * widths[2], 0.02);
   const std::vector<TimelinePanel> bad{{"", slow, {{{10, -1}}}}};
-  EXPECT_THROW(render_svg(bad), std::invalid_argument);
-  EXPECT_EQ(xml_fault(render_svg(std::span<const TimelinePanel>())), "");
+  EXPECT_THROW(render_panels(bad), std::invalid_argument);
+  EXPECT_EQ(xml_fault(render_panels(std::span<const TimelinePanel>())), "");
 }
 
 TEST(Svg, RefusesBoxesThatCannotBe) {

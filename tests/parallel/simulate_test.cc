@@ -138,7 +138,8 @@ TEST(Simulate, TheThreadThatPushesSharesTheCores) {
 TEST(Simulate, MemoryOverTimeIsThatOfTheBoxes) {
   const std::vector<StageBytes> bytes(
       2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .both = 20, .gradients = 400});
-  const std::vector<StageCost> costs(2, cost_of_halves(1, 2, 3));
+  std::vector<StageCost> costs(2, cost_of_halves(1, 2, 3));
+  for (StageCost& cost : costs) cost.recompute = 1;
   for (const Schedule& schedule : {gpipe(2, 3), zb_h1(2, 4), with_recompute(one_f_one_b(2, 4), {true, false})}) {
     const Simulation run = simulate(schedule, costs, {.bytes = bytes});
     std::vector<TimelineBox> boxes = to_timeline(run);
