@@ -259,7 +259,7 @@ Generator generator(std::string_view name) {
 
 int stages_of_a_device(std::string_view name) {
   (void)generator(name);
-  if (name == "zbv") return 2;
+  if (name == "zbv" || name.starts_with("dynamic-v")) return 2;
   constexpr std::string_view interleaved = "interleaved:";
   if (!name.starts_with(interleaved)) return 1;
   return std::clamp(number_in(name, name.substr(interleaved.size())), 1, 1 << 20);

@@ -1,277 +1,36 @@
 // What layers cost. Each layer is a stage of its own of a pipeline, so that the pipeline's trace has its times.
-#include <cxxabi.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <typeinfo>
 #include <utility>
 
 #include "sluice/autograd/autograd.h"
-#include "sluice/autograd/halves.h"
-#include "sluice/ndarray/rerun.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/generators.h"
+#include "sluice/parallel/layer_bytes.h"
 #include "sluice/parallel/plan.h"
-#include "sluice/resources/device_pool.h"
-#include "sluice/resources/draw_notes.h"
-#include "sluice/resources/memory_pool.h"
+#include "sluice/parallel/watched_layers.h"
 
 namespace sluice::parallel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Pieces = std::set<std::pair<const void*, std::size_t>>;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-/// A layer whose forward passes leave no traces once the arrays that they wrote are restored.
-class Watched : public Module {
- public:
-  Watched(ModulePtr layer, Rerun& written) : layer_(std::move(layer)), written_(written) {}
-  NDArray forward(const NDArray& x) override {
-    NDArray y;
-    {
-      const Rerun::Scope notes(written_, false);
-      const DrawNotes::Still still;
-      y = (*layer_)(x);
-    }
-    written_.forget_unwritten();
-    return y;
-  }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override { layer_->collect(prefix, out); }
-  /// A move takes values along: those from before.
-  void to(Device device) override {
-    written_.restore();
-    layer_->to(device);
-  }
-
- private:
-  ModulePtr layer_;
-  Rerun& written_;
-};
-
-/// The layers, to be measured; when it goes they are what they were.
-class Layers {
- public:
-  /// `home` is where layers without parameters lie.
-  Layers(const Sequential& network, Device home) : home_(home) {
-    for (std::size_t i = 0; i < network.size(); ++i) {
-      const auto layer = std::make_shared<Sequential>(network.slice(i, i + 1));
-      Before before;
-      for (const NamedParameter& p : layer->parameters()) {
-        before.values.push_back(*p.value);
-        before.gradients.push_back(p.value->requires_grad() ? p.value->grad() : NDArray());
-      }
-      before_.push_back(std::move(before));
-      watched_.push_back(std::make_shared<Watched>(layer, written_));
-      names_.push_back(std::to_string(i) + " " + type_of(network.layer(i)));
-    }
-    drop_gradients();
-  }
-  ~Layers() {
-    try {
-      put_back();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): there is an exception on its way that says more
-    }
-  }
-  Layers(const Layers&) = delete;
-  Layers& operator=(const Layers&) = delete;
-
-  int size() const { return static_cast<int>(watched_.size()); }
-  const ModulePtr& operator[](int i) const { return watched_[at(i)]; }
-  const std::string& name(int i) const { return names_[at(i)]; }
-
-  void drop_gradients() const {
-    for (const ModulePtr& layer : watched_) {
-      for (const NamedParameter& p : layer->parameters()) {
-        if (p.value->requires_grad()) p.value->zero_grad();
-      }
-    }
-  }
-  /// Throws if a push does.
-  void put_back() {
-    if (std::exchange(is_back_, true)) return;
-    drop_gradients();
-    written_.restore();
-    for (std::size_t i = 0; i < watched_.size(); ++i) {
-      const Before& before = before_[i];
-      watched_[i]->to(before.values.empty() ? home_ : before.values.front().device());
-      const std::vector<NamedParameter> parameters = watched_[i]->parameters();
-      for (std::size_t k = 0; k < parameters.size(); ++k) {
-        *parameters[k].value = before.values[k];
-        if (before.gradients[k].defined()) before.values[k].set_grad(before.gradients[k]);
-      }
-    }
-  }
-
- private:
-  struct Before {
-    std::vector<NDArray> values, gradients;
-  };
-  static std::string type_of(const Module& layer) {
-    int status = 0;
-    char* const text = abi::__cxa_demangle(typeid(layer).name(), nullptr, nullptr, &status);
-    std::string name = status == 0 ? text : typeid(layer).name();
-    std::free(text);  // NOLINT: as the ABI wants it
-    return name.substr(name.rfind(':') + 1);
-  }
-
-  Device home_;
-  Rerun written_;
-  std::vector<ModulePtr> watched_;
-  std::vector<Before> before_;
-  std::vector<std::string> names_;
-  bool is_back_ = false;
-};
 
 LossFunction loss_or_default(const LossFunction& loss) {
   if (loss) return loss;
   return [](const NDArray& output, const NDArray& target, double divisor) {
     return cross_entropy(output, target, divisor);
   };
-}
-
-double bytes_in(const Pieces& pieces) {
-  double bytes = 0;
-  for (const auto& [id, size] : pieces) bytes += static_cast<double>(size);
-  return bytes;
-}
-
-void add(Pieces& to, const KeptMemory& piece) { to.insert({piece.id, piece.bytes}); }
-Pieces pieces_of(const std::vector<KeptMemory>& list) {
-  Pieces pieces;
-  for (const KeptMemory& piece : list) add(pieces, piece);
-  return pieces;
-}
-Pieces without(const Pieces& these, const Pieces& those) {
-  Pieces left;
-  std::ranges::set_difference(these, those, std::inserter(left, left.end()));
-  return left;
-}
-
-/// What is in use of a device's memory.
-class Pool {
- public:
-  explicit Pool(Device device) : device_(device) {}
-  /// What an action takes at most beside what it found: `action` pushes and waits.
-  template <class F>
-  double peak_of(F&& action) const {
-    const auto before = stats().in_use;
-    device_.kind == DeviceKind::cpu ? memory_pool(device_).reset_peak()
-                                    : device_pool(default_engine(), device_).reset_peak();
-    action();
-    return static_cast<double>(stats().peak) - static_cast<double>(before);
-  }
-
- private:
-  PoolStats stats() const {
-    return device_.kind == DeviceKind::cpu ? memory_pool(device_).stats()
-                                           : device_pool(default_engine(), device_).stats();
-  }
-  Device device_;
-};
-
-void wait_for_gradients(Module& layer) {
-  for (const NamedParameter& p : layer.parameters()) {
-    if (p.value->requires_grad() && p.value->grad().defined()) p.value->grad().wait();
-  }
-}
-
-double gradient_bytes(Module& layer) {
-  double bytes = 0;
-  for (const NamedParameter& p : layer.parameters()) {
-    if (p.value->requires_grad()) bytes += static_cast<double>(p.value->bytes());
-  }
-  return bytes;
-}
-
-/// Each layer's bytes for a microbatch of so many rows: a forward pass layer by layer, all of whose values stay, and a
-/// backward pass in halves.
-std::vector<LayerSample> bytes_of(const Layers& layers, const Batch& batch, std::int64_t rows, Device device,
-                                  const LossFunction& loss) {
-  const int n = layers.size();
-  const DeviceScope scope(device);
-  const auto part = [&](const NDArray& whole) {
-    const NoGrad no_grad;
-    return whole.narrow(0, 0, rows).detach().copy().to(device);
-  };
-  const NDArray target = part(batch.target);
-  std::vector<NDArray> in, out;
-  std::vector<Pieces> saved;
-  const Pool pool(device);
-  std::vector<double> beside(at(n));  // what is in use at most in each forward pass beside what was there
-  for (int l = 0; l < n; ++l) {
-    layers[l]->to(device);
-    in.push_back(l == 0 ? part(batch.x) : out.back().detach().with_grad());
-    in.back().wait();
-    beside[at(l)] = pool.peak_of([&] {
-      out.push_back((*layers[l])(in.back()));
-      if (l == n - 1) out.back() = loss(out.back(), target, static_cast<double>(rows));
-      out.back().wait();
-    });
-    saved.push_back(pieces_of(kept_memory({out.back()}, {in.back()})));
-  }
-  std::vector<LayerSample> samples(at(n));
-  // An input that nobody's backward pass reads is gone after the forward pass, but for that of a stage.
-  std::vector<Pieces> held = saved;
-  Pieces needed;
-  for (int l = n - 1; l >= 0; --l) {
-    needed.insert(saved[at(l)].begin(), saved[at(l)].end());
-    const KeptMemory input = memory_of(in[at(l)]);
-    if (needed.count({input.id, input.bytes}) != 0) add(held[at(l)], input);
-  }
-  std::vector<Pieces> all = saved;
-  for (int l = 0; l < n; ++l) {
-    add(all[at(l)], memory_of(in[at(l)]));
-    LayerSample& sample = samples[at(l)];
-    sample.rows = static_cast<double>(rows);
-    sample.saved = bytes_in(all[at(l)]);
-    if (l > 0) sample.shared = sample.saved - bytes_in(without(held[at(l)], held[at(l) - 1]));
-    const KeptMemory output = memory_of(out[at(l)]);
-    if (all[at(l)].count({output.id, output.bytes}) == 0) sample.output = static_cast<double>(output.bytes);
-    sample.input = static_cast<double>(in[at(l)].bytes());
-    Pieces made = saved[at(l)];
-    add(made, output);
-    for (const KeptMemory& there : {memory_of(in[at(l)]), memory_of(target)}) made.erase({there.id, there.bytes});
-    sample.work = std::max(0.0, beside[at(l)] - bytes_in(made));
-  }
-  NDArray gradient;
-  Pieces kept_behind;
-  for (int l = n - 1; l >= 0; --l) {
-    const std::size_t i = at(l);
-    // The first layer may be one without weights, and then nothing wants a gradient.
-    if (!out[i].requires_grad()) break;
-    WeightGradients later;
-    const double half = pool.peak_of([&] {
-      later = backward_inputs({out[i]}, {gradient}, {in[i]});
-      gradient = l > 0 ? in[i].grad() : NDArray();
-      if (gradient.defined()) gradient.wait();
-    });
-    const Pieces kept = pieces_of(later.memory({in[i]}));
-    samples[i].kept = bytes_in(kept);
-    if (l < n - 1) samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
-    kept_behind = kept;
-    samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
-    samples[i].work = std::max(samples[i].work, half - (samples[i].kept - samples[i].both));
-    out[i] = {};
-    const double rest = pool.peak_of([&] {
-      later.run();
-      wait_for_gradients(*layers[l]);
-    });
-    // The gradients themselves count as weights.
-    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(*layers[l]));
-  }
-  layers.drop_gradients();
-  return samples;
 }
 
 /// A schedule of stages as one of their layers: each action is those of the layers, one after another.
@@ -292,7 +51,23 @@ Schedule in_layers(const Schedule& stages, const std::vector<int>& first_layer, 
   return made;
 }
 
-constexpr ActionKind kHalves[] = {ActionKind::forward, ActionKind::input_gradient, ActionKind::weight_gradient};
+/// A trace that ends with it, whatever is thrown meanwhile.
+class Trace {
+ public:
+  Trace() { default_engine().start_trace(); }
+  ~Trace() {
+    if (!ended_) default_engine().stop_trace();
+  }
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+  std::vector<TraceEvent> end() {
+    ended_ = true;
+    return default_engine().stop_trace();
+  }
+
+ private:
+  bool ended_ = false;
+};
 
 /// The lengths of all boxes of a layer and a kind.
 using Times = std::map<std::pair<int, ActionKind>, std::vector<double>>;
@@ -300,8 +75,8 @@ using Times = std::map<std::pair<int, ActionKind>, std::vector<double>>;
 /// A pipeline whose stages are the layers, on some devices. Moves them there.
 class Trial {
  public:
-  Trial(const Layers& layers, const Batch& batch, const std::vector<Device>& devices, std::vector<int> first_layer,
-        const LossFunction& loss)
+  Trial(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
+        std::vector<int> first_layer, const LossFunction& loss)
       : layers_(layers), batch_(batch), first_layer_(std::move(first_layer)) {
     std::vector<Stage> stages;
     for (int l = 0, s = 0; l < layers.size(); ++l) {
@@ -315,21 +90,20 @@ class Trial {
   void step(std::int64_t rows, Times& times) {
     const int devices = static_cast<int>(first_layer_.size());
     const int m = static_cast<int>(std::clamp<std::int64_t>(batch_.x.size(0) / rows, 1, 4 * devices));
-    Engine& engine = default_engine();
     const NDArray x = batch_.x.narrow(0, 0, m * rows), target = batch_.target.narrow(0, 0, m * rows);
-    engine.start_trace();
+    Trace trace;
     const NDArray loss = net_->step(
         x, target, {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, layers_.size())});
     loss.wait();
-    for (int l = 0; l < layers_.size(); ++l) wait_for_gradients(*layers_[l]);
-    for (const TimelineBox& box : net_->boxes(engine.stop_trace(), net_->step_number())) {
+    for (int l = 0; l < layers_.size(); ++l) layers_.wait_for_gradients(l);
+    for (const TimelineBox& box : net_->boxes(trace.end(), net_->step_number())) {
       times[{box.stage, box.kind}].push_back(box.end - box.start);
     }
     layers_.drop_gradients();
   }
 
  private:
-  const Layers& layers_;
+  const WatchedLayers& layers_;
   const Batch& batch_;
   std::vector<int> first_layer_;
   std::optional<Pipeline> net_;
@@ -353,7 +127,7 @@ void set_times(LayerSample& sample, const Times& times, int layer) {
 }
 
 /// Seconds of a core that it takes to push a microbatch's actions, where stages are as long as they can be.
-double push_of(const Layers& layers, const Batch& batch, const std::vector<Device>& devices,
+double push_of(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
                const std::vector<int>& first_layer, std::int64_t rows, const LossFunction& loss) {
   std::vector<Stage> stages;
   for (std::size_t s = 0; s < first_layer.size(); ++s) {
@@ -376,7 +150,7 @@ double push_of(const Layers& layers, const Batch& batch, const std::vector<Devic
     const NDArray loss_of_step = net.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
     if (round > 0) took.push_back((now() - start) / m);
     loss_of_step.wait();
-    for (int l = 0; l < layers.size(); ++l) wait_for_gradients(*layers[l]);
+    for (int l = 0; l < layers.size(); ++l) layers.wait_for_gradients(l);
     layers.drop_gradients();
   }
   return median(std::move(took));
@@ -418,14 +192,14 @@ void add_weights(LayerCost& cost, Module& layer, std::set<const void*>& seen, co
   for (int round = -1; round < std::max(5, options.rounds); ++round) {
     for (std::size_t i = 0; i < copies.size(); ++i) copies[i].set_grad(gradients[i]);
     for (const NDArray& copy : copies) copy.grad().wait();
-    default_engine().start_trace();
+    Trace trace;
     {
       const TagScope tag(kTag);
       optimizer->step();
     }
     for (const NDArray& copy : copies) copy.wait();
     double time = 0;
-    for (const TraceEvent& e : default_engine().stop_trace()) {
+    for (const TraceEvent& e : trace.end()) {
       if (e.tag != kTag || e.lane != LaneKind::compute) continue;
       time += 1e-9 * static_cast<double>(e.device_end != 0 ? e.device_end - e.device_start : e.end - e.start);
     }
@@ -503,7 +277,7 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
   for (std::size_t i = network.size(); i-- > 0;) {
     for (const NamedParameter& p : network.layer(i).parameters()) home = p.value->device();
   }
-  Layers layers(network, home);
+  WatchedLayers layers(network, home);
   Measured measured;
   std::set<const void*> seen;
   double widest = 0;
@@ -513,7 +287,7 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
     add_weights(measured.layers.back(), *layers[l], seen, options);
   }
   for (const std::int64_t rows : sizes) {
-    const std::vector<LayerSample> samples = bytes_of(layers, batch, rows, devices[0], loss);
+    const std::vector<LayerSample> samples = layer_bytes(layers, batch, rows, devices[0], loss);
     for (int l = 0; l < layers.size(); ++l) {
       measured.layers[at(l)].samples.push_back(samples[at(l)]);
       widest = std::max(widest, samples[at(l)].input);

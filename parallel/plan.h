@@ -49,9 +49,10 @@ struct Measured {
 /// moved. Other effects of forward passes happen many times. The first layer's input wants no gradient, so its I takes
 /// no time.
 ///
-/// Blocks. A trace that is on ends. Throws what the layers throw, UsageError for a network without layers and for no
-/// devices, and std::invalid_argument for rows that do not increase or that the batch does not have, and for rounds
-/// below 1. Used by one thread, which nobody else uses the network beside.
+/// Blocks. A trace that is on ends, and the peaks of the devices' pools begin anew. Throws what the layers throw,
+/// UsageError for a network without layers and for no devices, and std::invalid_argument for rows that do not increase
+/// or that the batch does not have, and for rounds below 1. Used by one thread, which nobody else uses the network
+/// beside.
 Measured measure_layers(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
                         const MeasureOptions& options = {});
 
