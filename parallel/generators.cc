@@ -298,6 +298,14 @@ Generator generator(std::string_view name) {
   throw std::invalid_argument("unknown schedule '" + std::string(name) + "': known are " + known_schedules());
 }
 
+int stages_of_a_device(std::string_view name) {
+  (void)generator(name);
+  if (name == "zbv" || name.starts_with("dynamic-v")) return 2;
+  constexpr std::string_view interleaved = "interleaved:";
+  if (!name.starts_with(interleaved)) return 1;
+  return std::clamp(number_in(name, name.substr(interleaved.size())), 1, 1 << 20);
+}
+
 Schedule make_schedule(std::string_view name, int stages, int microbatches) {
   return generator(name)(stages, microbatches);
 }

@@ -74,6 +74,10 @@ Generator generator(std::string_view name);
 /// generator(name)(stages, microbatches).
 Schedule make_schedule(std::string_view name, int stages, int microbatches);
 
+/// How many stages of a device the schedule of that name has: 2 for "zbv", and the chunks of an interleaved one. Throws
+/// as generator() does.
+int stages_of_a_device(std::string_view name);
+
 /// What generator() knows, for texts: "gpipe, 1f1b, ...".
 std::string known_schedules();
 

@@ -78,6 +78,7 @@ class Pipeline::Turn {
         tag_(tag_of(net.step_, plan.schedule, action)),
         layer_(layer_of(action)),
         joins_at_end_(action.kind != ActionKind::forward) {
+    current_scope().flags |= kNoWaitFlag;  // until the device's scope ends
     const auto s = static_cast<std::size_t>(action.stage);
     if (!free) {
       sequence_.emplace(net.sequences_[s]);
@@ -320,6 +321,7 @@ NDArray Pipeline::forward(const NDArray& x) const {
   NDArray value = x;
   for (int s = 0; s < stages(); ++s) {
     const DeviceScope device(stage(s).device);
+    current_scope().flags |= kNoWaitFlag;
     const detail::Copies::InStage weights(copies, s);
     value = (*stage(s).module)(value.to(stage(s).device));
   }

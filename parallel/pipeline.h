@@ -113,12 +113,14 @@ class Pipeline {
   /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
   /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. What a stage pushes is in the
   /// layer "stage 1.microbatch 2", which errors name, above the layers of the module. Throws ArrayError where x and
-  /// target differ in length or have fewer rows than microbatches, and std::invalid_argument for a schedule that
-  /// verify() refuses, that has U and no `update` is given, or `update` and no U, whose devices have stages that are
-  /// on different devices here, or whose tied weights the stages do not share.
+  /// target differ in length or have fewer rows than microbatches, and where a stage, the loss or `update` calls a
+  /// function that waits (operators/waiting.h); and std::invalid_argument for a schedule that verify() refuses, that
+  /// has U and no `update` is given, or `update` and no U, whose devices have stages that are on different devices
+  /// here, or whose tied weights the stages do not share.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
-  /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait.
+  /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait, and throws as step()
+  /// where a stage would.
   NDArray forward(const NDArray& x) const;
 
   /// step_number() is the number of the latest step, counting from 1. boxes() reads from a trace, for each action of a
@@ -132,8 +134,8 @@ class Pipeline {
   struct Plan {
     Schedule schedule;
     std::vector<Action> order;
+    std::vector<bool> later;  ///< for each stage: its device has an earlier one too
     std::shared_ptr<const detail::SharedWeights> weights;
-    std::vector<bool> later;                   ///< for each stage: its device has an earlier one too
     std::vector<bool> sums;                    ///< for each stage: gradients are not added as they come
     bool updates = false;                      ///< it has U actions
     std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound

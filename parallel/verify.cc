@@ -267,7 +267,8 @@ InAnyOrder most_in_any_order(const Schedule& schedule, const Order& order, int s
   const double first = recomputes ? std::max(bytes.input, bytes.saved) : bytes.saved;
   const double kept = splits ? bytes.kept : 0;
   return {.between = std::max(saved * first + (begun - saved) * kept, begun * kept),
-          .running = std::max(std::min(bytes.saved, kept), recomputes ? std::min(bytes.input, bytes.saved) : 0)};
+          .running = std::max(splits ? std::min(bytes.saved, kept) - bytes.both : 0,
+                              recomputes ? std::min(bytes.input, bytes.saved) : 0)};
 }
 
 }  // namespace
@@ -318,7 +319,7 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       if (schedule.fixed_order) continue;
       const InAnyOrder most = most_in_any_order(schedule, order, a.stage, stages[s]);
       held += most.between;
-      running = std::max(running, most.running);
+      running = std::max(running, most.running + stages[s].work);
     }
     PeakBytes peak{held + running, list.empty() ? Action{} : list.front()};
     if (!schedule.fixed_order) {
@@ -330,16 +331,18 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       // While it runs it holds both what it takes and what it gives.
       if (a.kind == ActionKind::forward) held += order.recomputes(a.stage, a.microbatch) ? bytes.input : bytes.saved;
       if (a.kind == ActionKind::recompute) held += bytes.saved;
-      if (a.kind == ActionKind::input_gradient) held += bytes.kept;
-      if (held > peak.bytes) peak = {held, a};
+      if (a.kind == ActionKind::input_gradient) held += bytes.kept - bytes.both;
+      const double now = held + bytes.work;
+      if (now > peak.bytes) peak = {now, a};
       if (a.kind == ActionKind::recompute) held -= bytes.input;
       if (row_of(a.kind).frees == Result::saved) held -= bytes.saved;
+      if (a.kind == ActionKind::input_gradient) held += bytes.both;
       if (row_of(a.kind).frees == Result::kept) held -= bytes.kept;
       if (gives(a.kind, Result::weight_gradient)) {
         // The first sum is the gradient itself, which counts as weights.
         int& more = waiting[static_cast<std::size_t>(a.stage)];
-        const int now = sums[static_cast<std::size_t>(a.stage)].arrive(a.microbatch) - 1;
-        held += (now - std::exchange(more, now)) * bytes.gradients;
+        const int sets = sums[static_cast<std::size_t>(a.stage)].arrive(a.microbatch) - 1;
+        held += (sets - std::exchange(more, sets)) * bytes.gradients;
         if (held > peak.bytes) peak = {held, a};
       }
     }

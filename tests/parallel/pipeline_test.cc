@@ -395,6 +395,52 @@ TEST(Pipeline, AFailedStageReachesTheWaiterAndTrainingGoesOn) {
   EXPECT_NO_THROW(net.parameters().front().value->to_bytes());
 }
 
+/// What values decide the shape of must not be waited for in a stage, nor in its loss; with a size nothing waits.
+TEST(Pipeline, FunctionsThatWaitAreRefusedInStages) {
+  struct Chosen : Module {
+    explicit Chosen(std::optional<std::int64_t> of_size) : size(of_size) {}
+    NDArray forward(const NDArray& x) override { return masked_select(x * w, x > 0, {.size = size}).reshape({-1, 4}); }
+    void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
+      out.push_back({prefix + "w", &w});
+    }
+    NDArray w = ones({4}).with_grad();
+    std::optional<std::int64_t> size;
+  };
+  TestEngine many(2);
+  RandomStream random(1);
+  const NDArray x = ones({8, 4}), y = zeros({8}, DType::i64);
+  const auto said = [&](std::optional<std::int64_t> size, parallel::LossFunction loss, bool only_forward) {
+    parallel::Pipeline net(
+        {{std::make_shared<Linear>(4, 4, random), test::device(0)}, {std::make_shared<Chosen>(size), test::device(1)}},
+        std::move(loss));
+    try {
+      if (only_forward) {
+        net.forward(x);
+        return std::string("nothing was thrown");
+      }
+      net.step(x, y, {.microbatches = 2}).item<float>();
+      EXPECT_EQ(net.parameters().back().value->grad().shape(), (Dims{4}));
+    } catch (const ArrayError& e) {
+      std::string text = e.what();
+      const std::size_t at = text.find(".cc:");
+      return text.substr(0, text.find(']') + 1) + text.substr(std::min(text.find_first_of(" :", at + 4), text.size()));
+    }
+    const NDArray after = x(x > 0);  // and outside of it they wait as ever
+    return std::string("nothing was thrown");
+  };
+  const std::string why =
+      ": waits for values that decide the shape of its result, which a stage of a pipeline must not; ";
+  EXPECT_EQ(said({}, {}, false),
+            "[masked_select] in stage 1.microbatch 0" + why + "give a size: masked_select(x, mask, {.size = n})");
+  EXPECT_EQ(said({}, {}, true), "[masked_select]" + why + "give a size: masked_select(x, mask, {.size = n})");
+  EXPECT_EQ(said(16, {}, false), "nothing was thrown");
+  const parallel::LossFunction loss = [](const NDArray& output, const NDArray& target, double divisor) {
+    unique(target);
+    return cross_entropy(output, target, divisor);
+  };
+  EXPECT_EQ(said(16, loss, false), "[unique] in stage 1.microbatch 0" + why + "give a size: unique(x, {.size = n})");
+}
+
 TEST(Pipeline, BadUseIsRefusedInOneLine) {
   TestEngine many(2);
   EXPECT_THROW(parallel::Pipeline(std::vector<parallel::Stage>{}), UsageError);

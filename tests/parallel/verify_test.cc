@@ -210,6 +210,17 @@ TEST(Verify, CountsBytes) {
   EXPECT_EQ(halves[1].bytes, 1160);
   EXPECT_EQ(halves[1].at, (Action{I, 1, 1}));
 
+  // What it takes and gives as it is, is there once.
+  std::vector<StageBytes> same = stages;
+  for (StageBytes& bytes : same) bytes.both = 5;
+  EXPECT_EQ(peak_bytes(zb_h1(2, 4), same)[0].bytes, 1225);
+  EXPECT_EQ(peak_bytes(zb_h1(2, 4), same)[1].bytes, 1155);
+
+  // Scratch is there while an action runs, once a device.
+  for (StageBytes& bytes : same) bytes.work = 7;
+  EXPECT_EQ(peak_bytes(zb_h1(2, 4), same)[0].bytes, 1232);
+  EXPECT_EQ(peak_bytes(make_schedule("dynamic:2,3", 2, 8), same)[0].bytes, 1000 + 2 * 100 + 1 * 30 + 7);
+
   // With R, F keeps the input alone.
   Schedule again = gpipe(1, 4);
   for (int k = 3; k >= 0; --k) {
