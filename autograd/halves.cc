@@ -59,9 +59,8 @@ class Kept {
  public:
   void add(const NDArray& x) {
     if (!x.defined()) return;
-    std::lock_guard lock(x.array()->mutex());
-    Buffer& buffer = x.array()->version()->buffer();
-    if (seen_.insert(&buffer).second) bytes_ += buffer.bytes();
+    const KeptMemory piece = memory_of(x);
+    if (seen_.insert(piece.id).second) pieces_.push_back(piece);
   }
   void add(const std::vector<NDArray>& list) {
     for (const NDArray& x : list) add(x);
@@ -70,7 +69,7 @@ class Kept {
   void count_leaf(const Ref<Node>& leaf) { counted_.insert(leaf.get()); }
   void start(const Ref<Node>& node) { nodes_.push_back(node.get()); }
   /// With all that the nodes lead to.
-  std::size_t bytes() {
+  std::vector<KeptMemory> pieces() {
     std::vector<Node*> found;
     std::unordered_set<Node*> visited;
     while (!nodes_.empty()) {
@@ -81,11 +80,11 @@ class Kept {
       for (const Edge& edge : node->edges) nodes_.push_back(edge.node.get());
     }
     // The values of leaves first: they have been seen then, and do not count.
-    const std::size_t before = bytes_;
+    const std::size_t before = pieces_.size();
     for (const Node* node : found) each_saved(*node, true);
-    bytes_ = before;
+    pieces_.resize(before);
     for (const Node* node : found) each_saved(*node, false);
-    return bytes_;
+    return pieces_;
   }
 
  private:
@@ -98,11 +97,17 @@ class Kept {
     if (!leaves) add(node.saved_outputs);
   }
 
-  std::size_t bytes_ = 0;
-  std::unordered_set<const Buffer*> seen_;
+  std::vector<KeptMemory> pieces_;
+  std::unordered_set<const void*> seen_;
   std::unordered_set<const Node*> counted_;
   std::vector<Node*> nodes_;
 };
+
+std::size_t sum_of(const std::vector<KeptMemory>& pieces) {
+  std::size_t bytes = 0;
+  for (const KeptMemory& piece : pieces) bytes += piece.bytes;
+  return bytes;
+}
 
 void check_inputs(const NDArrays& inputs, const std::source_location& where) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -169,9 +174,12 @@ void WeightGradients::run(std::source_location where) {
   run.run();
 }
 
-std::size_t WeightGradients::bytes() const {
-  if (!half_) return 0;
+std::size_t WeightGradients::bytes() const { return autograd::sum_of(memory({})); }
+
+std::vector<KeptMemory> WeightGradients::memory(const NDArrays& inputs) const {
+  if (!half_) return {};
   autograd::Kept kept;
+  for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
   // What nodes that are gone kept, and what they led to, has gone with them.
   for (const autograd::Rest& rest : half_->rests) {
     kept.add(rest.gradients);
@@ -183,14 +191,25 @@ std::size_t WeightGradients::bytes() const {
     kept.add(root.gradient);
     kept.start(root.edge.node);
   }
-  return kept.bytes();
+  return kept.pieces();
 }
 
 std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs) {
+  return autograd::sum_of(kept_memory(roots, inputs));
+}
+
+std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs) {
   autograd::Kept kept;
   for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
   for (const NDArray& root : roots) kept.start(autograd::maker_of(root));
-  return kept.bytes();
+  return kept.pieces();
+}
+
+KeptMemory memory_of(const NDArray& x) {
+  Array& array = x.checked("memory_of");
+  const std::lock_guard lock(array.mutex());
+  const Buffer& buffer = array.version()->buffer();
+  return {&buffer, buffer.bytes()};
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <source_location>
+#include <vector>
 
 #include "sluice/ndarray/nd_array.h"
 
@@ -13,6 +14,13 @@ namespace autograd {
 struct SecondHalf;
 }
 struct HalvesOptions;
+
+/// A piece of memory. `id` tells it from others for as long as something keeps it.
+struct KeptMemory {
+  const void* id = nullptr;
+  std::size_t bytes = 0;
+  friend bool operator==(const KeptMemory&, const KeptMemory&) = default;
+};
 
 /// What backward_inputs() has left: the second half. Movable, and not copied. It may be run on another thread than the
 /// one that made it, and is used by one thread at a time.
@@ -35,6 +43,8 @@ class WeightGradients {
   /// that several of them show counts once; the values of the leaves themselves do not count, nor what a checkpoint
   /// holds that has not been computed again. 0 after run().
   std::size_t bytes() const;
+  /// What bytes() counts, piece by piece, and with it the values of `inputs`.
+  std::vector<KeptMemory> memory(const NDArrays& inputs) const;
 
  private:
   friend WeightGradients backward_inputs(const NDArrays&, const NDArrays&, const NDArrays&, const HalvesOptions&,
@@ -69,5 +79,9 @@ WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients
 /// Bytes that the tape of these arrays keeps for backward: what waits between forward and the first half. It counts as
 /// WeightGradients::bytes() does, and `inputs` with it, but no other leaves' values.
 std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs);
+/// What kept_bytes() counts, piece by piece.
+std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs);
+/// The memory that an array shows, or shows a part of. Throws ArrayError for an empty handle.
+KeptMemory memory_of(const NDArray& x);
 
 }  // namespace sluice

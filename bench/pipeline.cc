@@ -11,9 +11,8 @@
 #include <deque>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "sluice/sluice.h"
+#include "quickstart_stages.h"
 
 using namespace sluice;
 
@@ -25,34 +24,17 @@ struct Settings {
   int microbatches, batch, steps;
 };
 
-std::vector<parallel::Stage> make_stages(int stages) {
-  RandomStream random(1);
-  const ConvOptions with_relu{.relu = true};
-  Sequential lower{Conv2d(1, 32, 3, random, with_relu), MaxPool2d(2),
-                   Conv2d(32, 32, 3, random, {.padding = 1, .relu = true})};
-  Sequential upper{Conv2d(32, 64, 3, random, with_relu), MaxPool2d(2), Flatten(),
-                   Linear(1600, 128, random, {.relu = true}), Linear(128, 10, random)};
-  const auto first = std::make_shared<Sequential>(lower), second = std::make_shared<Sequential>(upper);
-  if (stages == 2) return {{first, cpu(0)}, {second, cpu(1)}};
-  return {{std::make_shared<Sequential>(Sequential{ModulePtr(first), ModulePtr(second)}), cpu(0)}};
-}
-
 void run(Settings s) {
   const bool own_steps = s.schedule.ends_with("+U");
   if (own_steps) s.schedule.resize(s.schedule.size() - 2);
   Engine engine({.threads = s.threads, .logical_cpus = s.stages});
   set_default_engine(&engine);
   {
-    parallel::Pipeline net(make_stages(s.stages));
-    constexpr SgdOptions kSgd{.lr = 0.01, .momentum = 0.9};
-    Sgd sgd(net.parameters(), kSgd);
+    parallel::Pipeline net(bench::quickstart_stages(s.stages));
+    Sgd sgd(net.parameters(), bench::kQuickstartSgd);
     std::deque<Sgd> of_stage;
-    for (int i = 0; i < s.stages; ++i) of_stage.emplace_back(net.stage(i).module->parameters(), kSgd);
-    RandomStream random(2);
-    const NDArray x = normal({s.batch, 1, 28, 28}, random).to(cpu(0));
-    std::vector<std::int64_t> labels;
-    for (int i = 0; i < s.batch; ++i) labels.push_back(i % 10);
-    const NDArray y = from(labels, {s.batch}).to(cpu(s.stages - 1));
+    for (int i = 0; i < s.stages; ++i) of_stage.emplace_back(net.stage(i).module->parameters(), bench::kQuickstartSgd);
+    const auto [x, y] = bench::quickstart_batch(s.batch, s.stages);
     parallel::Schedule schedule = parallel::make_schedule(s.schedule, s.stages, s.microbatches);
     if (own_steps) schedule = parallel::with_updates(schedule);
     parallel::PipelineStep options{.microbatches = s.microbatches, .schedule = schedule};

@@ -1,5 +1,7 @@
 #include "sluice/ndarray/rerun.h"
 
+#include <utility>
+
 namespace sluice {
 namespace {
 
@@ -18,16 +20,17 @@ NDArray Rerun::look_up(const NDArray& x) {
   Scope* const scope = current;
   if (!scope) return x;  // a body's thread
   Array* const key = x.array().get();
-  Rerun& rerun = scope->rerun_;
   if (!scope->again_) {
-    if (scope->made_.count(key) == 0 && rerun.found_.count(key) == 0) {
+    // Those around it have found it too.
+    for (Scope* s = scope; s && !s->again_; s = s->outer_) {
+      if (s->made_.count(key) != 0 || s->rerun_.found_.count(key) != 0) continue;
       std::lock_guard lock(key->mutex());
-      rerun.found_.emplace(key, Found{x.array(), key->snapshot()});
+      s->rerun_.found_.emplace(key, Found{x.array(), key->snapshot()});
     }
     return x;
   }
-  const auto found = rerun.found_.find(key);
-  if (found == rerun.found_.end()) return x;  // made by this run
+  const auto found = scope->rerun_.found_.find(key);
+  if (found == scope->rerun_.found_.end()) return x;  // made by this run
   Ref<Array>& instead = scope->replaced_[key];
   if (!instead) {
     std::lock_guard lock(found->second.value->mutex());
@@ -37,7 +40,8 @@ NDArray Rerun::look_up(const NDArray& x) {
 }
 
 void Rerun::made(const NDArray& x) {
-  if ((current_scope().flags & kRerunFlag) != 0 && current && !current->again_) current->made_.insert(x.array().get());
+  if ((current_scope().flags & kRerunFlag) == 0) return;
+  for (Scope* s = current; s && !s->again_; s = s->outer_) s->made_.insert(x.array().get());
 }
 
 Ticket Rerun::push(const ArrayPush& given, Ticket (*push)(const ArrayPush& push)) {
@@ -54,6 +58,21 @@ Ticket Rerun::push(const ArrayPush& given, Ticket (*push)(const ArrayPush& push)
     for (const NDArray& y : given.outputs) made(y);
   }
   return push(seen_push);
+}
+
+void Rerun::forget_unwritten() {
+  const auto version_of = [](const Ref<Array>& array) {
+    const std::lock_guard lock(array->mutex());
+    return array->version();
+  };
+  std::erase_if(found_, [&](const auto& entry) {
+    return version_of(entry.second.array).get() == version_of(entry.second.value).get();
+  });
+}
+
+void Rerun::restore() {
+  forget_unwritten();
+  for (const auto& [key, found] : std::exchange(found_, {})) NDArray(found.array).assign(NDArray(found.value));
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include "sluice/parallel/collectives.h"    // all_reduce over devices of one process
 #include "sluice/parallel/generators.h"     // GPipe, 1F1B, interleaved, zero-bubble and dynamic schedules
 #include "sluice/parallel/pipeline.h"       // stages on devices, run by a schedule
+#include "sluice/parallel/plan.h"           // the planner, from a network and its devices
 #include "sluice/parallel/planner.h"        // cut, schedule and microbatches from what layers cost
 #include "sluice/parallel/render.h"         // timelines as pictures and traces
 #include "sluice/parallel/schedule.h"       // lists of actions, and what they wait for

@@ -67,14 +67,33 @@ class Search {
     one_each_ = stages_ == devices_;
     // More work never ends sooner where nothing is shared and nothing is chosen: a longest path.
     const SimulateOptions& machine = p_.machine;
-    monotone_ = p_.schedule.fixed_order && (machine.cores == 0 || machine.cores >= devices_) &&
+    const int sharing = devices_ + (machine.push > 0 ? 1 : 0);
+    monotone_ = p_.schedule.fixed_order && (machine.cores == 0 || machine.cores >= sharing) &&
                 !std::isfinite(machine.link.bandwidth);
     cores_ = machine.cores == 0 ? devices_ : std::min(machine.cores, devices_);
     sum_up();
-    one_each_ ? from_behind() : even_behind();
+  }
+
+  CutParts parts_of(const Cut& cut) const {
+    CutParts parts{.machine = p_.machine};
+    parts.machine.output_bytes.clear();
+    for (int s = 0; s < stages_; ++s) {
+      const int end = end_of(cut, s);
+      parts.costs.push_back(cost_of(cut.first_layer[at(s)], end));
+      parts.bytes.push_back(bytes_of(cut.first_layer[at(s)], end));
+      parts.machine.output_bytes.push_back(s + 1 < stages_ ? p_.samples[at(end)].input : 0);
+    }
+    return parts;
+  }
+
+  CutFound time(const Cut& cut) {
+    evaluate(cut);
+    result_.bound = result_.seconds;
+    return result_;
   }
 
   CutFound run() {
+    one_each_ ? from_behind() : even_behind();
     cut_.recompute.clear();
     result_.bound = root() / p_.steps;
     if (result_.bound < kInfinity) descend(0, 0, 0);
@@ -115,9 +134,12 @@ class Search {
       bytes.weights += p_.layers[at(l)].weights;
       bytes.gradients += p_.layers[at(l)].gradients;
       bytes.saved += layer.saved - (l > a ? layer.shared : 0);
-      bytes.kept += layer.kept;
+      bytes.kept += layer.kept - (l > a ? layer.kept_shared : 0);
+      bytes.both += layer.both - (l > a ? layer.kept_shared : 0);
+      bytes.work = std::max(bytes.work, layer.work);
     }
-    if (a == 0) bytes.kept = bytes.saved;  // the whole backward pass is its W
+    bytes.saved += p_.samples[at(b) - 1].output;
+    if (a == 0) bytes.kept = bytes.both = bytes.saved;  // the whole backward pass is its W
     bytes.input = p_.samples[at(a)].input;
     return bytes;
   }
@@ -326,19 +348,13 @@ class Search {
       return false;
     }
     ++simulations_;
-    std::vector<StageCost> costs;
-    SimulateOptions machine = p_.machine;
-    machine.output_bytes.clear();
-    for (int s = 0; s < stages_; ++s) {
-      costs.push_back(cost_of(cut.first_layer[at(s)], end_of(cut, s)));
-      machine.output_bytes.push_back(s + 1 < stages_ ? p_.samples[at(end_of(cut, s))].input : 0);
-    }
+    const CutParts parts = parts_of(cut);
     auto made = schedules_.find(cut.recompute);
     if (made == schedules_.end()) {
       Schedule whole = chained(with_recompute(p_.schedule, cut.recompute), p_.steps);
       made = schedules_.emplace(cut.recompute, std::move(whole)).first;
     }
-    const Simulation simulated = simulate(made->second, costs, machine);
+    const Simulation simulated = simulate(made->second, parts.costs, parts.machine);
     const double seconds = simulated.span / p_.steps;
     // Of cuts that are as quick: those that run less twice, then those with the emptiest fullest device.
     const auto cost = [](const std::vector<bool>& again, const std::vector<double>& bytes) {
@@ -402,5 +418,13 @@ class Search {
 }  // namespace
 
 CutFound search_cuts(const CutProblem& problem) { return Search(problem).run(); }
+
+CutFound time_cut(const CutProblem& problem, const std::vector<int>& first_layer, const std::vector<bool>& recompute) {
+  return Search(problem).time({first_layer, recompute});
+}
+
+CutParts parts_of(const CutProblem& problem, const std::vector<int>& first_layer) {
+  return Search(problem).parts_of({first_layer, {}});
+}
 
 }  // namespace sluice::parallel

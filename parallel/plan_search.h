@@ -33,6 +33,17 @@ struct CutFound {
   std::string needs;  ///< where no cut fits: the device that lacks most in the cut that needs least
 };
 
+/// What a cut's stages are for the simulator.
+struct CutParts {
+  std::vector<StageCost> costs = {};
+  std::vector<StageBytes> bytes = {};
+  SimulateOptions machine = {};
+};
+
 CutFound search_cuts(const CutProblem& problem);
+
+/// What it says of one cut.
+CutFound time_cut(const CutProblem& problem, const std::vector<int>& first_layer, const std::vector<bool>& recompute);
+CutParts parts_of(const CutProblem& problem, const std::vector<int>& first_layer);
 
 }  // namespace sluice::parallel

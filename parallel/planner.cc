@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
@@ -15,23 +16,10 @@ namespace sluice::parallel {
 namespace {
 
 constexpr double LayerSample::*kFigures[] = {
-    &LayerSample::forward, &LayerSample::input_gradient, &LayerSample::weight_gradient,
-    &LayerSample::saved,   &LayerSample::shared,         &LayerSample::kept,
-    &LayerSample::input};
-
-/// How many stages of it share a device.
-int stages_of_a_device(std::string_view schedule) {
-  if (schedule == "zbv") return 2;
-  constexpr std::string_view interleaved = "interleaved:";
-  if (!schedule.starts_with(interleaved)) return 1;
-  int chunks = 0;
-  for (const char c : schedule.substr(interleaved.size())) {
-    // What is no number, or too large a one, make_schedule() refuses.
-    if (c < '0' || c > '9' || chunks > 1000) return 1;
-    chunks = 10 * chunks + (c - '0');
-  }
-  return std::max(1, chunks);
-}
+    &LayerSample::forward,     &LayerSample::input_gradient, &LayerSample::weight_gradient,
+    &LayerSample::saved,       &LayerSample::shared,         &LayerSample::output,
+    &LayerSample::kept,        &LayerSample::both,           &LayerSample::work,
+    &LayerSample::kept_shared, &LayerSample::input};
 
 void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a plan needs " + why); };
@@ -49,34 +37,8 @@ void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   }
 }
 
-std::vector<int> microbatches_of(const PlanOptions& options) {
-  if (!options.microbatches.empty()) return options.microbatches;
-  std::vector<int> all;
-  for (int m = 1; m <= 64 && options.rows % m == 0; m *= 2) all.push_back(m);
-  return all;
-}
-
-/// The best cut for one schedule and number of microbatches: one without recomputation, and one with it where that is
-/// quicker or the only one that fits.
-void add_candidates(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
-                    int microbatches, std::vector<Candidate>& table) {
-  Candidate candidate{.schedule = schedule, .microbatches = microbatches};
-  const int stages = options.devices * stages_of_a_device(schedule);
-  const auto refuse = [&](const std::string& why) {
-    candidate.refused = why;
-    table.push_back(candidate);
-  };
-  if (microbatches > options.rows) return refuse("a batch has " + std::to_string(options.rows) + " rows");
-  if (stages > static_cast<int>(layers.size())) {
-    return refuse(std::to_string(stages) + " stages want as many layers, and there are " +
-                  std::to_string(layers.size()));
-  }
-  CutProblem problem;
-  try {
-    problem.schedule = make_schedule(schedule, stages, microbatches);
-  } catch (const std::invalid_argument& e) {
-    return refuse(e.what());
-  }
+/// All but the schedule.
+void fill(CutProblem& problem, std::span<const LayerCost> layers, const PlanOptions& options, int microbatches) {
   problem.layers.assign(layers.begin(), layers.end());
   for (const LayerCost& layer : layers) {
     problem.samples.push_back(layer.at(static_cast<double>(options.rows) / microbatches));
@@ -84,17 +46,65 @@ void add_candidates(std::span<const LayerCost> layers, const PlanOptions& option
   problem.steps = problem.schedule.fixed_order ? options.steps : 1;
   problem.memory = options.memory;
   problem.machine = {.cores = options.cores, .link = options.link, .shared_link = options.shared_link};
+  for (const LayerCost& layer : layers) problem.machine.push += layer.push * microbatches * problem.steps;
   problem.most_simulations = options.most_simulations;
-  const auto add = [&](const CutFound& found) {
-    candidate.first_layer = found.first_layer;
-    candidate.recompute = found.recompute;
-    candidate.seconds = found.seconds;
-    candidate.throughput = found.seconds > 0 ? static_cast<double>(options.rows) / found.seconds : 0;
-    candidate.bubble = found.bubble;
-    candidate.peak = found.peak;
-    candidate.bound = found.bound;
-    candidate.exact = found.exact;
+}
+
+/// For a cut that is given.
+CutProblem problem_of(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate) {
+  check(layers, options);
+  const std::vector<int>& first = candidate.first_layer;
+  CutProblem problem;
+  problem.schedule = make_schedule(candidate.schedule, candidate.stages(), candidate.microbatches);
+  const bool increases = std::ranges::adjacent_find(first, std::greater_equal<>()) == first.end();
+  if (candidate.stages() != options.devices * stages_of_a_device(candidate.schedule) || first[0] != 0 || !increases ||
+      first.back() >= static_cast<int>(layers.size()) || candidate.recompute.size() != first.size()) {
+    throw std::invalid_argument("a cut of " + std::to_string(layers.size()) + " layers for '" + candidate.schedule +
+                                "' on " + std::to_string(options.devices) +
+                                " devices has as many stages, and begins with layer 0");
+  }
+  fill(problem, layers, options, candidate.microbatches);
+  problem.memory.clear();
+  return problem;
+}
+
+void set(Candidate& candidate, const CutFound& found, std::int64_t rows) {
+  candidate.first_layer = found.first_layer;
+  candidate.recompute = found.recompute;
+  candidate.seconds = found.seconds;
+  candidate.throughput = found.seconds > 0 ? static_cast<double>(rows) / found.seconds : 0;
+  candidate.bubble = found.bubble;
+  candidate.peak = found.peak;
+  candidate.bound = found.bound;
+  candidate.exact = found.exact;
+}
+
+/// The best cut for one schedule and number of microbatches: one without recomputation, and one with it where that is
+/// quicker or the only one that fits.
+void add_candidates(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
+                    int microbatches, std::vector<Candidate>& table) {
+  Candidate candidate{.schedule = schedule, .microbatches = microbatches};
+  const auto refuse = [&](const std::string& why) {
+    candidate.refused = why;
     table.push_back(candidate);
+  };
+  if (microbatches > options.rows) return refuse("a batch has " + std::to_string(options.rows) + " rows");
+  CutProblem problem;
+  int stages = 0;
+  try {
+    stages = options.devices * stages_of_a_device(schedule);
+    if (stages <= static_cast<int>(layers.size())) problem.schedule = make_schedule(schedule, stages, microbatches);
+  } catch (const std::invalid_argument& e) {
+    return refuse(e.what());
+  }
+  if (stages > static_cast<int>(layers.size())) {
+    return refuse(std::to_string(stages) + " stages want as many layers, and there are " +
+                  std::to_string(layers.size()));
+  }
+  fill(problem, layers, options, microbatches);
+  const auto add = [&](const CutFound& found) {
+    table.push_back(candidate);
+    set(table.back(), found, options.rows);
   };
   CutFound found = search_cuts(problem);
   if (found.found) {
@@ -154,6 +164,12 @@ std::vector<std::string> plannable_schedules(int devices) {
           "zbv",           "dynamic", "dynamic:" + twice + "," + twice};
 }
 
+std::vector<int> plannable_microbatches(std::int64_t rows) {
+  std::vector<int> all;
+  for (int m = 1; m <= 64 && rows % m == 0; m *= 2) all.push_back(m);
+  return all;
+}
+
 Schedule chained(const Schedule& step, int steps) {
   if (steps == 1) return step;
   if (!step.fixed_order) throw std::invalid_argument("schedule '" + step.name + "' has a free order: it has no chain");
@@ -172,10 +188,31 @@ Schedule chained(const Schedule& step, int steps) {
   return all;
 }
 
+Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
+                   int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute) {
+  Candidate candidate{.schedule = schedule,
+                      .microbatches = microbatches,
+                      .first_layer = first_layer,
+                      .recompute = recompute.empty() ? std::vector<bool>(first_layer.size()) : recompute};
+  set(candidate, time_cut(problem_of(layers, options, candidate), first_layer, candidate.recompute), options.rows);
+  return candidate;
+}
+
+std::vector<StageBytes> bytes_of(std::span<const LayerCost> layers, const PlanOptions& options,
+                                 const Candidate& candidate) {
+  return parts_of(problem_of(layers, options, candidate), candidate.first_layer).bytes;
+}
+
+Simulation simulate(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate) {
+  CutParts parts = parts_of(problem_of(layers, options, candidate), candidate.first_layer);
+  parts.machine.bytes = parts.bytes;
+  return simulate(candidate.make(), parts.costs, parts.machine);
+}
+
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options) {
   check(layers, options);
   Plan plan{.layers = {layers.begin(), layers.end()}, .options = options};
-  plan.options.microbatches = microbatches_of(options);
+  if (options.microbatches.empty()) plan.options.microbatches = plannable_microbatches(options.rows);
   if (options.schedules.empty()) plan.options.schedules = plannable_schedules(options.devices);
   for (const std::string& schedule : plan.options.schedules) {
     for (const int m : plan.options.microbatches) add_candidates(layers, plan.options, schedule, m, plan.table);

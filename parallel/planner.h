@@ -21,9 +21,14 @@ struct LayerSample {
   double rows = 1;
   double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< seconds
   double saved = 0;   ///< bytes from forward to backward, with the layer's input
-  double shared = 0;  ///< the part of `saved` that the layer before saves too: it counts once where one stage has both
+  double shared = 0;  ///< the part of `saved` that costs nothing where a stage has the layer before too: that layer
+                      ///< saves it as well, or it is an input that no gradient needs
+  double output = 0;  ///< bytes of its output, if they are not in `saved`: held as well where a stage ends here
   double kept = 0;    ///< bytes from its input's gradient to those of its weights
-  double input = 0;   ///< bytes of its input: what a stage that begins here is sent
+  double both = 0;    ///< the part of `kept` that is of `saved` too
+  double kept_shared = 0;  ///< the part of `both` that the layer before keeps too
+  double work = 0;   ///< bytes beside all that while it runs, forward or backward; a stage needs the most of its layers
+  double input = 0;  ///< bytes of its input: what a stage that begins here is sent
 };
 
 /// What a layer costs: samples at one or more numbers of rows, and what does not depend on rows. Embeddings and heads
@@ -34,6 +39,7 @@ struct LayerCost {
   double weights = 0;    ///< bytes that are always there: parameters, their gradients, the optimiser's state
   double gradients = 0;  ///< bytes of one set of its weights' gradients; 0 for a layer without weights
   double step = 0;       ///< seconds of the optimiser's step
+  double push = 0;       ///< seconds of a core that it takes to push what a microbatch does in it
 
   /// Between two samples and beyond the outer ones on the line through the two nearest, never below 0; one sample is
   /// taken as proportional to rows. Throws std::invalid_argument for no samples, and for samples whose rows do not
@@ -100,14 +106,27 @@ struct Plan {
 /// table.
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options);
 
+/// A given cut, as a row of that table: its time and its bytes, whatever the devices have. Throws std::invalid_argument
+/// where the schedule is not defined, and for a cut that does not begin with layer 0, does not increase, or has another
+/// number of stages.
+Candidate time_cut(std::span<const LayerCost> layers, const PlanOptions& options, const std::string& schedule,
+                   int microbatches, const std::vector<int>& first_layer, const std::vector<bool>& recompute = {});
+
+/// What a candidate's stages hold, and one step of it as simulated, with memory over time, whether it fits or not.
+/// Throws as time_cut() does.
+std::vector<StageBytes> bytes_of(std::span<const LayerCost> layers, const PlanOptions& options,
+                                 const Candidate& candidate);
+Simulation simulate(std::span<const LayerCost> layers, const PlanOptions& options, const Candidate& candidate);
+
 /// The table, a line for each candidate, and what was chosen.
 std::string to_text(const Plan& plan);
 
 /// "0-2 | 3-7": the layers of each stage; a stage that recomputes has an R behind it.
 std::string cut_to_text(const Candidate& candidate, int layers);
 
-/// What plan_layers() tries for so many devices where it is not told.
+/// What plan_layers() tries for so many devices, or for so many rows, where it is not told.
 std::vector<std::string> plannable_schedules(int devices);
+std::vector<int> plannable_microbatches(std::int64_t rows);
 
 /// So many steps of a fixed order one behind the other, as one schedule with that many times the microbatches.
 Schedule chained(const Schedule& step, int steps);

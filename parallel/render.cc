@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sluice/resources/memory_holders.h"
+
 namespace sluice::parallel {
 namespace {
 
@@ -29,9 +31,10 @@ constexpr std::array<Shade, kShades> kRecompute{
     {{"#5d5a88", "#fff"}, {"#7a77a8", "#fff"}, {"#a5a3cb", "#1d1b3d"}, {"#c9c8e3", "#1d1b3d"}}};
 constexpr std::array<Shade, kShades> kStep{
     {{"#4a5260", "#fff"}, {"#6a7484", "#fff"}, {"#98a1af", "#16191f"}, {"#c0c7d1", "#16191f"}}};
-constexpr const char* kIdle = "#eef1f5";
+constexpr const char *kIdle = "#eef1f5", *kMemory = "#d3d9e8", *kMemoryEdge = "#7d88a6";
 
-constexpr double kMargin = 24, kRow = 44, kRowGap = 10, kBusyColumn = 64;
+constexpr double kMargin = 24, kRow = 44, kRowGap = 10, kBusyColumn = 64, kMemoryGap = 4, kMemoryRow = 30;
+constexpr double kPanelTitle = 26, kPanelGap = 22, kLegendLine = 22;
 
 Shade shade_of(ActionKind kind, int microbatch) {
   const auto i = static_cast<std::size_t>(((microbatch % kShades) + kShades) % kShades);
@@ -170,27 +173,60 @@ std::size_t row_count(std::span<const TimelineBox> boxes, std::size_t labels) {
   return rows;
 }
 
+std::string in_words(double bytes) { return bytes_in_words(static_cast<std::size_t>(std::ceil(bytes))); }
+
 class Picture {
  public:
-  Picture(std::span<const TimelineBox> boxes, const RenderOptions& options)
-      : options_(options), rows_(row_count(boxes, options.labels.size())) {
-    span_ = measure(boxes, static_cast<int>(rows_)).span;
-    for (const TimelineBox& box : boxes) {
-      begin_ = std::min(begin_, box.start);
-      kinds_[static_cast<std::size_t>(box.kind)] = true;
+  Picture(std::span<const TimelinePanel> panels, const RenderOptions& options) : options_(options) {
+    std::size_t rows = 1;
+    for (const TimelinePanel& panel : panels) {
+      rows = std::max(rows, row_count(panel.boxes, options.labels.size()));
+      for (const TimelineBox& box : panel.boxes) {
+        if (box.kind >= ActionKind::forward && box.kind <= ActionKind::step) {
+          kinds_[static_cast<std::size_t>(box.kind)] = true;
+        }
+      }
+      for (const auto& curve : panel.memory) {
+        for (const MemoryPoint& point : curve) {
+          if (!std::isfinite(point.time) || !std::isfinite(point.bytes) || point.bytes < 0) {
+            throw std::invalid_argument("a timeline has memory of " + std::to_string(point.bytes) + " bytes at " +
+                                        std::to_string(point.time) + " s");
+          }
+          most_bytes_ = std::max(most_bytes_, point.bytes);
+        }
+      }
     }
     double widest = 0;
-    for (std::size_t r = 0; r < rows_; ++r) widest = std::max(widest, text_width(label_of(options.labels, r), 14));
+    for (std::size_t r = 0; r < rows; ++r) widest = std::max(widest, text_width(label_of(options.labels, r), 14));
     label_width_ = std::min(widest, 0.25 * options.width);
     left_ = kMargin + label_width_ + 14;
     plot_width_ = options.width - left_ - kBusyColumn - kMargin;
-    top_ = kMargin + (options.title.empty() ? 0 : 26) + (options.subtitle.empty() ? 0 : 22);
-    bottom_ = top_ + static_cast<double>(rows_) * (kRow + kRowGap) - kRowGap;
-    rows_data_ = rows_of(boxes, rows_, span_);
+    double y = kMargin + (options.title.empty() ? 0 : 26) + (options.subtitle.empty() ? 0 : 22);
+    for (const TimelinePanel& given : panels) {
+      if (!panels_.empty()) y += kPanelGap;
+      Panel panel{.given = &given};
+      panel.span = measure(given.boxes, static_cast<int>(rows)).span;
+      for (const TimelineBox& box : given.boxes) panel.begin = std::min(panel.begin, box.start);
+      if (given.boxes.empty()) panel.begin = 0;
+      span_ = std::max(span_, panel.span);
+      panel.rows = rows_of(given.boxes, rows, panel.span);
+      panel.title = y;
+      if (!given.title.empty()) y += kPanelTitle;
+      panel.top = y;
+      for (std::size_t r = 0; r < rows; ++r) {
+        panel.y.push_back(y);
+        y += kRow + kRowGap + (has_memory(panel, r) ? kMemoryGap + kMemoryRow : 0);
+      }
+      y -= kRowGap;
+      panel.bottom = y;
+      panels_.push_back(std::move(panel));
+    }
+    bottom_ = y;
   }
 
   std::string draw() && {
-    const double height = bottom_ + 76;
+    const std::string legend_text = legend(bottom_ + 54);
+    const double height = bottom_ + 76 + (legend_lines_ - 1) * kLegendLine;
     const std::string size = "width=\"" + px(options_.width) + "\" height=\"" + px(height) + "\"";
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" " + size + " viewBox=\"0 0 " + px(options_.width) + " " +
            px(height) +
@@ -199,15 +235,33 @@ class Picture {
            escape_xml(options_.title.empty() ? "Pipeline timeline" : options_.title) + "</title>\n";
     out_ += svg_rect(0.5, 0.5, options_.width - 1, height - 1, "#ffffff", 8) + " stroke=\"#d9dee5\"/>\n";
     header();
+    for (const Panel& panel : panels_) {
+      if (!panel.given->title.empty()) {
+        out_ += svg_text(left_, panel.title + 12, 14, "#1b2430", shorten(panel.given->title, 14, plot_width_),
+                         " font-weight=\"600\"");
+      }
+      grid(panel);
+      for (std::size_t r = 0; r < panel.rows.size(); ++r) {
+        row(panel, r);
+        if (has_memory(panel, r)) memory(panel, r);
+      }
+    }
     axis();
-    for (std::size_t r = 0; r < rows_; ++r) row(r);
-    legend(bottom_ + 54);
-    return std::move(out_) + "</svg>\n";
+    return std::move(out_) + legend_text + "</svg>\n";
   }
 
  private:
-  double x_of(double seconds) const { return left_ + (span_ > 0 ? (seconds - begin_) / span_ * plot_width_ : 0); }
-  double y_of(std::size_t row) const { return top_ + static_cast<double>(row) * (kRow + kRowGap); }
+  struct Panel {
+    const TimelinePanel* given;
+    std::vector<Row> rows = {};
+    std::vector<double> y = {};  // of each row
+    double begin = HUGE_VAL, span = 0, title = 0, top = 0, bottom = 0;
+  };
+
+  static bool has_memory(const Panel& panel, std::size_t r) {
+    return r < panel.given->memory.size() && !panel.given->memory[r].empty();
+  }
+  double x_of(double seconds) const { return left_ + (span_ > 0 ? seconds / span_ * plot_width_ : 0); }
 
   void header() {
     const double width = options_.width - 2 * kMargin;
@@ -221,42 +275,48 @@ class Picture {
     }
   }
 
-  // The idle tracks lie below the grid, so that its lines show in the bubbles.
-  void axis() {
-    for (std::size_t r = 0; r < rows_; ++r) {
-      out_ += svg_rect(left_, y_of(r), plot_width_, kRow, kIdle, 3) + "/>\n";
-    }
-    const double span_ms = span_ * 1e3;
-    const double step = span_ms > 0 ? nice_step(span_ms, plot_width_ / 90) : 1;
-    const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
-    std::string lines, texts;
-    for (int i = 0; i * step <= span_ms * (1 + 1e-9); ++i) {
-      const double x = x_of(begin_ + i * step / 1e3);
-      lines += "<path d=\"M" + px(x) + " " + px(top_ - 5) + "V" + px(bottom_ + 6) + "\"/>\n";
-      texts += svg_text(x, bottom_ + 22, 12, "#5a6675", fixed(i * step, decimals) + " ms");
-    }
-    out_ += "<g stroke=\"#cfd6df\" stroke-width=\"1\">\n" + lines + "</g>\n";
-    out_ += "<g text-anchor=\"middle\">\n" + texts + "</g>\n";
-    out_ += svg_text(options_.width - kMargin, top_ - 8, 12, "#5a6675", "busy", " text-anchor=\"end\"");
+  double tick() const { return span_ > 0 ? nice_step(span_ * 1e3, plot_width_ / 90) : 1; }
+  template <class F>
+  void each_tick(F f) const {
+    for (int i = 0; i * tick() <= span_ * 1e3 * (1 + 1e-9); ++i) f(i * tick(), x_of(i * tick() / 1e3));
   }
 
-  void row(std::size_t r) {
-    const Row& data = rows_data_[r];
-    const double y = y_of(r), middle = y + kRow / 2 + 5;
+  // The idle tracks lie below the grid, so that its lines show in the bubbles.
+  void grid(const Panel& panel) {
+    for (const double y : panel.y) out_ += svg_rect(left_, y, plot_width_, kRow, kIdle, 3) + "/>\n";
+    std::string lines;
+    each_tick([&](double, double x) {
+      lines += "<path d=\"M" + px(x) + " " + px(panel.top - 5) + "V" + px(panel.bottom + 6) + "\"/>\n";
+    });
+    out_ += "<g stroke=\"#cfd6df\" stroke-width=\"1\">\n" + lines + "</g>\n";
+    out_ += svg_text(options_.width - kMargin, panel.top - 8, 12, "#5a6675", "busy", " text-anchor=\"end\"");
+  }
+
+  void axis() {
+    const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(tick()) + 1e-9)), 0, 9);
+    std::string texts;
+    each_tick(
+        [&](double ms, double x) { texts += svg_text(x, bottom_ + 22, 12, "#5a6675", fixed(ms, decimals) + " ms"); });
+    out_ += "<g text-anchor=\"middle\">\n" + texts + "</g>\n";
+  }
+
+  void row(const Panel& panel, std::size_t r) {
+    const Row& data = panel.rows[r];
+    const double y = panel.y[r], middle = y + kRow / 2 + 5;
     const std::string label = label_of(options_.labels, r);
     out_ += svg_text(left_ - 14, middle, 14, "#1b2430", shorten(label, 14, label_width_), " text-anchor=\"end\"");
-    const double busy = span_ > 0 ? 100 * data.busy / span_ : 0;
+    const double busy = panel.span > 0 ? 100 * data.busy / panel.span : 0;
     out_ += svg_text(options_.width - kMargin, middle, 13, "#5a6675", fixed(busy, 0) + " %", " text-anchor=\"end\"");
     const double height = kRow / static_cast<double>(data.tracks);
     std::string numbers;
     out_ += "<g stroke=\"#ffffff\" stroke-width=\"0.8\">\n";
     for (const auto& [box, track] : data.boxes) {
-      const double x = x_of(box.start), top = y + static_cast<double>(track) * height;
-      const double width = std::max(x_of(box.end) - x, 0.4);
+      const double x = x_of(box.start - panel.begin), top = y + static_cast<double>(track) * height;
+      const double width = std::max(x_of(box.end - panel.begin) - x, 0.4);
       const Shade shade = shade_of(box.kind, box.microbatch);
       // Around a very thin box the white line would leave nothing of it.
       out_ += svg_rect(x, top, width, height, shade.fill, width < 6 ? 0 : 2.5) +
-              (width < 3 ? " stroke=\"none\">" : ">") + tooltip(box, label) + "</rect>\n";
+              (width < 3 ? " stroke=\"none\">" : ">") + tooltip(panel, box, label) + "</rect>\n";
       const std::string number = std::to_string(box.microbatch);
       for (const double size : {12.0, 9.0}) {
         if (text_width(number, size) + 2 > width || size > height) continue;
@@ -268,55 +328,91 @@ class Picture {
     if (!numbers.empty()) out_ += "<g text-anchor=\"middle\" pointer-events=\"none\">\n" + numbers + "</g>\n";
   }
 
-  std::string tooltip(const TimelineBox& box, const std::string& label) const {
+  // Steps: from each point on so many bytes are held.
+  void memory(const Panel& panel, std::size_t r) {
+    const std::vector<MemoryPoint>& curve = panel.given->memory[r];
+    const double base = panel.y[r] + kRow + kMemoryGap + kMemoryRow, end = x_of(panel.span);
+    const auto y_of = [&](double bytes) { return base - (most_bytes_ > 0 ? bytes / most_bytes_ * kMemoryRow : 0); };
+    std::string line;
+    double most = 0;
+    for (const MemoryPoint& point : curve) {
+      const double x = std::clamp(x_of(point.time - panel.begin), left_, end);
+      line += (line.empty() ? "M" + px(left_) + " " + px(y_of(point.bytes)) + "H" : "H") + px(x) + "V" +
+              px(y_of(point.bytes));
+      most = std::max(most, point.bytes);
+    }
+    line += "H" + px(end);
+    const std::string label = label_of(options_.labels, r);
+    out_ += "<path d=\"" + line + "V" + px(base) + "H" + px(left_) + "Z\" fill=\"" + kMemory + "\"><title>memory of " +
+            escape_xml(label) + ": at most " + in_words(most) + "</title></path>\n";
+    out_ += "<path d=\"" + line + "\" fill=\"none\" stroke=\"" + kMemoryEdge + "\"/>\n";
+    const double middle = base - kMemoryRow / 2 + 4;
+    out_ += svg_text(left_ - 14, middle, 11, "#5a6675", "memory", " text-anchor=\"end\"");
+    out_ += svg_text(options_.width - kMargin, middle, 11, "#5a6675", in_words(most), " text-anchor=\"end\"");
+  }
+
+  static std::string tooltip(const Panel& panel, const TimelineBox& box, const std::string& label) {
     const auto ms = [](double seconds) { return fixed(seconds * 1e3, 3); };
     return "<title>" + std::string(1, row_of(box.kind).letter) + std::to_string(box.microbatch) + " on " +
-           escape_xml(label) + ": " + ms(box.start - begin_) + " to " + ms(box.end - begin_) + " ms, " +
+           escape_xml(label) + ": " + ms(box.start - panel.begin) + " to " + ms(box.end - panel.begin) + " ms, " +
            ms(box.end - box.start) + " ms long</title>";
   }
 
-  void legend(double y) {
+  /// In as many lines as it needs.
+  std::string legend(double y) {
+    std::string out;
     double x = left_;
-    const auto words = [&](const std::string& text) {
-      out_ += svg_text(x, y + 4, 12, "#3b4654", text);
-      x += text_width(text, 12) + 22;
-    };
-    const auto swatches = [&](ActionKind kind, const std::string& text) {
-      for (int i = 0; i < kShades; ++i, x += 14) {
-        out_ += svg_rect(x, y - 7, 13, 13, shade_of(kind, i).fill, 2) + "/>\n";
+    legend_lines_ = 1;
+    const auto entry = [&](double swatches, const std::string& text, auto draw) {
+      const double width = swatches + text_width(text, 12);
+      if (x > left_ && x + width > options_.width - kMargin) {
+        x = left_;
+        y += kLegendLine;
+        ++legend_lines_;
       }
-      x += 6;
-      words(text);
+      draw();
+      out += svg_text(x + swatches, y + 4, 12, "#3b4654", text);
+      x += width + 22;
     };
     for (int kind = 0; kind < kActionKinds; ++kind) {
       const auto k = static_cast<ActionKind>(kind);
       // The two that every reader looks for, and whatever else is in the picture.
       if (kind > 1 && !kinds_[static_cast<std::size_t>(kind)]) continue;
-      if (kind == 1 && kinds_[static_cast<std::size_t>(ActionKind::input_gradient)] && !kinds_[1]) continue;
-      swatches(k, std::string(1, row_of(k).letter) + " " + row_of(k).name);
+      if (kind == 1 && kinds_[static_cast<std::size_t>(ActionKind::weight_gradient)] && !kinds_[1]) continue;
+      entry(14 * kShades + 6, std::string(1, row_of(k).letter) + " " + row_of(k).name, [&] {
+        for (int i = 0; i < kShades; ++i) out += svg_rect(x + 14 * i, y - 7, 13, 13, shade_of(k, i).fill, 2) + "/>\n";
+      });
     }
-    out_ += svg_rect(x, y - 7, 26, 13, kIdle, 2) + " stroke=\"#cfd6df\"/>\n";
-    x += 33;
-    words("idle");
-    if (x + text_width("number = microbatch", 12) < options_.width - kMargin) words("number = microbatch");
+    entry(33, "idle", [&] { out += svg_rect(x, y - 7, 26, 13, kIdle, 2) + " stroke=\"#cfd6df\"/>\n"; });
+    if (most_bytes_ > 0) {
+      entry(33, "memory, up to " + in_words(most_bytes_),
+            [&] { out += svg_rect(x, y - 7, 26, 13, kMemory, 2) + " stroke=\"" + kMemoryEdge + "\"/>\n"; });
+    }
+    entry(0, "number = microbatch", [] {});
+    return out;
   }
 
   const RenderOptions& options_;
-  std::size_t rows_;
-  std::vector<Row> rows_data_;
+  std::vector<Panel> panels_;
   std::array<bool, kActionKinds> kinds_{};  // those that there are boxes of
-  double begin_ = HUGE_VAL, span_ = 0;
-  double label_width_ = 0, left_ = 0, plot_width_ = 0, top_ = 0, bottom_ = 0;
+  double span_ = 0, most_bytes_ = 0;
+  double label_width_ = 0, left_ = 0, plot_width_ = 0, bottom_ = 0;
+  int legend_lines_ = 1;
   std::string out_;
 };
 
 }  // namespace
 
 std::string render_svg(std::span<const TimelineBox> boxes, const RenderOptions& options) {
+  const TimelinePanel one{.boxes = {boxes.begin(), boxes.end()}};
+  return render_panels(std::span(&one, 1), options);
+}
+
+std::string render_panels(std::span<const TimelinePanel> panels, const RenderOptions& options) {
   if (options.width < 480) {
     throw std::invalid_argument("a timeline picture is at least 480 pixels wide, not " + std::to_string(options.width));
   }
-  return Picture(boxes, options).draw();
+  return Picture(panels, options).draw();
 }
 
 }  // namespace sluice::parallel

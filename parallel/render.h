@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/parallel/simulate.h"
 #include "sluice/parallel/timeline.h"
 
 namespace sluice::parallel {
@@ -24,6 +25,19 @@ struct RenderOptions {
 /// overlap in time are drawn below each other within the row. The same input gives the same bytes. Throws
 /// std::invalid_argument for a width below 480, and for boxes as measure() does. Pure and thread-safe.
 std::string render_svg(std::span<const TimelineBox> boxes, const RenderOptions& options = {});
+
+/// A timeline of several in one picture.
+struct TimelinePanel {
+  std::string title = {};  ///< "planned", above its rows; left out if empty
+  std::vector<TimelineBox> boxes;
+  /// For each row its memory, from the first moment on to the end, by time, on the clock of the boxes; or nothing.
+  std::vector<std::vector<MemoryPoint>> memory = {};
+};
+
+/// Timelines below each other, such as planned and measured, on one scale of time, each from its own first box on; all
+/// have as many rows as the one that has most. Below a row with memory is what it holds over time, on one scale of
+/// bytes for all rows, with the most at the right. Throws as above, and for memory that is negative or not finite.
+std::string render_panels(std::span<const TimelinePanel> panels, const RenderOptions& options = {});
 
 /// Trace-event JSON, as ui.perfetto.dev and chrome://tracing open it: one thread row a stage, named by its label (or
 /// "stage N"), one complete ("X") event a box, in microseconds from the first start. Throws as render_svg does for

@@ -89,16 +89,21 @@ std::vector<std::vector<MemoryPoint>> memory_of(const Schedule& schedule, const 
       device.push_back({start, of.saved});
       device.push_back({end, -of.input});
     }
-    if (a.kind == ActionKind::input_gradient) device.push_back({start, of.kept});
-    if (row_of(a.kind).frees == Result::saved) device.push_back({end, -of.saved});
+    if (a.kind == ActionKind::input_gradient) device.push_back({start, of.kept - of.both});
+    if (row_of(a.kind).frees == Result::saved) {
+      device.push_back({end, (a.kind == ActionKind::input_gradient ? of.both : 0) - of.saved});
+    }
     if (row_of(a.kind).frees == Result::kept) device.push_back({end, -of.kept});
   }
+  double begin = std::numeric_limits<double>::infinity();
+  for (const SimulatedBox& box : boxes) begin = std::min(begin, box.start);
+  if (boxes.empty()) begin = 0;
   std::vector<std::vector<MemoryPoint>> curves(changes.size());
   for (std::size_t d = 0; d < changes.size(); ++d) {
     // What ends at a moment is free before what starts then.
     std::ranges::sort(changes[d], {}, [](const MemoryPoint& p) { return std::pair(p.time, p.bytes); });
     double held = always[d];
-    curves[d].push_back({0, held});
+    curves[d].push_back({begin, held});
     for (const auto& [time, change] : changes[d]) {
       held += change;
       if (curves[d].back().time == time) {
@@ -115,6 +120,9 @@ std::vector<std::vector<MemoryPoint>> memory_of(const Schedule& schedule, const 
 
 Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, const SimulateOptions& options) {
   check_costs(schedule, costs);
+  if (!(options.push >= 0 && std::isfinite(options.push))) {
+    throw std::invalid_argument("cannot simulate a thread that pushes for " + std::to_string(options.push) + " s");
+  }
   if (options.cores < 0) throw std::invalid_argument("cannot simulate on " + std::to_string(options.cores) + " cores");
   for (const std::size_t given : {options.output_bytes.size(), options.bytes.size()}) {
     if (given == 0 || given == costs.size()) continue;
@@ -124,8 +132,9 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
   const Order order(schedule);
   TaskGraph graph;
   for (int d = 0; d < schedule.devices(); ++d) graph.add_device();
-  const bool shares = options.cores > 0 && options.cores < schedule.devices();
+  const bool shares = options.cores > 0 && options.cores < schedule.devices() + (options.push > 0 ? 1 : 0);
   const int cores = shares ? graph.add_pool(options.cores, 1) : TaskGraph::kNone;
+  if (options.push > 0) graph.add_task({.device = graph.add_device(), .pool = cores, .work = options.push});
   std::vector<int> task(static_cast<std::size_t>(action_count(schedule)), TaskGraph::kNone);
   const auto task_of = [&](const Action& a) -> int& { return task[static_cast<std::size_t>(index_of(schedule, a))]; };
   std::vector<Action> actions;
@@ -176,10 +185,39 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
     last[d] = std::max(last[d], box.end);
     result.longest_device = std::max(result.longest_device, last[d] - first[d]);
   }
+  result.span = std::max(result.span, times.span);
   std::ranges::stable_sort(result.boxes, {}, &SimulatedBox::start);
   if (result.span > 0) result.bubble = 1 - result.busy / (result.devices * result.span);
   if (!options.bytes.empty()) result.memory = memory_of(schedule, order, result.boxes, options.bytes);
   return result;
+}
+
+std::vector<std::vector<MemoryPoint>> memory_over_time(const Schedule& schedule, std::span<const TimelineBox> boxes,
+                                                       std::span<const StageBytes> stages) {
+  check_actions(schedule);
+  if (stages.size() != static_cast<std::size_t>(schedule.stages)) {
+    throw std::invalid_argument("schedule '" + schedule.name + "' has " + std::to_string(schedule.stages) +
+                                " stages, but bytes are given for " + std::to_string(stages.size()));
+  }
+  const Order order(schedule);
+  std::vector<SimulatedBox> all;
+  std::vector<bool> there(static_cast<std::size_t>(action_count(schedule)));
+  for (const TimelineBox& box : boxes) {
+    const Action action{box.kind, box.stage, box.microbatch};
+    const bool known = box.stage >= 0 && box.stage < schedule.stages && box.microbatch >= 0 &&
+                       box.microbatch < schedule.microbatches && order.has(action);
+    if (!known) {
+      throw std::invalid_argument("schedule '" + schedule.name + "' has no " + to_text(action) + ", which has a box");
+    }
+    there[static_cast<std::size_t>(index_of(schedule, action))] = true;
+    all.push_back({action, box.start, box.end});
+  }
+  for (const TimelineBox& box : boxes) {
+    if (box.kind != ActionKind::weight_gradient) continue;
+    const Action half{ActionKind::input_gradient, box.stage, box.microbatch};
+    if (!there[static_cast<std::size_t>(index_of(schedule, half))]) all.push_back({half, box.start, box.start});
+  }
+  return memory_of(schedule, order, all, stages);
 }
 
 std::vector<TimelineBox> to_timeline(const Simulation& simulation) {

@@ -34,6 +34,10 @@ struct SimulateOptions {
   /// longer than its cost, just as a clock around it would measure, and busy and bubble are computed from these longer
   /// boxes: they say how often a device had nothing to do, not how well the cores were used.
   int cores = 0;
+  /// Seconds of a core that the thread takes which pushes the actions. It takes them from the start on, as in training,
+  /// where the next step is pushed while this one runs; actions do not wait for it, but share the cores with it, and
+  /// the run is not over before it.
+  double push = 0;
   Link link = {};            ///< between the devices of neighbouring stages
   bool shared_link = false;  ///< true: one link for all; false: one for each pair and direction
   std::vector<double> output_bytes =
@@ -55,12 +59,13 @@ struct MemoryPoint {
 /// Times are in the unit of the costs; the first box starts at 0.
 struct Simulation {
   int devices = 0;
-  std::vector<SimulatedBox> boxes;               ///< By start; boxes that start together by stage.
-  double span = 0;                               ///< The end of the last box.
-  double longest_device = 0;                     ///< The longest time from a device's first start to its last end.
-  double busy = 0;                               ///< The lengths of all boxes, summed over devices.
-  double bubble = 0;                             ///< 1 - busy / (devices x span); 0 where the span is 0.
-  std::vector<std::vector<MemoryPoint>> memory;  ///< For each device, by time; empty without SimulateOptions::bytes.
+  std::vector<SimulatedBox> boxes;  ///< By start; boxes that start together by stage.
+  double span = 0;                  ///< The end of the last box, or of pushing.
+  double longest_device = 0;        ///< The longest time from a device's first start to its last end.
+  double busy = 0;                  ///< The lengths of all boxes, summed over devices.
+  double bubble = 0;                ///< 1 - busy / (devices x span); 0 where the span is 0.
+  std::vector<std::vector<MemoryPoint>>
+      memory;  ///< For each device, by time, without `work`; empty without SimulateOptions::bytes.
 };
 
 /// Runs the schedule in simulated time: a device starts an action as soon as it is idle and all that the action waits
@@ -68,6 +73,14 @@ struct Simulation {
 /// entry a stage. Throws std::invalid_argument for a schedule that verify() refuses, for a number of costs or bytes
 /// other than the number of stages, for a cost that is negative or not finite, and for options that make no sense.
 Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, const SimulateOptions& options = {});
+
+/// What devices hold over time where the actions ran at these times, measured or not: for each device its memory, from
+/// the first start on, by the table of action kinds, without `work`. Where a stage has no box of an I that the schedule
+/// lists, as the first one, whose input wants no gradient, what it would free is free when its W starts. Throws
+/// std::invalid_argument for another number of stages, for boxes of stages or microbatches that the schedule does not
+/// have, and as check_actions() does.
+std::vector<std::vector<MemoryPoint>> memory_over_time(const Schedule& schedule, std::span<const TimelineBox> boxes,
+                                                       std::span<const StageBytes> stages);
 
 /// The simulation's boxes as a timeline, for drawing; costs were in seconds.
 std::vector<TimelineBox> to_timeline(const Simulation& simulation);

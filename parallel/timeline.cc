@@ -54,7 +54,6 @@ TimelineFigures measure(std::span<const TimelineBox> boxes, int stages) {
     const auto s = static_cast<std::size_t>(box.stage);
     figures.mean[s].of(box.kind) += box.end - box.start;
     count[s].of(box.kind) += 1;
-    figures.busy += box.end - box.start;
     first = std::min(first, box.start);
     last = std::max(last, box.end);
   }
@@ -63,6 +62,15 @@ TimelineFigures measure(std::span<const TimelineBox> boxes, int stages) {
       const auto k = static_cast<ActionKind>(kind);
       if (count[s].of(k) > 0) figures.mean[s].of(k) /= count[s].of(k);
     }
+  }
+  // In a free order the boxes of a stage overlap: its operations take turns.
+  std::vector<TimelineBox> in_order(boxes.begin(), boxes.end());
+  std::ranges::stable_sort(in_order, {}, &TimelineBox::start);
+  std::vector<double> covered_to(static_cast<std::size_t>(stages), first);
+  for (const TimelineBox& box : in_order) {
+    double& covered = covered_to[static_cast<std::size_t>(box.stage)];
+    figures.busy += std::max(0.0, box.end - std::max(box.start, covered));
+    covered = std::max(covered, box.end);
   }
   figures.span = last - first;
   if (figures.span > 0) figures.bubble = 1 - figures.busy / (stages * figures.span);

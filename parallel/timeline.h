@@ -30,7 +30,7 @@ StageCost cost_of_halves(double forward, double input_gradient, double weight_gr
 /// What a timeline says as a whole.
 struct TimelineFigures {
   double span = 0;              ///< Seconds from the first start to the last end.
-  double busy = 0;              ///< Seconds of all boxes, summed over stages.
+  double busy = 0;              ///< Seconds in which a stage had a box, summed over stages.
   double bubble = 0;            ///< 1 - busy / (stages x span); 0 where the span is 0.
   std::vector<StageCost> mean;  ///< For each stage the mean length of its boxes of each kind; 0 where it has none.
 };

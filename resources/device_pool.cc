@@ -205,6 +205,11 @@ PoolStats DevicePool::stats(Kind kind) const {
   return caches_[kind].stats;
 }
 
+void DevicePool::reset_peak(Kind kind) {
+  std::lock_guard lock(mutex_);
+  caches_[kind].stats.peak = caches_[kind].stats.in_use;
+}
+
 std::string DevicePool::holders() const {
   std::lock_guard lock(mutex_);
   return holders_.in_words(caches_[device_memory].stats.in_use);

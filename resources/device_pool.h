@@ -59,6 +59,7 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   std::size_t trim() noexcept;
   /// Counts of the device's memory, or of pinned memory. Blocks that went back early count as cached.
   PoolStats stats(Kind kind = device_memory) const;
+  void reset_peak(Kind kind = device_memory);
   /// Who holds the device's memory that is in use, as MemoryHolders says it.
   std::string holders() const;
   /// Throws OutOfMemory; where the device is lost, a std::runtime_error that says so.

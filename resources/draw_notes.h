@@ -15,17 +15,25 @@ class DrawNotes {
    public:
     /// With `again`, RandomStream::next gives the keys that were noted, in their order, and leaves the streams as they
     /// are; it throws std::logic_error beyond the last.
-    Scope(DrawNotes& notes, bool again);
+    Scope(DrawNotes& notes, bool again) : Scope(&notes, again) {}
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
+   protected:
+    Scope(DrawNotes* notes, bool again);
+
    private:
     Scope* outer_;
     friend class RandomStream;
-    DrawNotes& notes_;
-    bool again_;
+    DrawNotes* notes_;  ///< null: of a Still
+    bool again_, still_;
     std::size_t next_ = 0;
+  };
+  /// While it lives, the calling thread's draws leave the streams as they are: each gives the key that is the next.
+  class Still : Scope {
+   public:
+    Still() : Scope(nullptr, false) {}
   };
 
  private:

@@ -33,19 +33,21 @@ RandomStream::Hold::~Hold() {
   if (outermost_) stream_.holder_.store(nullptr, std::memory_order_release);
 }
 
-DrawNotes::Scope::Scope(DrawNotes& notes, bool again) : outer_(noting), notes_(notes), again_(again) { noting = this; }
+DrawNotes::Scope::Scope(DrawNotes* notes, bool again)
+    : outer_(noting), notes_(notes), again_(again), still_(!notes || (outer_ && outer_->still_)) {
+  noting = this;
+}
 DrawNotes::Scope::~Scope() { noting = outer_; }
 
 RandomKey RandomStream::next() {
   const Hold hold(*this);
   if (noting) [[unlikely]] {
-    if (!noting->again_) {
-      noting->notes_.keys_.push_back(state_);
-    } else if (noting->next_ < noting->notes_.keys_.size()) {
-      return noting->notes_.keys_[noting->next_++];
-    } else {
+    if (noting->again_) {
+      if (noting->next_ < noting->notes_->keys_.size()) return noting->notes_->keys_[noting->next_++];
       throw std::logic_error("[RandomStream] a function that is computed again draws more often than the first time");
     }
+    if (noting->notes_) noting->notes_->keys_.push_back(state_);
+    if (noting->still_) return state_;
   }
   RandomKey key = state_;
   ++state_.draw;

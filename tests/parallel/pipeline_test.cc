@@ -156,6 +156,44 @@ TEST(PipelineBits, SeveralStagesOfADevice) {
   }
 }
 
+/// Functions, objects that are called, what can only be moved, names, values, texts.
+TEST(PipelineBits, AStepTakesAnyCallableOrValue) {
+  const Expected expected = sequential(12, 3, 103);
+  struct Maker {
+    parallel::Schedule operator()(int stages, int microbatches) {
+      ++calls;
+      return parallel::zb_h2(stages, microbatches);
+    }
+    int calls = 0;
+  };
+  const auto owned = std::make_shared<std::string>("zb-h1");
+  auto only_moved = [name = std::make_unique<std::string>("dynamic:2,3")](long stages, long microbatches) {
+    return parallel::make_schedule(*name, static_cast<int>(stages), static_cast<int>(microbatches));
+  };
+  const parallel::ScheduleChoice choices[] = {
+      parallel::gpipe,
+      &parallel::zb_h1,
+      parallel::dynamic({2, 2}),
+      Maker{},
+      [owned](int stages, int microbatches) { return parallel::make_schedule(*owned, stages, microbatches); },
+      std::move(only_moved),
+      "1f1b",
+      *owned,
+      parallel::with_recompute(parallel::zb_h2(2, 3), {true, false}),
+      parallel::parse_schedule("s0 F0-2 I0-2 W0-2\ns1 F0 F1 B0 F2 B2 I1 W1\nsum ((0 1) 2)\nrings 3,3"),
+  };
+  for (const parallel::ScheduleChoice& choice : choices) {
+    SCOPED_TRACE(choice.make(2, 3).name);
+    TestEngine many(2);
+    parallel::Pipeline net(make_stages(make_layers(103), 2));
+    const Data data = make_data(12, 103);
+    const NDArray loss = net.step(data.x, data.y, {.microbatches = 3, .schedule = choice});
+    EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-6);
+    EXPECT_EQ(gradients_of(net.parameters()), expected.gradients);
+  }
+  EXPECT_THROW(parallel::ScheduleChoice(parallel::Generator()).make(2, 3), std::invalid_argument);
+}
+
 /// A user's schedule, with microbatches and their sums in any order: one stage that runs the same tree has the same
 /// bits.
 TEST(PipelineBits, GradientsAreAddedByTheSchedulesTree) {

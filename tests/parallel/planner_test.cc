@@ -61,10 +61,14 @@ double time_of(const Case& c, const Schedule& base, const std::vector<int>& firs
       held.weights += layer.weights;
       held.gradients += layer.gradients;
       held.saved += at.saved - (l > a ? at.shared : 0);
-      held.kept += at.kept;
+      held.kept += at.kept - (l > a ? at.kept_shared : 0);
+      held.both += at.both - (l > a ? at.kept_shared : 0);
+      held.work = std::max(held.work, at.work);
+      if (l == b - 1) held.saved += at.output;
+      machine.push += layer.push * m * (base.fixed_order ? c.options.steps : 1);
       if (l == a) held.input = at.input;
     }
-    if (s == 0) held.kept = held.saved;
+    if (s == 0) held.kept = held.both = held.saved;
     cost.backward = cost.input_gradient + cost.weight_gradient;
     cost.recompute = cost.forward;
     costs.push_back(cost);
@@ -118,6 +122,10 @@ Case random_case(unsigned seed) {
                              number(0, 4), number(1, saved)));
     LayerSample& sample = c.layers.back().samples[0];
     sample.shared = l > 0 ? number(0, saved) : 0;
+    sample.output = number(0, 2);
+    sample.work = number(0, 3);
+    sample.kept_shared = l > 0 ? number(0, static_cast<int>(sample.both)) : 0;
+    sample.both = number(0, static_cast<int>(sample.kept));
     // A fixed part too, as measured layers have one.
     LayerSample twice = sample;
     twice.rows = 2;
@@ -127,6 +135,7 @@ Case random_case(unsigned seed) {
     twice.shared *= 2;
     c.layers.back().samples.push_back(twice);
     c.layers.back().step = number(0, 1) * 0.1;
+    c.layers.back().push = number(0, 1) * 0.02;
   }
   c.options.rows = 12;
   c.options.microbatches = {number(1, 4), 6};

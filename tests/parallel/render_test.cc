@@ -142,6 +142,35 @@ TEST(Svg, OverlappingBoxesOfARowAreDrawnBelowEachOther) {
   EXPECT_THAT(svg, HasSubstr(">100 %</text>"));      // busy counts time once
 }
 
+TEST(Svg, PanelsShareScalesAndShowMemory) {
+  const std::vector<TimelineBox> slow{{F, 0, 0, 10, 12}, {ActionKind::weight_gradient, 1, 0, 12, 14}};
+  const std::vector<TimelineBox> quick{{F, 0, 0, 100, 101}, {ActionKind::weight_gradient, 1, 0, 101, 102}};
+  const std::vector<TimelinePanel> panels{{"planned", slow, {{{10, 1 << 20}, {12, 4 << 20}}, {{10, 0}}}},
+                                          {"measured", quick, {{{100, 2 << 20}}}}};
+  const std::string svg = render_panels(panels, {.title = "two", .labels = {"cpu(0)", "cpu(1)"}, .width = 1000});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr(">planned</text>"));
+  EXPECT_THAT(svg, HasSubstr(">measured</text>"));
+  EXPECT_EQ(occurrences(svg, ">cpu(1)</text>"), 2u);
+  EXPECT_EQ(occurrences(svg, ">memory</text>"), 3u);
+  EXPECT_THAT(svg, HasSubstr("<title>memory of cpu(0): at most 4.00 MiB</title>"));
+  EXPECT_THAT(svg, HasSubstr(">memory, up to 4.00 MiB</text>"));
+  EXPECT_THAT(svg, HasSubstr(">W weight gradient</text>"));
+  EXPECT_THAT(svg, HasSubstr("<title>F0 on cpu(0): 0.000 to 1000.000 ms, 1000.000 ms long</title>"));
+  // The plot begins at the same place, and 2 s are twice as long as 1 s.
+  std::vector<double> widths;
+  for (std::size_t i = svg.find("<rect x=\"", svg.find("planned")); i != std::string::npos;
+       i = svg.find("<rect x=\"", i + 1)) {
+    const std::size_t width = svg.find("width=\"", i) + 7, end = svg.find('>', i);
+    if (svg.compare(end, 8, "><title>") == 0) widths.push_back(std::stod(svg.substr(width)));
+  }
+  ASSERT_EQ(widths.size(), 4u);
+  EXPECT_NEAR(widths[0], 2 * widths[2], 0.02);
+  const std::vector<TimelinePanel> bad{{"", slow, {{{10, -1}}}}};
+  EXPECT_THROW(render_panels(bad), std::invalid_argument);
+  EXPECT_EQ(xml_fault(render_panels(std::span<const TimelinePanel>())), "");
+}
+
 TEST(Svg, RefusesBoxesThatCannotBe) {
   EXPECT_THROW(render_svg(std::vector<TimelineBox>{{F, -1, 0, 0, 1}}), std::invalid_argument);
   EXPECT_THROW(render_svg(std::vector<TimelineBox>{{F, 0, 0, 2, 1}}), std::invalid_argument);

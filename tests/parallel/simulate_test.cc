@@ -121,6 +121,56 @@ TEST(Simulate, CoresBoundTheSpan) {
   }
 }
 
+TEST(Simulate, TheThreadThatPushesSharesTheCores) {
+  const std::vector<StageCost> costs = uniform(1, 1, 1);
+  // 4 s of work and 2 s of pushing.
+  EXPECT_DOUBLE_EQ(simulate(gpipe(1, 2), costs, {.cores = 1, .push = 2}).span, 6);
+  EXPECT_DOUBLE_EQ(simulate(gpipe(1, 2), costs, {.cores = 2, .push = 2}).span, 4);
+  EXPECT_DOUBLE_EQ(simulate(gpipe(1, 2), costs, {.push = 2}).span, 4);
+  EXPECT_DOUBLE_EQ(simulate(gpipe(1, 2), costs, {.cores = 2, .push = 5}).span, 5) << "then pushing takes longest";
+  // One stage after the other.
+  const std::vector<StageCost> forwards{{3, 0}, {3, 0}};
+  EXPECT_DOUBLE_EQ(simulate(gpipe(2, 1), forwards, {.cores = 2, .push = 2}).span, 6);
+  EXPECT_DOUBLE_EQ(simulate(gpipe(2, 1), forwards, {.cores = 1, .push = 2}).span, 8);
+  EXPECT_THROW(simulate(gpipe(1, 2), costs, {.push = -1}), std::invalid_argument);
+}
+
+TEST(Simulate, MemoryOverTimeIsThatOfTheBoxes) {
+  const std::vector<StageBytes> bytes(
+      2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .both = 20, .gradients = 400});
+  std::vector<StageCost> costs(2, cost_of_halves(1, 2, 3));
+  for (StageCost& cost : costs) cost.recompute = 1;
+  for (const Schedule& schedule : {gpipe(2, 3), zb_h1(2, 4), with_recompute(one_f_one_b(2, 4), {true, false})}) {
+    const Simulation run = simulate(schedule, costs, {.bytes = bytes});
+    std::vector<TimelineBox> boxes = to_timeline(run);
+    for (TimelineBox& box : boxes) box.start += 7, box.end += 7;
+    const auto memory = memory_over_time(schedule, boxes, bytes);
+    const std::vector<PeakBytes> peaks = peak_bytes(schedule, bytes);
+    ASSERT_EQ(memory.size(), 2U);
+    for (std::size_t d = 0; d < 2; ++d) {
+      ASSERT_EQ(memory[d].size(), run.memory[d].size());
+      double most = 0;
+      for (std::size_t i = 0; i < memory[d].size(); ++i) {
+        EXPECT_EQ(memory[d][i].time, run.memory[d][i].time + 7);
+        EXPECT_EQ(memory[d][i].bytes, run.memory[d][i].bytes);
+        most = std::max(most, memory[d][i].bytes);
+      }
+      EXPECT_EQ(memory[d].front().time, 7);
+      EXPECT_EQ(memory[d].back().bytes, 1000);
+      EXPECT_EQ(most, peaks[d].bytes) << schedule.name;
+    }
+  }
+  // The first stage's I has no box where it does nothing.
+  const Schedule one = zb_h1(1, 1);
+  const auto memory =
+      memory_over_time(one, std::vector<TimelineBox>{{F, 0, 0, 0, 1}, {ActionKind::weight_gradient, 0, 0, 1, 2}},
+                       std::vector<StageBytes>{{.saved = 8, .kept = 8, .both = 8}});
+  EXPECT_EQ(memory[0].back().bytes, 0);
+  EXPECT_THROW(memory_over_time(one, std::vector<TimelineBox>{{F, 0, 1, 0, 1}}, std::vector<StageBytes>(1)),
+               std::invalid_argument);
+  EXPECT_THROW(memory_over_time(one, {}, bytes), std::invalid_argument);
+}
+
 TEST(Simulate, ZeroCostsEnd) {
   const Simulation free = simulate(gpipe(3, 4), uniform(3, 0, 0));
   EXPECT_EQ(free.span, 0);
@@ -157,6 +207,8 @@ TEST(Timeline, MeasuresFromAnyOriginAndRefusesNonsense) {
   EXPECT_EQ(figures.busy, 2);
   EXPECT_DOUBLE_EQ(figures.bubble, 1 - 2.0 / 6);
   EXPECT_EQ(figures.mean[1].forward, 0);
+  // A free order's boxes overlap.
+  EXPECT_EQ(measure(std::vector<TimelineBox>{{F, 0, 0, 0, 3}, {B, 0, 0, 1, 2}, {F, 0, 1, 2, 5}}, 1).busy, 5);
   EXPECT_EQ(measure({}, 2).span, 0);
   EXPECT_EQ(measure({}, 2).mean.size(), 2u);
   EXPECT_THROW(measure(boxes, 0), std::invalid_argument);

@@ -1,0 +1,110 @@
+// The arguments of examples/fashion_mnist.cc.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "sluice/sluice.h"
+
+struct Arguments {
+  int stages = 2, microbatches = 8, tensor_parallel = 1, epochs = 5, batch = 128, train_limit = 0;
+  double lr = 0.05, memory = 0;
+  std::uint64_t seed = 1;
+  bool microbatches_given = false, schedule_given = false, plan = false, compare = false;
+  std::string schedule = "1f1b", data = sluice::kFashionMnistDirectory, save, resume, device = "cpu",
+              out = "build/quickstart";
+};
+
+/// A line about something that the user gave us: exit status 2.
+struct BadInput : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What is wrong with arguments that are fine one by one.
+inline void check_together(const Arguments& a) {
+  using sluice::parallel::make_schedule, sluice::parallel::stages_of_a_device;
+  if (a.microbatches > a.batch) {
+    throw BadInput("--microbatches " + std::to_string(a.microbatches) + ": more than --batch " +
+                   std::to_string(a.batch));
+  }
+  bool planned = a.plan || a.compare || a.schedule == "auto" || a.memory > 0;
+  try {
+    if (a.schedule != "auto") {
+      const int each = stages_of_a_device(a.schedule);
+      (void)make_schedule(a.schedule, each * a.stages, a.microbatches);
+      planned = planned || each > 1;
+    }
+  } catch (const std::invalid_argument& e) {
+    throw BadInput("--schedule " + a.schedule + ": " + e.what());
+  }
+  if (planned && a.tensor_parallel > 1) {
+    throw BadInput(
+        "--tensor-parallel 2: layers on two devices cannot be planned, as --plan, --compare, --memory and --schedule "
+        "auto, interleaved and zbv do");
+  }
+}
+
+inline Arguments parse(int argc, char** argv) {
+  Arguments a;
+  CLI::App app("Trains a small convolutional network on Fashion-MNIST as a pipeline over logical devices.");
+  app.add_option("--stages", a.stages,
+                 "devices of the pipeline, with a stage on each; zbv and interleaved have several")
+      ->check(CLI::Range(1, 4));
+  app.add_option(
+      "--schedule", a.schedule,
+      "order of the microbatches: " + sluice::parallel::known_schedules() + "; or auto: the plan that --plan shows");
+  app.add_option("--microbatches", a.microbatches, "parts that a batch is split into (auto: chosen if not given)")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("--plan", a.plan,
+               "measure the layers, print what each schedule would take and why the others are refused, and end");
+  app.add_flag("--compare", a.compare,
+               "run a few steps by each schedule in turns, print speed, bubble and memory beside the plan's, and end");
+  app.add_option("--memory", a.memory, "MiB that each device may hold, for the plan (0: without bound)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--tensor-parallel", a.tensor_parallel, "devices that share the dense layers' weights")
+      ->check(CLI::Range(1, 2));
+  app.add_option("--epochs", a.epochs, "passes over the training images")->check(CLI::Range(1, 1000));
+  app.add_option("--batch", a.batch, "images in a step")->check(CLI::Range(1, 60000));
+  app.add_option("--lr", a.lr, "learning rate of SGD (momentum 0.9), falling linearly to a tenth")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", a.seed, "seed of the weights and of the order of the images");
+  app.add_option("--data", a.data, "folder with the four IDX files (Debian: dataset-fashion-mnist)");
+  app.add_option("--save", a.save, "file for the model and all that --resume needs (default: OUT/model.safetensors)");
+  app.add_option("--resume", a.resume, "go on from such a file");
+  app.add_option("--device", a.device, "kind of device: cpu or cuda; stages share a GPU where there are too few")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--train-limit", a.train_limit, "use only the first N training images (0: all)")
+      ->check(CLI::Range(0, 60000));
+  app.add_option("--out", a.out, "folder for timeline, picture and model");
+  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    std::exit(0);
+  } catch (const CLI::ParseError& e) {
+    throw BadInput(e.what());
+  }
+  a.microbatches_given = app.count("--microbatches") > 0;
+  a.schedule_given = app.count("--schedule") > 0;
+  check_together(a);
+  if (a.save.empty()) a.save = a.out + "/model.safetensors";
+  return a;
+}
+
+/// The i-th device of a run.
+inline sluice::Device device(const Arguments& a, int i) { return a.device == "cuda" ? sluice::gpu(i) : sluice::cpu(i); }
+
+/// Those of the stages.
+inline std::vector<sluice::Device> stage_devices(const Arguments& a) {
+  std::vector<sluice::Device> devices;
+  for (int i = 0; i < a.stages; ++i) devices.push_back(device(a, i));
+  return devices;
+}
+
+/// Devices for the stages, and for the second half of the dense layers.
+inline int devices_wanted(const Arguments& a) { return a.stages + a.tensor_parallel - 1; }

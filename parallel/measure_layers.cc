@@ -1,0 +1,334 @@
+// What layers cost. Each layer is a stage of its own of a pipeline, so that the pipeline's trace has its times.
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "sluice/autograd/autograd.h"
+#include "sluice/operators/operators.h"
+#include "sluice/parallel/generators.h"
+#include "sluice/parallel/layer_bytes.h"
+#include "sluice/parallel/plan.h"
+#include "sluice/parallel/watched_layers.h"
+
+namespace sluice::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+LossFunction loss_or_default(const LossFunction& loss) {
+  if (loss) return loss;
+  return [](const NDArray& output, const NDArray& target, double divisor) {
+    return cross_entropy(output, target, divisor);
+  };
+}
+
+/// A schedule of stages as one of their layers: each action is those of the layers, one after another.
+Schedule in_layers(const Schedule& stages, const std::vector<int>& first_layer, int layers) {
+  Schedule made = stages;
+  made.stages = layers;
+  for (auto& list : made.per_device) {
+    std::vector<Action> all;
+    for (const Action& a : list) {
+      const int begin = first_layer[at(a.stage)];
+      const int end = a.stage + 1 < stages.stages ? first_layer[at(a.stage) + 1] : layers;
+      for (int i = 0; i < end - begin; ++i) {
+        all.push_back({a.kind, a.kind == ActionKind::forward ? begin + i : end - 1 - i, a.microbatch});
+      }
+    }
+    list = std::move(all);
+  }
+  return made;
+}
+
+/// A trace that ends with it, whatever is thrown meanwhile.
+class Trace {
+ public:
+  Trace() { default_engine().start_trace(); }
+  ~Trace() {
+    if (!ended_) default_engine().stop_trace();
+  }
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+  std::vector<TraceEvent> end() {
+    ended_ = true;
+    return default_engine().stop_trace();
+  }
+
+ private:
+  bool ended_ = false;
+};
+
+/// The lengths of all boxes of a layer and a kind.
+using Times = std::map<std::pair<int, ActionKind>, std::vector<double>>;
+
+/// A pipeline whose stages are the layers, on some devices. Moves them there.
+class Trial {
+ public:
+  Trial(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
+        std::vector<int> first_layer, const LossFunction& loss)
+      : layers_(layers), batch_(batch), first_layer_(std::move(first_layer)) {
+    std::vector<Stage> stages;
+    for (int l = 0, s = 0; l < layers.size(); ++l) {
+      if (s + 1 < static_cast<int>(first_layer_.size()) && first_layer_[at(s) + 1] == l) ++s;
+      stages.push_back({layers[l], devices[at(s)]});
+    }
+    net_.emplace(std::move(stages), loss);
+  }
+
+  /// One step of a few microbatches of so many rows.
+  void step(std::int64_t rows, Times& times) {
+    const int devices = static_cast<int>(first_layer_.size());
+    const int m = static_cast<int>(std::clamp<std::int64_t>(batch_.x.size(0) / rows, 1, 4 * devices));
+    const NDArray x = batch_.x.narrow(0, 0, m * rows), target = batch_.target.narrow(0, 0, m * rows);
+    Trace trace;
+    const NDArray loss = net_->step(
+        x, target, {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, layers_.size())});
+    loss.wait();
+    for (int l = 0; l < layers_.size(); ++l) layers_.wait_for_gradients(l);
+    for (const TimelineBox& box : net_->boxes(trace.end(), net_->step_number())) {
+      times[{box.stage, box.kind}].push_back(box.end - box.start);
+    }
+    layers_.drop_gradients();
+  }
+
+ private:
+  const WatchedLayers& layers_;
+  const Batch& batch_;
+  std::vector<int> first_layer_;
+  std::optional<Pipeline> net_;
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void set_times(LayerSample& sample, const Times& times, int layer) {
+  const auto of = [&](ActionKind kind) {
+    const auto found = times.find({layer, kind});
+    return found == times.end() ? 0 : median(found->second);
+  };
+  sample.forward = of(ActionKind::forward);
+  sample.input_gradient = of(ActionKind::input_gradient);
+  sample.weight_gradient = of(ActionKind::weight_gradient);
+}
+
+/// Seconds of a core that it takes to push a microbatch's actions, where stages are as long as they can be.
+double push_of(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
+               const std::vector<int>& first_layer, std::int64_t rows, const LossFunction& loss) {
+  std::vector<Stage> stages;
+  for (std::size_t s = 0; s < first_layer.size(); ++s) {
+    const auto part = std::make_shared<Sequential>();
+    const int end = s + 1 < first_layer.size() ? first_layer[s + 1] : layers.size();
+    for (int l = first_layer[s]; l < end; ++l) part->push_back(layers[l]);
+    stages.push_back({part, devices[s]});
+  }
+  Pipeline net(std::move(stages), loss);
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const int m = static_cast<int>(std::clamp<std::int64_t>(batch.x.size(0) / rows, 1, 8));
+  const NDArray x = batch.x.narrow(0, 0, m * rows), target = batch.target.narrow(0, 0, m * rows);
+  std::vector<double> took;
+  for (int round = 0; round < 6; ++round) {
+    const double start = now();
+    const NDArray loss_of_step = net.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
+    if (round > 0) took.push_back((now() - start) / m);
+    loss_of_step.wait();
+    for (int l = 0; l < layers.size(); ++l) layers.wait_for_gradients(l);
+    layers.drop_gradients();
+  }
+  return median(std::move(took));
+}
+
+/// Layers for each device so that all have about as much to do.
+std::vector<int> even_cut(const std::vector<LayerCost>& layers, int devices, std::int64_t rows) {
+  return plan_layers(layers, {.devices = devices,
+                              .rows = rows * 4 * devices,
+                              .microbatches = {4 * devices},
+                              .schedules = {"zb-h1"},
+                              .recompute = false})
+      .best()
+      .first_layer;
+}
+
+/// What the layer holds always, and what its optimiser's step takes.
+void add_weights(LayerCost& cost, Module& layer, std::set<const void*>& seen, const MeasureOptions& options) {
+  std::vector<NDArray> copies;
+  std::vector<NamedParameter> parameters;
+  copies.reserve(layer.parameters().size());
+  for (const NamedParameter& p : layer.parameters()) {
+    if (!seen.insert(p.value->array().get()).second) continue;  // tied: another layer has it
+    const auto bytes = static_cast<double>(p.value->bytes());
+    cost.weights += bytes;
+    if (!p.value->requires_grad()) continue;
+    cost.weights += bytes;
+    cost.gradients += bytes;
+    copies.push_back(p.value->detach().copy().with_grad());
+    parameters.push_back({p.name, &copies.back()});
+  }
+  if (!options.optimizer || copies.empty()) return;
+  const std::unique_ptr<Optimizer> optimizer = options.optimizer(parameters);
+  for (const NamedArray& state : optimizer->state()) cost.weights += static_cast<double>(state.value.bytes());
+  std::vector<NDArray> gradients;
+  for (const NDArray& copy : copies) gradients.push_back(zeros_like(copy));
+  std::vector<double> times;
+  constexpr std::uint64_t kTag = 0x57ED;
+  for (int round = -1; round < std::max(5, options.rounds); ++round) {
+    for (std::size_t i = 0; i < copies.size(); ++i) copies[i].set_grad(gradients[i]);
+    for (const NDArray& copy : copies) copy.grad().wait();
+    Trace trace;
+    {
+      const TagScope tag(kTag);
+      optimizer->step();
+    }
+    for (const NDArray& copy : copies) copy.wait();
+    double time = 0;
+    for (const TraceEvent& e : trace.end()) {
+      if (e.tag != kTag || e.lane != LaneKind::compute) continue;
+      time += 1e-9 * static_cast<double>(e.device_end != 0 ? e.device_end - e.device_start : e.end - e.start);
+    }
+    if (round >= 0) times.push_back(time);
+  }
+  cost.step = median(times);
+}
+
+/// Seconds of one of many transfers to and fro, one after the other.
+double hop(const NDArray& x, Device from, Device to) {
+  constexpr int kHops = 32;
+  double least = 0;
+  for (int round = 0; round < 4; ++round) {
+    NDArray value = x.to(from);
+    value.wait();
+    const auto start = Clock::now();
+    for (int i = 0; i < kHops; ++i) value = value.to(i % 2 == 0 ? to : from);
+    value.wait();
+    const double took = std::chrono::duration<double>(Clock::now() - start).count() / kHops;
+    if (round == 1 || (round > 1 && took < least)) least = took;
+  }
+  return least;
+}
+
+Link measure_link(const std::vector<Device>& devices, double bytes) {
+  if (devices.size() < 2 || devices[0] == devices[1]) return {};
+  const NoGrad no_grad;
+  const DeviceScope scope(devices[0]);
+  constexpr std::int64_t kSmall = 256;
+  const std::int64_t large = std::max<std::int64_t>(static_cast<std::int64_t>(bytes / 4), 16 * kSmall);
+  Link link;
+  link.latency = hop(zeros({kSmall}), devices[0], devices[1]);
+  const double more = hop(zeros({large}), devices[0], devices[1]) - link.latency;
+  if (more > 0) link.bandwidth = 4 * static_cast<double>(large - kSmall) / more;
+  return link;
+}
+
+/// Cores for CPU devices; of others each has what it is.
+int cores_for(const std::vector<Device>& devices) {
+  int cores = 0;
+  for (const Device& device : devices) {
+    if (device.kind != DeviceKind::cpu) return static_cast<int>(devices.size());
+    cores += default_engine().threads(device);
+  }
+  return std::min(cores, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+}
+
+void check(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
+           const MeasureOptions& options) {
+  if (network.size() == 0) throw UsageError("[plan] a network without layers");
+  if (devices.empty()) throw UsageError("[plan] no devices");
+  if (options.rounds < 1) throw std::invalid_argument("to measure takes at least 1 round");
+  std::int64_t before = 0;
+  for (const std::int64_t rows : options.rows) {
+    if (rows <= before || rows > batch.x.size(0)) {
+      throw std::invalid_argument("microbatches of " + std::to_string(rows) +
+                                  " rows cannot be measured: the numbers increase, and a batch has " +
+                                  std::to_string(batch.x.size(0)));
+    }
+    before = rows;
+  }
+}
+
+}  // namespace
+
+Measured measure_layers(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
+                        const MeasureOptions& options) {
+  check(network, batch, devices, options);
+  std::vector<std::int64_t> sizes = options.rows;
+  if (sizes.empty()) {
+    for (const int m : plannable_microbatches(batch.x.size(0))) sizes.insert(sizes.begin(), batch.x.size(0) / m);
+  }
+  const LossFunction loss = loss_or_default(options.loss);
+  Device home = batch.x.device();
+  for (std::size_t i = network.size(); i-- > 0;) {
+    for (const NamedParameter& p : network.layer(i).parameters()) home = p.value->device();
+  }
+  WatchedLayers layers(network, home);
+  Measured measured;
+  std::set<const void*> seen;
+  double widest = 0;
+  for (int l = 0; l < layers.size(); ++l) {
+    measured.layers.push_back({.name = layers.name(l)});
+    layers[l]->to(devices[0]);
+    add_weights(measured.layers.back(), *layers[l], seen, options);
+  }
+  for (const std::int64_t rows : sizes) {
+    const std::vector<LayerSample> samples = layer_bytes(layers, batch, rows, devices[0], loss);
+    for (int l = 0; l < layers.size(); ++l) {
+      measured.layers[at(l)].samples.push_back(samples[at(l)]);
+      widest = std::max(widest, samples[at(l)].input);
+    }
+  }
+  // A first try tells how to give all devices about as much to do.
+  const int cores = cores_for(devices);
+  const int busy = std::min({static_cast<int>(devices.size()), cores, layers.size()});
+  std::vector<int> cut{0};
+  if (busy > 1) {
+    Times first;
+    const std::int64_t rows = sizes[sizes.size() / 2];
+    Trial trial(layers, batch, devices, cut, loss);
+    for (int i = 0; i < 2; ++i) {
+      first.clear();
+      trial.step(rows, first);
+    }
+    std::vector<LayerCost> tried = measured.layers;
+    for (int l = 0; l < layers.size(); ++l) {
+      tried[at(l)].samples = {{.rows = static_cast<double>(rows)}};
+      set_times(tried[at(l)].samples[0], first, l);
+    }
+    cut = even_cut(tried, busy, rows);
+  }
+  Trial trial(layers, batch, devices, cut, loss);
+  std::vector<Times> times(sizes.size());
+  for (int round = -1; round < options.rounds; ++round) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      trial.step(sizes[i], times[i]);
+      if (round < 0) times[i].clear();  // it warms up
+    }
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (int l = 0; l < layers.size(); ++l) set_times(measured.layers[at(l)].samples[i], times[i], l);
+  }
+  const double push = push_of(layers, batch, devices, cut, sizes.front(), loss);
+  for (LayerCost& layer : measured.layers) layer.push = push / layers.size();
+  layers.put_back();
+  measured.link = measure_link(devices, widest);
+  measured.cores = devices[0].kind == DeviceKind::cpu ? cores : 0;
+  return measured;
+}
+
+}  // namespace sluice::parallel
