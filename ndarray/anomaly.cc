@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,17 +31,44 @@ struct AnomalyScope::State : std::enable_shared_from_this<AnomalyScope::State> {
   std::atomic<bool> told{false};
 
   std::mutex mutex;  ///< guards what follows
-  /// Of each engine: the variable by which its looks follow one another, in the order of the pushes. The variable keeps
-  /// what is left of an engine that is gone, so that no other engine is taken for it.
-  std::vector<std::pair<Engine*, Variable>> orders;
+  /// Of each engine: the variable by which its looks follow one another, in the order of the pushes. While it is held
+  /// it keeps what is left of an engine that is gone, so that no other engine is taken for it.
+  struct Order {
+    Engine* engine;
+    Variable variable;
+    std::size_t looks = 0;  ///< in flight; counted everywhere, where the variable goes with the last
+  };
+  std::vector<Order> orders;
   std::optional<Anomaly> first;
 
-  Variable order_in(const Array& array) {
-    const std::lock_guard lock(mutex);
-    for (const auto& [engine, order] : orders) {
-      if (order.get()->core == &array.core()) return order;
+  /// Held by a look.
+  struct Counted {
+    std::shared_ptr<State> state;
+    Variable variable;
+    ~Counted() { state->one_less(std::move(variable)); }
+  };
+  /// The engine's variable, and what the look that is pushed with it holds: null in a scope.
+  std::pair<Variable, std::shared_ptr<Counted>> order_in(const Array& array) {
+    Variable variable;
+    {
+      const std::lock_guard lock(mutex);
+      auto at = std::find_if(orders.begin(), orders.end(),
+                             [&](const Order& known) { return known.variable.get()->core == &array.core(); });
+      if (at == orders.end()) at = orders.insert(at, {&array.engine(), array.engine().variable("anomalies")});
+      variable = at->variable;
+      if (everywhere) ++at->looks;
     }
-    return orders.emplace_back(&array.engine(), array.engine().variable("anomalies")).second;
+    if (!everywhere) return {variable, nullptr};
+    return {variable, std::shared_ptr<Counted>(new Counted{shared_from_this(), variable})};
+  }
+  void one_less(Variable variable) {
+    Variable dropped;  // outside of the lock
+    const std::lock_guard lock(mutex);
+    const auto at =
+        std::find_if(orders.begin(), orders.end(), [&](const Order& known) { return known.variable == variable; });
+    if (at == orders.end() || --at->looks > 0) return;
+    dropped = std::move(at->variable);
+    orders.erase(at);
   }
   bool looks() const { return (options.nan || options.inf) && !told.load(std::memory_order_relaxed); }
   void tell(Anomaly found) {
@@ -52,7 +80,7 @@ struct AnomalyScope::State : std::enable_shared_from_this<AnomalyScope::State> {
   }
   void wait(const std::source_location& where) {
     asked = true;
-    for (const auto& [engine, order] : orders) engine->wait(order, where);
+    for (const Order& order : orders) order.engine->wait(order.variable, where);
   }
 };
 
@@ -162,6 +190,7 @@ struct Window {
 struct ResultLook {
   std::shared_ptr<State> state;
   std::shared_ptr<Read> read;
+  std::shared_ptr<State::Counted> counted;
   Anomaly about;
   std::vector<std::pair<bool, int>> windows;  ///< Window::result and number
   bool old = false;
@@ -215,7 +244,7 @@ void look_on_device(std::vector<Window> windows, ResultLook body, Ticket (*push)
     body.windows.emplace_back(window.result, window.number);
     reads.push_back(&window.array);
   }
-  scope.sequence = body.state->order_in(*array);
+  std::tie(scope.sequence, body.counted) = body.state->order_in(*array);
   const Attributes closure(std::move(body));
   ArrayPush op;
   op.attributes = &closure;
