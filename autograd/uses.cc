@@ -37,7 +37,8 @@ NDArray sum_of_uses(const NDArrays& terms, std::source_location where) {
 void add_gradient(const NDArray& leaf, const NDArray& gradient, std::source_location where) {
   const Ref<autograd::Node> node = leaf_of("add_gradient", leaf, where);
   const Array& array = *leaf.array();
-  if (!(gradient.checked("add_gradient", where).shape() == array.shape()) || gradient.dtype() != array.dtype() ||
+  gradient.checked("add_gradient", where);
+  if (!(gradient.shape() == array.shape()) || gradient.dtype() != array.dtype() ||
       !(gradient.device() == array.device())) {
     throw ArrayError("add_gradient", where,
                      to_string(gradient.shape()) + " " + std::string(name_of(gradient.dtype())) + " on " +

@@ -26,6 +26,7 @@ class Completion;
 /// The operator that an op was pushed for. The floors above define it; the engine passes it on to traces and captures.
 struct OperatorInfo {
   const char* name = "";
+  const char* shown = nullptr;  ///< what errors call it; null: `name`
 };
 
 /// What happens when an access is poisoned. `skip`: the op is skipped and passes the poison on. `run`: the body is

@@ -19,6 +19,8 @@ struct OperationRecord;
 namespace detail {
 struct Layer;
 struct ProgramBase;
+/// The flags that each thread begins with. Higher floors set them while the program starts.
+inline constinit std::atomic<std::uint32_t> first_flags{0};
 struct CancelState {
   std::atomic<bool> cancelled{false};
   std::mutex mutex;
@@ -29,8 +31,9 @@ struct CancelState {
 /// What travels with a push. Copied into the op; set around its body.
 struct ScopeState {
   Device device = cpu(0);
-  std::uint32_t flags = 0;  ///< bits that higher floors define (autograd: bit 0, "no gradients")
-  std::uint64_t tag = 0;    ///< free for the program; traces carry it (parallel/ puts the action there)
+  /// Bits that higher floors define (autograd: bit 0, "no gradients").
+  std::uint32_t flags = detail::first_flags.load(std::memory_order_relaxed);
+  std::uint64_t tag = 0;  ///< free for the program; traces carry it (parallel/ puts the action there)
   std::shared_ptr<detail::CancelState> cancel;
   Variable sequence;  ///< every push of the scope names it with `order`; pushes from the bodies do not
   detail::ProgramBase* recorder = nullptr;  ///< during a capture: where the thread's pushes go (Engine::capture)

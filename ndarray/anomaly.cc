@@ -1,9 +1,14 @@
 #include "sluice/ndarray/anomaly.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,19 +22,33 @@ namespace sluice {
 
 struct AnomalyScope::State : std::enable_shared_from_this<AnomalyScope::State> {
   AnomalyOptions options;
-  std::uint64_t pushes = 0;
-  bool asked = true;  ///< since the last push
-  /// Of each engine: the variable by which its looks follow one another, in the order of the pushes.
-  std::vector<std::pair<Engine*, Variable>> orders;
+  std::atomic<std::uint64_t> pushes{0};
+  bool asked = true;  ///< since the last push; of a scope
+  /// SLUICE_ANOMALY: the state of all threads outside of scopes. What is found first is told at once, and ends the
+  /// looks.
+  bool everywhere = false;
+  std::atomic<bool> told{false};
 
-  std::mutex mutex;  ///< guards `first`
+  std::mutex mutex;  ///< guards what follows
+  /// Of each engine: the variable by which its looks follow one another, in the order of the pushes. The variable keeps
+  /// what is left of an engine that is gone, so that no other engine is taken for it.
+  std::vector<std::pair<Engine*, Variable>> orders;
   std::optional<Anomaly> first;
 
-  const Variable& order_in(Engine& engine) {
-    for (const auto& [known, order] : orders) {
-      if (known == &engine) return order;
+  Variable order_in(const Array& array) {
+    const std::lock_guard lock(mutex);
+    for (const auto& [engine, order] : orders) {
+      if (order.get()->core == &array.core()) return order;
     }
-    return orders.emplace_back(&engine, engine.variable("anomalies")).second;
+    return orders.emplace_back(&array.engine(), array.engine().variable("anomalies")).second;
+  }
+  bool looks() const { return (options.nan || options.inf) && !told.load(std::memory_order_relaxed); }
+  void tell(Anomaly found) {
+    const std::lock_guard lock(mutex);
+    if (first && found.push >= first->push) return;
+    first = std::move(found);
+    if (!everywhere || told.exchange(true)) return;
+    std::fprintf(stderr, "sluice: anomaly: %s\n", first->to_string().c_str());
   }
   void wait(const std::source_location& where) {
     asked = true;
@@ -43,6 +62,29 @@ using State = AnomalyScope::State;
 
 constinit thread_local State* current = nullptr;
 constinit thread_local const char* gradient_name = nullptr;
+
+/// SLUICE_ANOMALY, read while the program starts: so that the flag of every thread is set from its beginning, and a
+/// push tests no more than this flag.
+struct FromEnvironment {
+  State* state = nullptr;  ///< null: off. Lives as long as the program
+  std::string wrong;       ///< a text that means nothing
+
+  FromEnvironment() {
+    const char* const text = std::getenv("SLUICE_ANOMALY");
+    const std::string_view wanted = text ? text : "";
+    if (wanted.empty() || wanted == "0") return;
+    if (wanted != "1" && wanted != "nan") {
+      wrong = wanted;
+    } else {
+      static auto* const made = new std::shared_ptr<State>(std::make_shared<State>());
+      state = made->get();
+      state->everywhere = true;
+      state->options.inf = wanted == "1";
+    }
+    detail::first_flags.fetch_or(kAnomalyFlag, std::memory_order_relaxed);
+    current_scope().flags |= kAnomalyFlag;
+  }
+} const environment;
 
 struct Found {
   Dims index;
@@ -138,9 +180,7 @@ struct ResultLook {
         anomaly.value = found->value;
         anomaly.input = read->input;
         anomaly.input_value = read->value;
-        const std::lock_guard lock(state->mutex);
-        if (!state->first || about.push < state->first->push) state->first = std::move(anomaly);
-        return;
+        return state->tell(std::move(anomaly));
       }
     }
     if (old) read_inputs(context);
@@ -167,7 +207,7 @@ void look_on_device(std::vector<Window> windows, ResultLook body, Ticket (*push)
   scope.flags = kNoGradFlag;
   scope.records = nullptr;
   scope.cancel.reset();
-  Engine& engine = windows[0].array.array()->engine();
+  const Ref<Array> array = windows[0].array.array();  // of the engine that all are of
   std::vector<const NDArray*> reads;
   for (Window& window : windows) {
     // A GPU's memory is out of the host's reach; simulated devices run the body themselves.
@@ -175,7 +215,7 @@ void look_on_device(std::vector<Window> windows, ResultLook body, Ticket (*push)
     body.windows.emplace_back(window.result, window.number);
     reads.push_back(&window.array);
   }
-  scope.sequence = body.state->order_in(engine);
+  scope.sequence = body.state->order_in(*array);
   const Attributes closure(std::move(body));
   ArrayPush op;
   op.attributes = &closure;
@@ -202,11 +242,15 @@ std::string text_of(double value) { return std::isnan(value) ? "nan" : value < 0
 
 Ticket detail::push_looked_at(const ArrayPush& given, Ticket (*push)(const ArrayPush& given)) {
   const auto run = [&] { return (current_scope().flags & kRerunFlag) != 0 ? Rerun::push(given, push) : push(given); };
-  State* const state = current;
-  if (!state || (!state->options.nan && !state->options.inf)) return run();  // null: a body's thread
-  const std::uint64_t number = state->pushes++;
+  if (!environment.wrong.empty()) {
+    throw UsageError("SLUICE_ANOMALY=" + environment.wrong + ": 0, 1 or nan is wanted");
+  }
+  // Null: a thread of bodies. What is captured does not run now.
+  State* const state = current ? current : environment.state;
+  if (!state || !state->looks() || current_scope().recorder) return run();
+  const std::uint64_t number = state->pushes.fetch_add(1, std::memory_order_relaxed);
   if (std::none_of(given.outputs.begin(), given.outputs.end(), can_be_bad)) return run();
-  state->asked = false;
+  if (!state->everywhere) state->asked = false;
 
   const ScopeState& scope = current_scope();
   ResultLook body;

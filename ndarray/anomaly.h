@@ -85,6 +85,11 @@ class AnomalyError : public std::runtime_error {
 /// Infinities that a program means: `AnomalyScope anomaly({.inf = false})` tells NaNs alone. A scope inside of another
 /// takes its place while it lives, so `AnomalyScope quiet({.nan = false, .inf = false})` leaves a stretch out.
 ///
+/// Without a change of the program: SLUICE_ANOMALY=1 in its environment looks at the pushes of all threads outside of
+/// scopes, on any engine, and SLUICE_ANOMALY=nan at NaNs alone. The first anomaly is written to stderr as soon as its
+/// look has run ("sluice: anomaly: [log] net.cc:41 ..."), and then the looks end; the program goes on. Among pushes of
+/// several threads the first is that whose look was pushed first.
+///
 /// Costs: each push is followed by an op that reads its results, one after another, and a write in place preceded by
 /// one that reads the old values. Results of GPUs are copied to the host for it. Outside of a scope it costs nothing:
 /// the path of a push has no test, lock or allocation more. A scope is used by the thread that made it, and destroyed

@@ -1,4 +1,4 @@
-// Arrays in files: .npy, .npz and .safetensors.
+// Arrays in files: .npy, .npz and .safetensors. Errors name the function and the line of the call.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 
@@ -15,23 +16,26 @@ namespace sluice {
 
 /// Writes the elements as .npy; waits for them. Throws FormatError where the file cannot be written, Error where the
 /// array is poisoned. Blocking.
-void save_npy(const std::filesystem::path& path, const NDArray& x);
+void save_npy(const std::filesystem::path& path, const NDArray& x,
+              std::source_location where = std::source_location::current());
 /// Reads a .npy file into an array on the device of the thread's scope. Throws FormatError. Blocking.
-NDArray read_npy(const std::filesystem::path& path);
+NDArray read_npy(const std::filesystem::path& path, std::source_location where = std::source_location::current());
 
 /// Writes named arrays as .npz; `compress` packs them. Waits; throws as save_npy. Blocking.
 struct NpzOptions {
   bool compress = false;
 };
 void save_npz(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
-              const NpzOptions& options = {});
+              const NpzOptions& options = {}, std::source_location where = std::source_location::current());
 /// Reads a .npz file, stored or packed, onto the device of the thread's scope: at most 4 GiB when unpacked. (load_npz()
 /// in ndarray/formats/npz.h has that as an option.) Throws FormatError. Blocking.
-std::map<std::string, NDArray> read_npz(const std::filesystem::path& path);
+std::map<std::string, NDArray> read_npz(const std::filesystem::path& path,
+                                        std::source_location where = std::source_location::current());
 
 /// Writes named arrays and text as .safetensors, whole or not at all. Waits; throws as save_npy. Blocking.
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
-                 const std::map<std::string, std::string>& metadata = {});
+                 const std::map<std::string, std::string>& metadata = {},
+                 std::source_location where = std::source_location::current());
 struct LoadedArrays {
   std::map<std::string, NDArray> arrays;
   std::map<std::string, std::string> metadata;
@@ -39,7 +43,8 @@ struct LoadedArrays {
   std::map<std::string, std::string> refused{};
 };
 /// Reads a .safetensors file onto the device of the thread's scope. Throws FormatError. Blocking.
-LoadedArrays load_arrays(const std::filesystem::path& path);
+LoadedArrays load_arrays(const std::filesystem::path& path,
+                         std::source_location where = std::source_location::current());
 
 /// A .safetensors file whose arrays are the file itself, mapped into memory: opening it reads the header alone, and an
 /// array's pages come from the disk when an op touches them. Any number of threads may use one object.
@@ -59,7 +64,8 @@ class MappedArrays {
     bool known = true;  ///< false: Sluice has no such dtype, and array() refuses it
   };
   /// Maps the file and checks its header. Throws FormatError as load_arrays() does. Blocking.
-  explicit MappedArrays(const std::filesystem::path& path);
+  explicit MappedArrays(const std::filesystem::path& path,
+                        std::source_location where = std::source_location::current());
   ~MappedArrays();
   MappedArrays(MappedArrays&&) noexcept;
   MappedArrays& operator=(MappedArrays&&) noexcept;
@@ -70,7 +76,7 @@ class MappedArrays {
   /// the elements are aligned in the file (files that Sluice writes are), else a copy. Throws FormatError, one line,
   /// where there is no such tensor, or it is of a dtype that Sluice lacks, or a bool in it is neither 0 nor 1 (bools
   /// are read to the end here; no other dtype is).
-  NDArray array(const std::string& name) const;
+  NDArray array(const std::string& name, std::source_location where = std::source_location::current()) const;
   /// Bytes of arrays that array() had to copy on the host, so far.
   std::uint64_t copied_bytes() const;
   /// The file's bytes in memory. An array that was not copied lies in there.

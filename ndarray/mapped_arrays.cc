@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/files.h"
 #include "sluice/ndarray/formats/mapped_file.h"
 #include "sluice/ndarray/formats/safetensors_header.h"
@@ -35,7 +36,10 @@ struct MappedArrays::State {
   mutable std::atomic<std::uint64_t> copied{0};
 };
 
-MappedArrays::MappedArrays(const std::filesystem::path& path) : state_(std::make_unique<State>(path)) {}
+MappedArrays::MappedArrays(const std::filesystem::path& path, std::source_location where) {
+  const detail::Called called("MappedArrays", where);
+  state_ = std::make_unique<State>(path);
+}
 MappedArrays::~MappedArrays() = default;
 MappedArrays::MappedArrays(MappedArrays&&) noexcept = default;
 MappedArrays& MappedArrays::operator=(MappedArrays&&) noexcept = default;
@@ -45,7 +49,8 @@ const std::map<std::string, std::string>& MappedArrays::metadata() const { retur
 std::uint64_t MappedArrays::copied_bytes() const { return state_->copied.load(std::memory_order_relaxed); }
 std::span<const std::byte> MappedArrays::mapping() const { return state_->file->bytes(); }
 
-NDArray MappedArrays::array(const std::string& name) const {
+NDArray MappedArrays::array(const std::string& name, std::source_location where) const {
+  const detail::Called called("MappedArrays::array", where);
   const auto found = state_->places.find(name);
   if (found == state_->places.end()) throw FormatError(state_->path, "no tensor " + formats::in_quotes(name));
   const State::Place& place = found->second;

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <iterator>
 #include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/engine.h"
@@ -253,6 +256,11 @@ class NDArray {
   std::int64_t offset_ = 0;
 };
 
+/// "(3, 4)", "f32", "gpu(0)".
+std::ostream& operator<<(std::ostream& out, const Dims& shape);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+std::ostream& operator<<(std::ostream& out, Device device);
+
 /// One index of x(...) where some are arrays.
 struct ArrayIndex {
   Index index{all};
@@ -267,10 +275,10 @@ struct ArrayIndex {
 ///
 /// Arrays of integers (i64, i32, i8 or u8; negative numbers count from the end) broadcast together, and their shape
 /// takes the place of the axes that they index, as in NumPy. An array of bool marks elements of as many axes as it has,
-/// whose sizes must be the same; it stands for the arrays of nonzero(mask), and the call waits for its value. (x(mask)
-/// = y, where y is a number or has one element, does not wait, nor does x(mask) += y.) Other indices may stand beside
-/// the arrays; arrays must stand side by side. Throws ArrayError. A number out of range fails the op, and poisons what
-/// it writes.
+/// whose sizes must be the same; it stands for the arrays of nonzero(mask), and the call waits for its value, which
+/// stages of pipelines must not (operators/waiting.h). (x(mask) = y, where y is a number or has one element, does not
+/// wait, nor do += -= *= /= of such a y.) Other indices may stand beside the arrays; arrays must stand side by side.
+/// Throws ArrayError. A number out of range fails the op, and poisons what it writes.
 ///
 /// Where an element is named several times, x(rows) = y keeps the last, and x(rows) += y adds all, in order, as do -=.
 /// *= and /= change each once. Writes are recorded for gradients as those to views are.
@@ -432,6 +440,23 @@ NDArray from(const std::vector<T>& elements, const Dims& shape,
     return from_bytes(std::as_bytes(std::span(bytes)), shape, DType::boolean, current_scope().device, where);
   } else {
     return from(std::span<const T>(elements), shape, where);
+  }
+}
+/// The elements of any other range, in its order: from(std::views::iota(0, 6), {2, 3}), from(std::array{1.0F, 2.0F},
+/// {2}).
+template <class R>
+requires requires(R& range) {
+  std::end(range);
+  dtype_of_t<std::remove_cvref_t<decltype(*std::begin(range))>>::value;
+}
+NDArray from(R&& range, const Dims& shape, std::source_location where = std::source_location::current()) {
+  using T = std::remove_cvref_t<decltype(*std::begin(range))>;
+  if constexpr (std::is_convertible_v<R&, std::span<const T>>) {
+    return from(std::span<const T>(range), shape, where);
+  } else {
+    std::vector<T> elements;
+    for (const T element : range) elements.push_back(element);
+    return from(std::as_const(elements), shape, where);
   }
 }
 template <class T>

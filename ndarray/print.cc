@@ -342,5 +342,8 @@ std::string NDArray::to_string(Where where) const {
 }
 
 std::ostream& operator<<(std::ostream& out, const NDArray& x) { return out << x.to_string(); }
+std::ostream& operator<<(std::ostream& out, const Dims& shape) { return out << to_string(shape); }
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
+std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
 
 }  // namespace sluice

@@ -108,7 +108,7 @@ Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& 
 
 /// Where an output's value is held elsewhere it is copied, by an operation of its own: then both values are whole when
 /// the write itself is skipped (docs/semantics.md, 14). An overwrite of the whole is no exception, because it may be
-/// skipped too.
+/// skipped too. Who cancels the write does not cancel the copy.
 void copy_held(const ArrayPush& push, const PushOptions& options, Records* records) {
   for (std::size_t i = 0; i < push.outputs.size(); ++i) {
     const NDArray& y = push.outputs[i];
@@ -118,6 +118,8 @@ void copy_held(const ArrayPush& push, const PushOptions& options, Records* recor
       if (array.stays() ? holders(std::span(&y, 1)).empty() : !array.held()) continue;
     }
     const NDArray whole(y.array());
+    const ScopeGuard scope;
+    current_scope().cancel = nullptr;
     ArrayPush copy;
     copy.outputs = std::span(&whole, 1);
     copy.updates = Updates::only(0);

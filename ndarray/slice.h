@@ -1,6 +1,7 @@
 // Slices: the index arguments of x(...).
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -46,9 +47,11 @@ inline constexpr struct Ellipsis {
 struct Axes {
   bool every = false;
   Dims list;
-  Axes(All) : every(true) {}                                      // NOLINT: made by conversion
-  Axes(std::int64_t axis) { list.push_back(axis); }               // NOLINT
-  Axes(int axis) : Axes(static_cast<std::int64_t>(axis)) {}       // NOLINT
+  Axes(All) : every(true) {}  // NOLINT: made by conversion
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Axes(T axis) {  // NOLINT
+    list.push_back(static_cast<std::int64_t>(axis));
+  }
   Axes(std::initializer_list<std::int64_t> axes) : list(axes) {}  // NOLINT
   Axes(const Dims& axes) : list(axes) {}                          // NOLINT
 };
@@ -61,12 +64,13 @@ struct Index {
   std::int64_t position = 0;
   Slice range{};
   Where where;
-  Index(int i, Where w = Where::current()) : kind(Kind::position), position(i), where(w) {}           // NOLINT: made
-  Index(std::int64_t i, Where w = Where::current()) : kind(Kind::position), position(i), where(w) {}  // NOLINT: by
-  Index(Slice s, Where w = Where::current()) : kind(Kind::range), range(s), where(w) {}               // NOLINT: con-
-  Index(All, Where w = Where::current()) : where(w) {}                                                // NOLINT: version
-  Index(NewAxis, Where w = Where::current()) : kind(Kind::new_axis), where(w) {}                      // NOLINT
-  Index(Ellipsis, Where w = Where::current()) : kind(Kind::the_rest), where(w) {}                     // NOLINT
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Index(T i, Where w = Where::current())  // NOLINT: made by conversion
+      : kind(Kind::position), position(static_cast<std::int64_t>(i)), where(w) {}
+  Index(Slice s, Where w = Where::current()) : kind(Kind::range), range(s), where(w) {}  // NOLINT
+  Index(All, Where w = Where::current()) : where(w) {}                                   // NOLINT
+  Index(NewAxis, Where w = Where::current()) : kind(Kind::new_axis), where(w) {}         // NOLINT
+  Index(Ellipsis, Where w = Where::current()) : kind(Kind::the_rest), where(w) {}        // NOLINT
 };
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/safetensors.h"
 
 namespace sluice {
@@ -25,11 +26,13 @@ std::string describe(DType dtype, const Dims& shape) { return std::string(name_o
 }  // namespace
 
 void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedParameter>& parameters,
-                     const std::vector<NamedArray>& state, const std::map<std::string, std::string>& metadata) {
+                     const std::vector<NamedArray>& state, const std::map<std::string, std::string>& metadata,
+                     std::source_location where) {
+  const detail::Called called("save_checkpoint", where);
   std::vector<std::vector<std::byte>> bytes;
   std::vector<NamedTensor> tensors;
   for (const NamedArray& array : all_arrays(parameters, state)) {
-    bytes.push_back(array.value.to_bytes());  // moved, later, with its memory: the span stays right
+    bytes.push_back(array.value.to_bytes(where));  // moved, later, with its memory: the span stays right
     tensors.push_back({array.name, array.value.dtype(), array.value.shape(), bytes.back()});
   }
   save_safetensors(path, tensors, metadata);
@@ -37,7 +40,8 @@ void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedP
 
 std::map<std::string, std::string> load_checkpoint(const std::filesystem::path& path,
                                                    const std::vector<NamedParameter>& parameters,
-                                                   const std::vector<NamedArray>& state) {
+                                                   const std::vector<NamedArray>& state, std::source_location where) {
+  const detail::Called called("load_checkpoint", where);
   const Safetensors file = load_safetensors(path);
   const std::vector<NamedArray> wanted = all_arrays(parameters, state);
   std::map<std::string, const HostTensor*> found;

@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 
 namespace sluice {
@@ -137,7 +138,8 @@ DType dtype_of_magic(const std::filesystem::path& path, std::uint32_t magic) {
 
 }  // namespace
 
-HostTensor load_idx(const std::filesystem::path& path) {
+HostTensor load_idx(const std::filesystem::path& path, std::source_location where) {
+  const detail::Called called("load_idx", where);
   ByteSource source(path);
   const std::uint32_t magic = read_u32(source, path, "the magic number");
   HostTensor tensor{dtype_of_magic(path, magic), {}, {}};
@@ -217,7 +219,8 @@ void load_split(const std::filesystem::path& directory, const std::string& split
 
 }  // namespace
 
-FashionMnist load_fashion_mnist(const std::filesystem::path& directory) {
+FashionMnist load_fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
+  const detail::Called called("load_fashion_mnist", where);
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
     throw FormatError(directory, std::filesystem::exists(directory, error)

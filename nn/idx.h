@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <source_location>
 
 #include "sluice/ndarray/formats/host_tensor.h"
 
@@ -12,7 +13,7 @@ namespace sluice {
 /// Throws FormatError where the file is missing, is not a regular file, is truncated, has bytes to spare, is no IDX
 /// file, or is corrupt gzip. A header that promises more than 4 GiB, or more than gzip can hold in a file of this
 /// size, is refused before anything is unpacked; memory grows with what was unpacked, not with the promise.
-HostTensor load_idx(const std::filesystem::path& path);
+HostTensor load_idx(const std::filesystem::path& path, std::source_location where = std::source_location::current());
 
 /// Where Debian's package dataset-fashion-mnist puts its files.
 inline constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
@@ -28,6 +29,7 @@ struct FashionMnist {
 /// Reads {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] from a directory. Any number of images is taken, at least
 /// one, so that a part of the data set can stand for all of it. Blocks. Throws FormatError as load_idx does, and where
 /// a file's element type, rank or image size is another, labels and images differ in number, or a label is above 9.
-FashionMnist load_fashion_mnist(const std::filesystem::path& directory = kFashionMnistDirectory);
+FashionMnist load_fashion_mnist(const std::filesystem::path& directory = kFashionMnistDirectory,
+                                std::source_location where = std::source_location::current());
 
 }  // namespace sluice

@@ -104,7 +104,9 @@ std::vector<NamedModule> Sequential::children() {
 }
 
 void Sequential::to(Device device) {
+  const detail::SharedParameters shared(*this);
   for (const Layer& layer : layers_) layer.module->to(device);
+  shared.rejoin();
 }
 
 void Sequential::push_back(ModulePtr layer) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/ndarray/nd_array.h"
@@ -64,10 +65,12 @@ class Module {
   /// Appends the parameters. Their names begin with `prefix` ("", or "0." with its dot). By default they are those of
   /// the children. A module with parameters of its own overrides this, and calls Module::collect for its children.
   virtual void collect(const std::string& prefix, std::vector<NamedParameter>& out);
-  /// All parameters, in the order of the layers.
+  /// All parameters, in the order of the layers. An array that several parts hold (head.weight = embedding.weight) is
+  /// listed once, with the first of its names.
   std::vector<NamedParameter> parameters();
   /// Moves the parameters and their gradients to a device. On another device they are new arrays, which are leaves
-  /// again: so make the optimiser afterwards. Pushes; does not wait.
+  /// again: so make the optimiser afterwards. What several parts hold stays one array; another view of it becomes an
+  /// array of its own. Pushes; does not wait.
   virtual void to(Device device);
 
  private:
@@ -76,5 +79,23 @@ class Module {
 };
 
 using ModulePtr = std::shared_ptr<Module>;
+
+namespace detail {
+
+/// Which parameters of a module are one array, noted before its parts are moved one by one.
+class SharedParameters {
+ public:
+  explicit SharedParameters(Module& module);
+  /// Makes them one array again.
+  void rejoin() const;
+
+ private:
+  std::vector<std::pair<NDArray*, const NDArray*>> of_;  ///< a handle, and the first one of the same array
+};
+
+/// True if both handles show the same elements of one array.
+bool same_view(const NDArray& x, const NDArray& y);
+
+}  // namespace detail
 
 }  // namespace sluice

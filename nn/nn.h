@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/nn/checkpoint.h"   // save_checkpoint, load_checkpoint
+#include "sluice/nn/clip.h"         // clip_gradients
 #include "sluice/nn/data_loader.h"  // DataLoader
 #include "sluice/nn/idx.h"          // load_idx, load_fashion_mnist
 #include "sluice/nn/layers.h"       // Linear, Conv2d, MaxPool2d, Relu, Flatten, Sequential

@@ -16,6 +16,8 @@ class NDArray;
 struct Operand;
 class Registry;
 struct Conv2dOptions;
+struct MaxPool2dOptions;
+struct Size2d;
 
 namespace builtin {
 // Rows, by the header that declares their functions.
@@ -39,6 +41,8 @@ NDArray relu_gradient(GradientContext& context);
 /// A convolution with any options, by unfold2d and matmul.
 NDArray convolution_by_unfolding(const Operand& x, const Operand& weight, const NDArray& bias,
                                  const Conv2dOptions& options);
+/// A pooling with any options, by unfold2d and max.
+NDArray max_pool_by_unfolding(const Operand& x, Size2d kernel, const MaxPool2dOptions& options);
 // Kernels.
 void add_reference_kernels(Registry& registry);
 void add_cpu_kernels(Registry& registry);

@@ -4,40 +4,26 @@
 #include <source_location>
 #include <string>
 
-#include "sluice/engine/scope.h"
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/nd_array.h"
-#include "sluice/ndarray/user_names.h"
 
 namespace sluice::builtin {
 
 /// While it lives, the thread's operators name the line of the program that called the function, also in their
 /// gradients, and what they throw at the call names the function. Inside of another one the outer one's line and name
 /// stay.
-class Composition {
+class Composition : public detail::Called {
  public:
   Composition(const char* name, const std::source_location& where)
-      : scope_(current_scope()),
-        where_(scope_.where),
-        device_(scope_.device),
-        called_(detail::called_function()),
-        name_(name) {
-    if (where_.line() == 0) scope_.where = where;
-    if (!called_) detail::called_function() = name;
-  }
+      : Called(name, where), device_(scope_.device), name_(name) {}
   /// The same, and new arrays are on the argument's device. Throws ArrayError for an empty handle.
   Composition(const char* name, const Operand& x) : Composition(name, x.where) {
     scope_.device = x.array.checked(name, x.where).device();
   }
-  ~Composition() {
-    scope_.where = where_;
-    scope_.device = device_;
-    detail::called_function() = called_;
-  }
+  ~Composition() { scope_.device = device_; }
   Composition(const Composition&) = delete;
   Composition& operator=(const Composition&) = delete;
 
-  /// The line that errors name.
-  std::source_location where() const { return scope_.where; }
   [[noreturn]] void fail(const std::string& why) const { throw ArrayError(name_, where(), why); }
   void require(bool condition, const char* why) const {
     if (!condition) [[unlikely]]
@@ -45,10 +31,7 @@ class Composition {
   }
 
  private:
-  ScopeState& scope_;  ///< the thread's, which stays where it is during a call
-  std::source_location where_;
   Device device_;
-  const char* called_;
   const char* name_;
 };
 

@@ -142,11 +142,17 @@ void builtin::add_convolution_rows(Registry& registry) {
     op.infer = infer_pool;
     op.needs = {needs::output(1)};
     op.gradient = [](GradientContext& c) {
-      if (c.create_graph()) throw ArrayError("max_pool2d", c.where(), "its gradient has no gradient");
+      const NDArray &g = c.gradient(), &places = c.output(1);
+      if (c.create_graph()) {  // the same by an operator that has a gradient
+        const Dims &x = c.input_spec(0).shape, &y = g.shape();
+        const Dims windows{y[0], y[1], y[2] * y[3]}, planes{x[0], x[1], x[2] * x[3]};
+        c.set(0, builtin::add_along_axis(g.reshape(windows), places.reshape(windows), 2, planes, c.where()).reshape(x));
+        return;
+      }
       static const Operator& row = named("max_pool2d_grad");
       PoolAttributes a = c.attributes().get<PoolAttributes>();
       a.wanted = c.input_spec(0).shape;
-      c.set(0, apply(row, {&c.gradient(), &c.output(1)}, a, {.where = c.where()}));
+      c.set(0, apply(row, {&g, &places}, a, {.where = c.where()}));
     };
   });
   add_operator(registry, "max_pool2d_grad", [](Operator& op) {
@@ -190,14 +196,18 @@ NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, con
   return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
 }
 
-NDArray max_pool2d(const Operand& x, std::int64_t kernel, const MaxPool2dOptions& options) {
+NDArray max_pool2d(const Operand& x, Size2d kernel, const MaxPool2dOptions& o) {
   static const Operator& row = named("max_pool2d");
-  const std::int64_t stride = options.stride != 0 ? options.stride : kernel;
-  return apply(row, {&x.array}, PoolAttributes{kernel, stride, options.padding, {}, options.ceil_mode},
+  if (kernel.height != kernel.width || o.stride.height != o.stride.width || o.padding.height != o.padding.width ||
+      !(o.dilation == Size2d(1))) {
+    return builtin::max_pool_by_unfolding(x, kernel, o);
+  }
+  const std::int64_t stride = o.stride.height != 0 ? o.stride.height : kernel.height;
+  return apply(row, {&x.array}, PoolAttributes{kernel.height, stride, o.padding.height, {}, o.ceil_mode},
                {.where = x.where});
 }
 NDArray max_pool2d(const Operand& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
-  return max_pool2d(x, kernel, MaxPool2dOptions{.stride = stride, .padding = padding});
+  return max_pool2d(x, Size2d(kernel), MaxPool2dOptions{.stride = stride, .padding = padding});
 }
 
 }  // namespace sluice

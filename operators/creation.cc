@@ -142,10 +142,16 @@ NDArray arange(const Scalar& end, std::source_location where) { return arange(0,
 
 NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high, DType dtype, std::uint64_t first,
                 std::source_location where) {
+  if (low > high || std::isinf(high - low)) {
+    throw ArrayError("uniform", where, "[" + Scalar(low).text() + ", " + Scalar(high).text() + ") is no range");
+  }
   return random("uniform", shape, stream, low, high, dtype, first, where);
 }
 NDArray normal(const Dims& shape, RandomStream& stream, double mean, double deviation, DType dtype, std::uint64_t first,
                std::source_location where) {
+  if (deviation < 0) {
+    throw ArrayError("normal", where, "a deviation of " + Scalar(deviation).text() + ", which is below 0");
+  }
   return random("normal", shape, stream, mean, deviation, dtype, first, where);
 }
 

@@ -269,6 +269,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
       op.needs = {needs_of<F>(0), needs_of<F>(1)};
     });
     add_operator(registry, F::scalar_name, [](Operator& op) {
+      op.shown = F::name;
       op.elementwise = true;
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);
@@ -286,6 +287,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
       op.infer = comparison_infer<F>;
     });
     add_operator(registry, F::scalar_name, [](Operator& op) {
+      op.shown = F::name;
       op.elementwise = true;
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);

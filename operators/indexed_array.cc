@@ -8,6 +8,7 @@
 #include "sluice/operators/indexing.h"
 #include "sluice/operators/put_rows.h"
 #include "sluice/operators/shaping.h"
+#include "sluice/operators/waiting.h"
 
 namespace sluice {
 namespace {
@@ -117,6 +118,7 @@ Resolved resolve(const NDArray& x, const std::vector<ArrayIndex>& indices, const
         if (i.array.shape()[d] == x.shape()[from + d]) continue;
         fail(x, where, "a mask of " + to_string(i.array.shape()) + " from axis " + std::to_string(from));
       }
+      builtin::check_may_wait("index", where);
       const NDArray places = nonzero({i.array, where});
       for (int d = 0; d < i.array.rank(); ++d) arrays.push_back(places(all, d));
     } else {
@@ -170,11 +172,12 @@ bool one_mask(const NDArray& x, const std::vector<ArrayIndex>& indices) {
          std::equal(mask.shape().begin(), mask.shape().end(), x.shape().begin());
 }
 
-/// Writes y where the mask holds.
+/// Writes y where the mask holds. Throws ArrayError where x would have to widen it.
 void write_masked(const NDArray& x, const NDArray& mask, const NDArray& y, const std::source_location& where) {
   Dims shape = mask.shape();
   while (shape.rank() < x.rank()) shape.push_back(1);
-  x.assign({sluice::where({mask.reshape(shape), where}, y, x), where});
+  const NDArray values = builtin::narrowed("index", {y, where}, x.dtype());
+  x.assign({sluice::where({mask.reshape(shape), where}, values, x), where});
 }
 
 bool is_recorded(const NDArray& x, const NDArray& y) { return grad_mode() && (x.requires_grad() || y.requires_grad()); }
@@ -251,18 +254,26 @@ void IndexedArray::operator-=(const ScalarOperand& y) && {
 }
 void IndexedArray::operator*=(const Operand& y) && {
   const builtin::Composition made("index", where_);
+  if (y.array.defined() && y.array.count() == 1 && one_mask(x_, indices_)) {
+    return write_masked(x_, indices_[0].array, x_ * y.array.reshape({}), where_);
+  }
   write(x_, indices_, get() * y, false, where_);
 }
 void IndexedArray::operator*=(const ScalarOperand& y) && {
   const builtin::Composition made("index", where_);
+  if (one_mask(x_, indices_)) return write_masked(x_, indices_[0].array, x_ * y, where_);
   write(x_, indices_, get() * y, false, where_);
 }
 void IndexedArray::operator/=(const Operand& y) && {
   const builtin::Composition made("index", where_);
+  if (y.array.defined() && y.array.count() == 1 && one_mask(x_, indices_)) {
+    return write_masked(x_, indices_[0].array, x_ / y.array.reshape({}), where_);
+  }
   write(x_, indices_, get() / y, false, where_);
 }
 void IndexedArray::operator/=(const ScalarOperand& y) && {
   const builtin::Composition made("index", where_);
+  if (one_mask(x_, indices_)) return write_masked(x_, indices_[0].array, x_ / y, where_);
   write(x_, indices_, get() / y, false, where_);
 }
 

@@ -7,7 +7,10 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/put_rows.h"
+#include "sluice/operators/scan.h"
 #include "sluice/operators/shaping.h"
+#include "sluice/operators/sorting.h"
+#include "sluice/operators/waiting.h"
 
 namespace sluice {
 namespace {
@@ -161,9 +164,42 @@ std::vector<std::int64_t> places_of_true(const NDArray& x, const std::source_loc
   return places;
 }
 
-NDArray nonzero(const Operand& x) {
-  x.array.checked("nonzero", x.where);
-  const builtin::Composition made("nonzero", x.where);
+namespace {
+
+/// The row-major numbers of the first `size` elements that are not 0 (i64, (size,)); where there are no more it is the
+/// number of elements. Does not wait.
+NDArray first_places_of_true(const NDArray& x, std::int64_t size) {
+  const NDArray set = x.dtype() == DType::boolean ? x : not_equal(x, 0);
+  return searchsorted(cumsum(flat(set)), arange(1, size + 1));
+}
+
+std::int64_t size_given(const builtin::Composition& made, const PaddedOptions& options) {
+  if (*options.size < 0) made.fail("a size of " + std::to_string(*options.size));
+  return *options.size;
+}
+
+NDArray padded_nonzero(const builtin::Composition& made, const NDArray& x, const PaddedOptions& options) {
+  const std::int64_t size = size_given(made, options), n = x.count();
+  const int rank = x.rank();
+  if (rank == 0 || n == 0) return full({size, rank}, options.fill, DType::i64);
+  const NDArray places = first_places_of_true(x, size), there = places < n;
+  const NDArray fill = full({}, options.fill, DType::i64);
+  const Dims strides = row_major(x.shape());
+  std::vector<NDArray> columns;
+  for (int i = 0; i < rank; ++i) {
+    NDArray index = strides[i] == 1 ? places : floor_div(places, strides[i]);
+    if (i > 0) index = remainder(index, x.shape()[i]);
+    columns.push_back(where(there, index, fill));
+  }
+  return stack(columns, 1);
+}
+
+}  // namespace
+
+NDArray nonzero(const Operand& x, const PaddedOptions& options) {
+  const builtin::Composition made("nonzero", x);
+  if (options.size) return padded_nonzero(made, x.array, options);
+  builtin::check_may_wait("nonzero", x.where);
   const std::vector<std::int64_t> places = places_of_true(x.array, x.where);
   const Dims strides = row_major(x.array.shape());
   std::vector<std::int64_t> indices;
@@ -174,7 +210,6 @@ NDArray nonzero(const Operand& x) {
       place %= stride;
     }
   }
-  const DeviceScope on(x.array.device());
   return from(indices, {static_cast<std::int64_t>(places.size()), x.array.rank()}, x.where);
 }
 
@@ -190,7 +225,7 @@ NDArray scatter(const Operand& x, int axis, const Operand& index, const Operand&
   return scattered("scatter", x, axis, index, source, false);
 }
 NDArray scatter(const Operand& x, int axis, const Operand& index, const ScalarOperand& value) {
-  const DeviceScope on(x.array.device(x.where));
+  const builtin::Composition made("scatter", x);
   return scattered("scatter", x, axis, index, full({}, value, x.array.dtype(), value.where), false);
 }
 NDArray scatter_add(const Operand& x, int axis, const Operand& index, const Operand& source) {
@@ -234,16 +269,23 @@ NDArray masked_fill(const Operand& x, const Operand& mask, const ScalarOperand& 
   return where({mask.array, x.where}, value, x);
 }
 
-NDArray masked_select(const Operand& x, const Operand& mask) {
-  const builtin::Composition made("masked_select", x.where);
-  x.array.checked("masked_select", x.where);
+NDArray masked_select(const Operand& x, const Operand& mask, const PaddedOptions& options) {
+  const builtin::Composition made("masked_select", x);
   if (mask.array.checked("masked_select", x.where).dtype() != DType::boolean) {
-    throw ArrayError("masked_select", x.where, "a mask is bool, not " + std::string(name_of(mask.array.dtype())));
+    made.fail("a mask is bool, not " + std::string(name_of(mask.array.dtype())));
   }
   const NDArray* const both[] = {&x.array, &mask.array};
   const Dims shape = Signature("masked_select", x.where, both, {}).broadcast();
+  if (options.size) {
+    const std::int64_t size = size_given(made, options), n = shape.count();
+    if (n == 0) return full({size}, options.fill, x.array.dtype());
+    const NDArray fill = full({}, options.fill, x.array.dtype());
+    const NDArray places = first_places_of_true(mask.array.broadcast_to(shape), size);
+    const NDArray taken = take_rows(flat(x.array.broadcast_to(shape)), minimum(places, n - 1));
+    return where(places < n, taken, fill);
+  }
+  builtin::check_may_wait("masked_select", x.where);
   const std::vector<std::int64_t> places = places_of_true(mask.array.broadcast_to(shape), x.where);
-  const DeviceScope on(x.array.device());
   const NDArray numbers = from(places, {static_cast<std::int64_t>(places.size())}, x.where);
   return take_rows(flat(x.array.broadcast_to(shape)), numbers);
 }

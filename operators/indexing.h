@@ -5,6 +5,9 @@
 // depend on threads. Gradients flow to all floating arrays.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -28,9 +31,18 @@ NDArray take(const Operand& x, const Operand& index);
 
 /// x with `value` where `mask` (bool) holds; both broadcast. Does not wait.
 NDArray masked_fill(const Operand& x, const Operand& mask, const ScalarOperand& value);
-/// The elements where `mask` (bool) holds, of shape (n,); both broadcast. Waits for the mask.
-NDArray masked_select(const Operand& x, const Operand& mask);
-/// The indices of the elements that are not 0, in row-major order: i64, of shape (n, rank). Waits for x.
-NDArray nonzero(const Operand& x);
+// The functions below wait for what decides the shape of their result, throw its poison, and are refused in captures
+// and in stages of pipelines (waiting.h). With a size they do not wait, and work there too: elements beyond it are left
+// out, and what is missing is filled, as JAX does.
+struct PaddedOptions {
+  std::optional<std::int64_t> size = {};  ///< how many there are in the result, 0 or more; empty: as many as there are
+  Scalar fill = 0;                        ///< stands behind them, up to the size
+};
+/// The elements where `mask` (bool) holds, in row-major order, of shape (n,); both broadcast. Waits for the mask. With
+/// a size: (size,), filled with `fill`, a number that x's dtype holds.
+NDArray masked_select(const Operand& x, const Operand& mask, const PaddedOptions& options = {});
+/// The indices of the elements that are not 0, in row-major order: i64, of shape (n, rank). Waits for x. With a size:
+/// (size, rank); in rows that are missing each index is `fill`, an integer.
+NDArray nonzero(const Operand& x, const PaddedOptions& options = {});
 
 }  // namespace sluice

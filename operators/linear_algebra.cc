@@ -175,6 +175,22 @@ NDArray outer(const Operand& a, const Operand& b) {
 NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, const LinearOptions& options) {
   static const Operator& plain = Registry::instance().get("linear");
   static const Operator& with_relu = Registry::instance().get("linear_relu");
+  const int rank = x.array.rank();
+  if (rank != 2 && rank != 0) {  // the rows of all axes before the last
+    const builtin::Composition made("linear", x.where);
+    Dims shape = x.array.shape();
+    weight.array.checked("linear", made.where());
+    const Dims& w = weight.array.shape();
+    if (w.rank() == 2 && w[1] != shape[rank - 1]) {
+      made.fail(to_string(shape) + " x " + to_string(w) + ": x has " + std::to_string(shape[rank - 1]) +
+                " columns, weight " + std::to_string(w[1]));
+    }
+    std::int64_t rows = 1;
+    for (int i = 0; i + 1 < rank; ++i) rows *= shape[i];
+    const NDArray y = linear(x.array.reshape({rows, shape[rank - 1]}), weight, bias, options);
+    shape[rank - 1] = y.shape()[1];
+    return y.reshape(shape);
+  }
   const Operator& row = options.relu ? with_relu : plain;
   const LinearAttributes attributes{options.relu};
   if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, attributes, {.where = x.where});

@@ -37,8 +37,9 @@ NDArray einsum(std::string_view subscripts, const NDArrays& operands,
 struct LinearOptions {
   bool relu = false;  ///< negative results become 0 in the same pass
 };
-/// x . transpose(weight) + bias, where x is (n, in), weight (out, in), and bias (out,) or an empty handle. The
-/// gradients of input, weight and bias are separate ops.
+/// x . transpose(weight) + bias, where x is (n, in), weight (out, in), and bias (out,) or an empty handle: (n, out). x
+/// may have any axes before the last, or none, and the result has them too. The gradients of input, weight and bias are
+/// separate ops.
 NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias = {}, const LinearOptions& options = {});
 
 }  // namespace sluice

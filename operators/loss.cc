@@ -53,6 +53,7 @@ void builtin::add_loss_rows(Registry& registry) {
 NDArray cross_entropy(const Operand& logits, const Operand& labels, double divisor) {
   logits.array.checked("cross_entropy", logits.where);
   const DType t = labels.array.checked("cross_entropy", logits.where).dtype();
+  if (logits.array.rank() > 2) return cross_entropy(logits, labels, CrossEntropyOptions{.divisor = divisor});
   const NDArray wide = t == DType::i32 || t == DType::u8 ? labels.array.to(DType::i64, labels.where) : labels.array;
   const double rows = logits.array.rank() > 0 ? static_cast<double>(logits.array.shape()[0]) : 1;
   static const Operator& row = Registry::instance().get("cross_entropy");

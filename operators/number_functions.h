@@ -93,6 +93,23 @@ SLUICE_HD T rest_of_floored(T a, T b) {
     return (rest < T(0)) != (b < T(0)) ? rest + b : rest;
   }
 }
+/// a to the power of b. Integers wrap; for b < 0 it is 1 / a^-b cut towards zero, and 0 for a = 0.
+template <Number T>
+SLUICE_HD T power_of(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    if (below_zero(b)) return a == T(1) ? T(1) : a == T(-1) ? ((b & T(1)) != T(0) ? T(-1) : T(1)) : T(0);
+    using U = std::make_unsigned_t<T>;
+    U base = static_cast<U>(a), result = 1;
+    for (U left = static_cast<U>(b); left != 0; left = static_cast<U>(left >> 1)) {
+      if ((left & 1) != 0) result = static_cast<U>(result * base);
+      base = static_cast<U>(base * base);
+    }
+    return static_cast<T>(result);
+  } else {
+    return std::pow(a, b);
+  }
+}
+
 /// a / b rounded down. Integers: by 0 gives 0. It fits rest_of_floored: a is b times it plus the rest, also where the
 /// quotient itself would be rounded up to a whole number.
 template <Number T>

@@ -4,7 +4,7 @@
 #include "sluice/operators/activation.h"       // gelu and softplus with options, glu
 #include "sluice/operators/attention.h"        // attention
 #include "sluice/operators/closeness.h"        // isclose, allclose, array_equal
-#include "sluice/operators/convolution.h"      // conv2d, conv1d, max_pool2d, avg_pool2d
+#include "sluice/operators/convolution.h"      // conv2d, conv_transpose2d, max_pool2d, avg_pool2d
 #include "sluice/operators/creation.h"         // zeros, ones, full, arange, uniform, normal
 #include "sluice/operators/decompositions.h"   // cholesky, qr, svd, eigh, solve, inv, det
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
@@ -23,3 +23,4 @@
 #include "sluice/operators/sorting.h"          // sort, topk, searchsorted, bincount, unique
 #include "sluice/operators/statistics.h"       // variance, norm, quantile
 #include "sluice/operators/unfolding.h"        // unfold2d
+#include "sluice/operators/waiting.h"          // which functions wait

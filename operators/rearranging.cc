@@ -85,6 +85,18 @@ std::vector<NDArray> chunk(const Operand& x, std::int64_t n, int axis) {
   return split(x, std::max<std::int64_t>(1, size / n + (size % n != 0)), axis);
 }
 
+namespace {
+
+/// The element of an axis of n that stands at place k of the padded axis, counted from the first element.
+std::int64_t padded_from(std::int64_t k, std::int64_t n, PadMode mode) {
+  if (k >= 0 && k < n) return k;
+  if (mode == PadMode::wrap) return (k % n + n) % n;
+  if (mode == PadMode::edge) return k < 0 ? 0 : n - 1;
+  return k < 0 ? -k : 2 * (n - 1) - k;
+}
+
+}  // namespace
+
 NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOptions& options) {
   const builtin::Composition made("pad", x.where);
   x.array.checked("pad", x.where);
@@ -99,7 +111,10 @@ NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOption
     if (__builtin_add_overflow(shape[i], before, &shape[i]) || __builtin_add_overflow(shape[i], after, &shape[i])) {
       fail("pad", x, "too many elements");
     }
-    if (options.mode == PadMode::edge && n == 0 && shape[i] > 0) fail("pad", x, "no edge");
+    if (n == 0 && shape[i] > 0) {
+      if (options.mode == PadMode::edge) fail("pad", x, "no edge");
+      if (options.mode == PadMode::wrap) fail("pad", x, "nothing to repeat");
+    }
     if (options.mode == PadMode::reflect && (std::max(before, after) >= n && shape[i] > n)) {
       fail("pad", x, "axis " + std::to_string(i) + " is too short to be reflected");
     }
@@ -126,8 +141,7 @@ NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOption
     if (shape[i] == n) continue;
     std::vector<std::int64_t> from_place;
     for (std::int64_t k = -before; k < shape[i] - before; ++k) {
-      const bool edge = options.mode == PadMode::edge;
-      from_place.push_back(k < 0 ? (edge ? 0 : -k) : k < n ? k : edge ? n - 1 : 2 * (n - 1) - k);
+      from_place.push_back(padded_from(k, n, options.mode));
     }
     y = index_select(y, i, from(from_place, {shape[i]}, x.where));
   }

@@ -18,6 +18,7 @@ enum class PadMode : std::uint8_t {
   constant,  ///< with a number
   edge,      ///< with the first and the last element: a a a b c c
   reflect,   ///< as a mirror on the first and the last element: c b a b c b; not more than the axis has beside it
+  wrap,      ///< from the other end: b c a b c a, as often as needed
 };
 struct Padding {
   std::int64_t before = 0, after = 0;

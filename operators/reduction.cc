@@ -125,10 +125,10 @@ NDArray reduce(const Operand& x, const Axes& axes, const ReduceOptions& options)
 
 NDArray last_axis(const char* name, const Operand& x, int axis) {
   x.array.checked(name, x.where);
-  const int rank = x.array.rank();
-  const int at = axis < 0 ? axis + rank : axis;
-  if (at < 0 || at >= rank) {
-    throw ArrayError(name, x.where, to_string(x.array.shape()) + ": no axis " + std::to_string(axis));
+  const int rank = x.array.rank(), at = builtin::line_axis(name, x, axis);
+  if (rank == 0) {  // one element along its axis
+    const NDArray line = x.array.reshape({1}, x.where);
+    return apply(named(name), {&line}, {}, {.where = x.where}).reshape({}, x.where);
   }
   if (at == rank - 1) return apply(named(name), {&x.array}, {}, {.where = x.where});
   Dims axes;

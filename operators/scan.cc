@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/lines.h"
@@ -176,14 +177,16 @@ ValuesAndIndices cummax(const Operand& x, int axis) { return best("cummax", x, a
 ValuesAndIndices cummin(const Operand& x, int axis) { return best("cummin", x, axis); }
 
 NDArray diff(const Operand& x, int n, int axis) {
+  const builtin::Composition made("diff", x);
   const int at = builtin::line_axis("diff", x, axis);
-  if (n < 0) throw ArrayError("diff", x.where, "n is " + std::to_string(n) + ", which is below 0");
-  if (x.array.rank() == 0) throw ArrayError("diff", x.where, "a scalar has no axis");
+  if (n < 0) made.fail("n is " + std::to_string(n) + ", which is below 0");
+  made.require(x.array.rank() != 0, "a scalar has no axis");
   NDArray y = x.array;
   for (; n > 0; --n) {
     const std::int64_t size = y.shape()[at];
-    y = sub({y.narrow(at, std::min<std::int64_t>(1, size), size, x.where), x.where},
-            y.narrow(at, 0, std::max<std::int64_t>(0, size - 1), x.where));
+    const NDArray behind = y.narrow(at, std::min<std::int64_t>(1, size), size);
+    const NDArray before = y.narrow(at, 0, std::max<std::int64_t>(0, size - 1));
+    y = x.array.dtype() == DType::boolean ? behind ^ before : behind - before;
   }
   return y;
 }

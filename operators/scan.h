@@ -30,7 +30,7 @@ struct ValuesAndIndices {
 ValuesAndIndices cummax(const Operand& x, int axis = -1);
 ValuesAndIndices cummin(const Operand& x, int axis = -1);
 
-/// x[k + 1] - x[k] along an axis, n times over: the axis has n elements less, and at least none.
+/// x[k + 1] - x[k] along an axis (of bool: whether they differ), n times over: the axis has n elements less, or none.
 NDArray diff(const Operand& x, int n = 1, int axis = -1);
 
 }  // namespace sluice

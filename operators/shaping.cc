@@ -130,7 +130,8 @@ NDArray concat(const NDArrays& arrays, int axis, std::source_location where) {
 NDArray stack(const NDArrays& arrays, int axis, std::source_location where) {
   const builtin::Composition made("stack", where);
   if (arrays.empty()) made.fail("no arrays");
-  axis = positive_axis(axis, arrays[0].checked("stack", where).shape().rank() + 1, "stack", where);
+  arrays[0].checked("stack", where);
+  axis = positive_axis(axis, arrays[0].rank() + 1, "stack", where);
   if (arrays[0].rank() == kMaxRank) {
     made.fail(to_string(arrays[0].shape()) + ": a result of more than " + std::to_string(kMaxRank) + " axes");
   }

@@ -12,6 +12,7 @@
 #include "sluice/operators/lines.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
+#include "sluice/operators/waiting.h"
 
 namespace sluice {
 namespace {
@@ -173,6 +174,7 @@ namespace {
 bool can_be_counted(DType dtype) { return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8; }
 /// The largest number and 1. Waits.
 std::int64_t bins_for(const Operand& x) {
+  builtin::check_may_wait("bincount", x.where);
   if (x.array.count() == 0) return 0;
   return std::max<std::int64_t>(0, max(x).to(DType::i64, x.where).item<std::int64_t>(x.where) + 1);
 }
@@ -223,25 +225,33 @@ Histogram histogram(const Operand& x, std::int64_t bins, double low, double high
   return {bincount({part, at}, bins + 2).narrow(0, 1, bins + 1, at).copy(at), edges};
 }
 
-Unique unique(const Operand& x) {
-  const std::source_location& at = x.where;
-  x.array.checked("unique", at);
-  const NDArray flat = x.array.reshape({-1}, at).detach(at);
+Unique unique(const Operand& x, const UniqueOptions& options) {
+  const builtin::Composition made("unique", x);
+  const NDArray flat = x.array.reshape({-1}).detach();
   const std::int64_t n = flat.count();
-  const DeviceScope on(x.array.device());
-  if (n == 0) return {flat.copy(at), zeros(x.array.shape(), DType::i64, at), zeros({0}, DType::i64, at)};
-  const auto [sorted, places] = sort_with_indices({flat, at});
+  if (options.size && *options.size < 0) made.fail("a size of " + std::to_string(*options.size));
+  const auto filled = [&](const Dims& shape) { return full(shape, options.fill.value_or(0), x.array.dtype()); };
+  if (!options.size) builtin::check_may_wait("unique", x.where);
+  if (n == 0) {
+    const std::int64_t size = options.size.value_or(0);
+    return {filled({size}), zeros(x.array.shape(), DType::i64), zeros({size}, DType::i64)};
+  }
+  const auto [sorted, places] = sort_with_indices(flat);
   // 1 where an element differs from the one before it. All NaN are one, and come last.
-  const NDArray a = sorted.narrow(0, 0, n - 1, at), b = sorted.narrow(0, 1, n, at);
-  const auto flags = [&](const NDArray& condition) { return condition.to(DType::i64, at); };
-  const NDArray first_nan = mul({flags(equal({a, at}, a)), at}, flags(not_equal({b, at}, b)));
-  const NDArray differs = add({flags(less({a, at}, b)), at}, first_nan);
-  const NDArray number = cumsum({concat({zeros({1}, DType::i64, at), differs}, 0, at), at});
-  const std::int64_t count = number.narrow(0, n - 1, n, at).item<std::int64_t>(at) + 1;
-  const NDArray begins = searchsorted({number, at}, arange(0, count, 1, DType::i64, at));
-  const NDArray ends = searchsorted({number, at}, arange(0, count, 1, DType::i64, at), {.right = true});
-  const NDArray inverse = builtin::add_along_axis(number, places, 0, {n}, at);
-  return {take_rows({sorted, at}, begins), inverse.reshape(x.array.shape(), at), sub({ends, at}, begins)};
+  const NDArray a = sorted.narrow(0, 0, n - 1), b = sorted.narrow(0, 1, n);
+  const NDArray differs = (less(a, b) | (equal(a, a) & not_equal(b, b))).to(DType::i64);
+  const NDArray number = cumsum(concat({zeros({1}, DType::i64), differs}, 0));
+  const std::int64_t size = options.size ? *options.size : number.narrow(0, n - 1, n).item<std::int64_t>(x.where) + 1;
+  const NDArray numbers = arange(0, size);
+  const NDArray begins = searchsorted(number, numbers), ends = searchsorted(number, numbers, {.right = true});
+  NDArray values = options.size ? take_rows(sorted, minimum(begins, n - 1)) : take_rows(sorted, begins);
+  if (options.fill) {
+    values = where(begins < n, values, filled({}));
+  } else if (options.size) {
+    values = where(begins < n, values, sorted.narrow(0, 0, 1));
+  }
+  const NDArray inverse = builtin::add_along_axis(number, places, 0, {n}, made.where());
+  return {values, inverse.reshape(x.array.shape()), ends - begins};
 }
 
 }  // namespace sluice

@@ -39,7 +39,7 @@ struct SearchOptions {
 NDArray searchsorted(const Operand& sorted, const Operand& values, const SearchOptions& options = {});
 
 /// How often each of 0, 1, ..., size - 1 is in x (i64, i32 or u8, any shape): (size,), in i64. The op fails if a number
-/// is outside. Without a size it is the largest number and 1, for which the call waits.
+/// is outside. Without a size it is the largest number and 1, for which the call waits (waiting.h).
 NDArray bincount(const Operand& x, std::optional<std::int64_t> size = {});
 /// The sums of the elements of `weights`, of a floating dtype and x's shape, that stand where x has 0, 1, ...: (size,),
 /// of the dtype of weights. They are summed in f64, in index order. Gradients flow to weights.
@@ -58,7 +58,14 @@ struct Unique {
   NDArray inverse;  ///< of x's shape, i64: values at inverse is x
   NDArray counts;   ///< (n,), i64
 };
-/// The different elements of x. The call waits, because n depends on x's values. No gradient flows through it.
-Unique unique(const Operand& x);
+struct UniqueOptions {
+  std::optional<std::int64_t> size = {};  ///< of values and counts, 0 or more; empty: as many as there are
+  std::optional<Scalar> fill = {};  ///< stands behind the values, up to the size; empty: the smallest element, or 0
+};
+/// The different elements of x. The call waits, because n depends on x's values, throws their poison, and is refused in
+/// captures and in stages of pipelines. With a size it does not wait, and works there too: the largest elements may be
+/// left out, and then have numbers of `size` and above in the inverse; values that are missing are `fill`, a number
+/// that x's dtype holds, and have a count of 0. No gradient flows through it.
+Unique unique(const Operand& x, const UniqueOptions& options = {});
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
@@ -55,6 +56,7 @@ NDArray stddev(const Operand& x, const Axes& axes, const VarianceOptions& option
 }
 
 NDArray norm(const Operand& x, const Axes& axes, const NormOptions& options) {
+  const builtin::Composition made("norm", x);
   const std::source_location& at = x.where;
   const NDArray from = wide("norm", x);
   const ReduceOptions keep{options.keep};

@@ -1,13 +1,14 @@
-// The rows unfold2d and its gradient, and what is made of them: convolutions with any options, average pooling.
+// The rows unfold2d and its gradient, and convolutions that are made of them.
 #include "sluice/operators/unfolding.h"
 
+#include <algorithm>
+
+#include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/convolution.h"
-#include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
-#include "sluice/operators/reduction.h"
 
 namespace sluice {
 namespace {
@@ -92,6 +93,87 @@ NDArray builtin::convolution_by_unfolding(const Operand& x, const Operand& weigh
   return o.relu ? relu(result) : result;
 }
 
+namespace {
+
+/// An option of a transposed convolution along one axis, and the size of the result there.
+std::int64_t transposed_size(const builtin::Composition& made, std::int64_t n, std::int64_t kernel, std::int64_t stride,
+                             std::int64_t padding, std::int64_t output_padding, std::int64_t dilation) {
+  if (stride < 1 || dilation < 1 || padding < 0 || output_padding < 0 ||
+      std::max({stride, dilation, padding, output_padding}) > kMost) {
+    made.fail("stride and dilation must be at least 1, padding and output_padding 0, and all at most 2^32");
+  }
+  if (output_padding >= std::max(stride, dilation)) made.fail("output_padding must be smaller than stride or dilation");
+  std::int64_t size = 0, extent = 0;
+  if (n < 1 || kernel < 1) made.fail("an image and a kernel have an element at least");
+  if (__builtin_mul_overflow(n - 1, stride, &size) || __builtin_mul_overflow(kernel - 1, dilation, &extent) ||
+      __builtin_add_overflow(size, extent + 1 - 2 * padding + output_padding, &size)) {
+    made.fail("sizes that cannot be counted");
+  }
+  if (size < 1) made.fail("nothing is left of the result inside of the padding");
+  return size;
+}
+
+}  // namespace
+
+/// The sums, at each place, of the products that a convolution of the result would take from there.
+NDArray conv_transpose2d(const Operand& x, const Operand& weight, const NDArray& bias,
+                         const ConvTranspose2dOptions& o) {
+  const builtin::Composition made("conv_transpose2d", x);
+  weight.array.checked("conv_transpose2d", made.where());
+  const Dims &image = x.array.shape(), &w = weight.array.shape();
+  const std::string shapes = to_string(image) + " x " + to_string(w) + ": ";
+  if (image.rank() != 4 || w.rank() != 4) made.fail(shapes + "needs an image and a weight of 4 axes");
+  if (o.groups < 1 || image[1] != w[0] || w[0] % o.groups != 0) {
+    made.fail(shapes + "channels do not fit " + std::to_string(o.groups) + " groups");
+  }
+  if (x.array.dtype() != weight.array.dtype()) made.fail(shapes + "dtypes differ; use to(dtype)");
+  if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
+  const std::int64_t channels = w[1] * o.groups;
+  if (bias.defined() && !(bias.shape() == Dims{channels})) made.fail(shapes + "bias does not fit");
+  const Dims result{
+      image[0], channels,
+      transposed_size(made, image[2], w[2], o.stride.height, o.padding.height, o.output_padding.height,
+                      o.dilation.height),
+      transposed_size(made, image[3], w[3], o.stride.width, o.padding.width, o.output_padding.width, o.dilation.width)};
+  check_shape("conv_transpose2d", result, x.array.dtype(), made.where());
+  NDArray y;
+  if (o.stride.height == o.stride.width && o.padding.height == o.padding.width && o.groups == 1 &&
+      o.dilation == Size2d(1)) {
+    static const Operator& row = Registry::instance().get("conv2d_input_grad");
+    const ConvAttributes attributes{o.stride.height, o.padding.height, false, result};
+    y = apply(row, {&x.array, &weight.array}, attributes);
+  } else {
+    const std::int64_t per_group = w[0] / o.groups, taps = w[1] * w[2] * w[3];
+    const NDArray products =
+        matmul(weight.array.reshape({o.groups, per_group, taps}),
+               x.array.reshape({image[0], o.groups, per_group, image[2] * image[3]}), {.transpose_a = true});
+    const UnfoldAttributes windows{{w[2], w[3]},
+                                   {o.stride.height, o.stride.width},
+                                   {o.padding.height, o.padding.width},
+                                   {o.dilation.height, o.dilation.width},
+                                   {}};
+    y = folded(products.reshape({image[0], channels, w[2], w[3], image[2], image[3]}), windows, result, made.where());
+  }
+  return bias.defined() ? y + bias.reshape({channels, 1, 1}) : y;
+}
+
+NDArray conv_transpose1d(const Operand& x, const Operand& weight, const NDArray& bias,
+                         const ConvTranspose1dOptions& o) {
+  const builtin::Composition made("conv_transpose1d", x);
+  weight.array.checked("conv_transpose1d", made.where());
+  if (x.array.rank() != 3 || weight.array.rank() != 3) {
+    made.fail(to_string(x.array.shape()) + " x " + to_string(weight.array.shape()) +
+              ": needs x (n, in, length) and weight (in, out / groups, kernel)");
+  }
+  return conv_transpose2d(x.array.unsqueeze(2), weight.array.unsqueeze(2), bias,
+                          {.stride = {1, o.stride},
+                           .padding = {0, o.padding},
+                           .output_padding = {0, o.output_padding},
+                           .dilation = {1, o.dilation},
+                           .groups = o.groups})
+      .squeeze(2);
+}
+
 NDArray conv1d(const Operand& x, const Operand& weight, const NDArray& bias, const Conv1dOptions& o) {
   const builtin::Composition made("conv1d", x);
   weight.array.checked("conv1d", made.where());
@@ -107,51 +189,6 @@ NDArray conv1d(const Operand& x, const Operand& weight, const NDArray& bias, con
                  .dilation = {1, o.dilation},
                  .groups = o.groups})
       .squeeze(2);
-}
-
-NDArray avg_pool2d(const Operand& x, Size2d kernel, const AvgPool2dOptions& o) {
-  const builtin::Composition made("avg_pool2d", x);
-  const Size2d stride{o.stride.height != 0 ? o.stride.height : kernel.height,
-                      o.stride.width != 0 ? o.stride.width : kernel.width};
-  if (o.padding.height >= kernel.height || o.padding.width >= kernel.width) {
-    made.fail("padding must be smaller than the kernel");
-  }
-  const UnfoldOptions windows{stride, o.padding, 1};
-  const NDArray all_windows = unfold2d(x.array, kernel, windows);
-  if (o.count_padding || o.padding == Size2d(0)) return mean(all_windows, {2, 3});
-  const Dims& shape = x.array.shape();
-  const NDArray counts = sum(unfold2d(ones({1, 1, shape[2], shape[3]}, x.array.dtype()), kernel, windows), {2, 3});
-  return sum(all_windows, {2, 3}) / counts;
-}
-
-namespace {
-
-/// (out, in): row i averages elements [i in / out, (i + 1) in / out), rounded outwards.
-NDArray averages(std::int64_t in, std::int64_t out, DType dtype) {
-  std::vector<double> rows(static_cast<std::size_t>(in * out));
-  for (std::int64_t i = 0; i < out; ++i) {
-    const std::int64_t begin = i * in / out, end = ((i + 1) * in + out - 1) / out;
-    for (std::int64_t k = begin; k < end; ++k)
-      rows[static_cast<std::size_t>(i * in + k)] = 1.0 / static_cast<double>(end - begin);
-  }
-  return from(rows, {out, in}).to(dtype);
-}
-
-}  // namespace
-
-NDArray adaptive_avg_pool2d(const Operand& x, Size2d out) {
-  const builtin::Composition made("adaptive_avg_pool2d", x);
-  const Dims& s = x.array.shape();
-  if (s.rank() != 4 || s[2] < 1 || s[3] < 1) made.fail(to_string(s) + " is not (n, channels, height, width)");
-  if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
-  made.require(out.height >= 1 && out.width >= 1, "the result must have a row and a column at least");
-  if (s[2] % out.height == 0 && s[3] % out.width == 0) {
-    return mean(x.array.reshape({s[0], s[1], out.height, s[2] / out.height, out.width, s[3] / out.width}), {3, 5});
-  }
-  // Windows of several sizes: their averages are products with matrices.
-  const DType dtype = x.array.dtype();
-  return matmul(averages(s[2], out.height, dtype),
-                matmul(x.array, averages(s[3], out.width, dtype), {.transpose_b = true}));
 }
 
 }  // namespace sluice

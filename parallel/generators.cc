@@ -133,6 +133,29 @@ class VList {
   List list_;
 };
 
+Schedule make_zbv(std::string name, int stages, int microbatches) {
+  Schedule schedule = empty_schedule(std::move(name), stages, microbatches, 2);
+  const int p = schedule.devices();
+  // Where there are fewer microbatches than the pattern needs to fill, it is cut down to those that there are.
+  const int m = std::max(2 * p - 1, microbatches);
+  for (int i = 0; i < p; ++i) {
+    VList list(i, stages - 1 - i);
+    list.add(2 * (p - i) - 1, "F0");
+    list.add(i, "F1F0");
+    list.add(p - i, "F1I1W1");
+    while (list.count(forward, 1) < list.count(forward, 0) || list.count(forward, 0) < m) {
+      if (list.count(forward, 0) < m) list.add("F0");
+      list.add("I0W0F1I1W1");
+    }
+    list.add(i, "I0I1");
+    list.add(p - i, "I0W0");
+    list.add(m - list.count(weight_gradient, 1), "W1");
+    list.add(m - list.count(weight_gradient, 0), "W0");
+    schedule.per_device[static_cast<std::size_t>(i)] = std::move(list).of(microbatches);
+  }
+  return schedule;
+}
+
 /// The number behind the colon or the comma of a name.
 int number_in(std::string_view name, std::string_view digits) {
   int number = 0;
@@ -144,17 +167,35 @@ int number_in(std::string_view name, std::string_view digits) {
 }
 
 Schedule make_dynamic(Rings rings, int stages, int microbatches) {
-  Schedule schedule = stage_by_stage("dynamic", stages, microbatches,
-                                     [&](int i) { return halved(one_by_one(i, microbatches, stages - i), i); });
-  schedule.fixed_order = false;
-  if (rings.saved <= 0) rings.saved = stages;
-  if (rings.kept <= 0) rings.kept = 2 * stages - 1;
-  schedule.rings.assign(static_cast<std::size_t>(stages), rings);
-  // What goes first where several are ready.
-  const auto rank = [](ActionKind kind) { return kind == input_gradient ? 0 : kind == forward ? 1 : 2; };
-  for (List& list : schedule.per_device) {
-    std::ranges::stable_sort(list, {}, [&](const Action& a) { return std::pair(rank(a.kind), a.microbatch); });
-  }
+  const int p = stages;
+  if (rings.saved <= 0) rings.saved = p;
+  if (rings.kept <= 0) rings.kept = 2 * p - 1;
+  // From one device to the next, warm-ups grow by 1 forward where there are p slots, by 2 where there are 2p - 1, and
+  // by 1 or 2 in between.
+  const int most = std::min(rings.kept, 2 * p - 1) - 1;
+  const auto of_slots = [&](int i) { return p == 1 ? 0 : (2 * i * most + p - 1) / (2 * (p - 1)); };
+  Schedule schedule = stage_by_stage("dynamic", stages, microbatches, [&](int i) {
+    return halved(one_by_one(i, microbatches, 1 + of_slots(p - 1 - i)), of_slots(i));
+  });
+  schedule = in_free_order(std::move(schedule), std::vector(static_cast<std::size_t>(stages), rings));
+  schedule.name = "dynamic";
+  return schedule;
+}
+
+Schedule make_dynamic_v(const Rings& of_device, int stages, int microbatches) {
+  Schedule schedule = make_zbv("dynamic-v", stages, microbatches);
+  const int p = schedule.devices();
+  const auto share = [&](int slots, int stage) {
+    if (slots <= 0) slots = 2 * p;
+    if (slots < 2) refuse(schedule, "at least 2 slots on a device, not 1");
+    const int device = std::min(stage, stages - 1 - stage);
+    const int later = std::clamp(((device + 1) * slots + p) / (2 * p), 1, slots - 1);
+    return stage < p ? slots - later : later;
+  };
+  std::vector<Rings> rings;
+  for (int s = 0; s < stages; ++s) rings.push_back({share(of_device.saved, s), share(of_device.kept, s)});
+  schedule = in_free_order(std::move(schedule), std::move(rings));
+  schedule.name = "dynamic-v";
   return schedule;
 }
 
@@ -183,31 +224,25 @@ Schedule zb_h2(int stages, int microbatches) {
                         [&](int i) { return halved(one_by_one(i, microbatches, 2 * (stages - 1 - i) + 1), 2 * i); });
 }
 
-Schedule zbv(int stages, int microbatches) {
-  Schedule schedule = empty_schedule("zbv", stages, microbatches, 2);
-  const int p = schedule.devices();
-  // Where there are fewer microbatches than the pattern needs to fill, it is cut down to those that there are.
-  const int m = std::max(2 * p - 1, microbatches);
-  for (int i = 0; i < p; ++i) {
-    VList list(i, stages - 1 - i);
-    list.add(2 * (p - i) - 1, "F0");
-    list.add(i, "F1F0");
-    list.add(p - i, "F1I1W1");
-    while (list.count(forward, 1) < list.count(forward, 0) || list.count(forward, 0) < m) {
-      if (list.count(forward, 0) < m) list.add("F0");
-      list.add("I0W0F1I1W1");
-    }
-    list.add(i, "I0I1");
-    list.add(p - i, "I0W0");
-    list.add(m - list.count(weight_gradient, 1), "W1");
-    list.add(m - list.count(weight_gradient, 0), "W0");
-    schedule.per_device[static_cast<std::size_t>(i)] = std::move(list).of(microbatches);
+Schedule zbv(int stages, int microbatches) { return make_zbv("zbv", stages, microbatches); }
+
+Schedule in_free_order(Schedule schedule, std::vector<Rings> rings) {
+  if (rings.size() != static_cast<std::size_t>(schedule.stages)) {
+    refuse(schedule, "a pair of rings for each of its " + std::to_string(schedule.stages) + " stages, not " +
+                         std::to_string(rings.size()));
   }
+  schedule.name = "free " + schedule.name;
+  schedule.fixed_order = false;
+  schedule.rings = std::move(rings);
   return schedule;
 }
 
 Generator dynamic(Rings rings) {
   return [rings](int stages, int microbatches) { return make_dynamic(rings, stages, microbatches); };
+}
+
+Generator dynamic_v(Rings of_device) {
+  return [of_device](int stages, int microbatches) { return make_dynamic_v(of_device, stages, microbatches); };
 }
 
 Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages) {
@@ -237,7 +272,8 @@ Schedule with_updates(Schedule schedule) {
 }
 
 std::string known_schedules() {
-  return "gpipe, 1f1b, interleaved:CHUNKS, zb-h1, zb-h2, zbv, dynamic, dynamic:SAVED,KEPT";
+  return "gpipe, 1f1b, interleaved:CHUNKS, zb-h1, zb-h2, zbv, dynamic, dynamic:SAVED,KEPT, dynamic-v, "
+         "dynamic-v:SAVED,KEPT";
 }
 
 Generator generator(std::string_view name) {
@@ -251,8 +287,13 @@ Generator generator(std::string_view name) {
   if (bare && head == "zbv") return zbv;
   if (bare && head == "dynamic") return dynamic();
   if (!bare && head == "interleaved") return interleaved(number_in(name, options));
-  if (const auto comma = options.find(','); head == "dynamic" && comma != std::string_view::npos) {
-    return dynamic({number_in(name, options.substr(0, comma)), number_in(name, options.substr(comma + 1))});
+  if (bare && head == "dynamic-v") return dynamic_v();
+  if (const auto comma = options.find(','); comma != std::string_view::npos) {
+    const auto rings = [&] {
+      return Rings{number_in(name, options.substr(0, comma)), number_in(name, options.substr(comma + 1))};
+    };
+    if (head == "dynamic") return dynamic(rings());
+    if (head == "dynamic-v") return dynamic_v(rings());
   }
   throw std::invalid_argument("unknown schedule '" + std::string(name) + "': known are " + known_schedules());
 }

@@ -44,10 +44,22 @@ Schedule zb_h2(int stages, int microbatches);
 /// stages.
 Schedule zbv(int stages, int microbatches);
 
-/// No fixed order: a device runs whatever is ready, an input gradient before a forward, a forward before a weight
-/// gradient; rings of slots bound what is held. 0 slots: as many as ZB-H1 has on its first device, p, for `saved`, and
-/// 2p - 1 for `kept`. One stage a device.
+/// The schedule without its fixed order: a device runs whatever is ready, and of that what stands first in its list. So
+/// the lists are the priorities, of each action against each other one, and `rings`, one pair for each stage, are all
+/// that holds a forward back. Named "free " and the schedule's name. Throws std::invalid_argument for another number of
+/// rings.
+Schedule in_free_order(Schedule schedule, std::vector<Rings> rings);
+
+/// No fixed order and one stage a device; preferred is the order of the zero-bubble schedule that begins `kept`
+/// microbatches before it ends the first: of zb_h1 with p, of zb_h2 with 2p - 1, and between them in proportion. 0
+/// slots: as many as ZB-H1 has on its first device, p, for `saved`, and 2p - 1 for `kept`.
 Generator dynamic(Rings rings = {});
+
+/// No fixed order and ZBV's stages: in_free_order(zbv()), with slots of a *device*, shared out as ZBV uses them: of n
+/// the later stage of device i has n (i + 1) / (2p), rounded, and the earlier one the rest, each at least 1. 0 slots:
+/// 2p, what ZBV holds between two actions. Nothing waits for what is late while something else can run, so under jitter
+/// or behind slow links it is mostly quicker than ZBV (docs/results.md). Throws std::invalid_argument for 1 slot too.
+Generator dynamic_v(Rings of_device = {});
 
 /// The schedule with R actions for the marked stages, one mark a stage: each directly before the B or I of its
 /// microbatch. In a free order it may run long before, where a device is idle. Throws std::invalid_argument for another
@@ -56,8 +68,8 @@ Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages);
 /// The schedule with a U of each stage at the end of its device's list.
 Schedule with_updates(Schedule schedule);
 
-/// The generator of that name: "gpipe", "1f1b", "interleaved:2" (its chunks), "zb-h1", "zb-h2", "zbv", "dynamic" or
-/// "dynamic:8,15" (its rings). Throws std::invalid_argument for another.
+/// The generator of that name: "gpipe", "1f1b", "interleaved:2" (its chunks), "zb-h1", "zb-h2", "zbv", "dynamic",
+/// "dynamic:8,15" (its rings), "dynamic-v" or "dynamic-v:16,16". Throws std::invalid_argument for another.
 Generator generator(std::string_view name);
 /// generator(name)(stages, microbatches).
 Schedule make_schedule(std::string_view name, int stages, int microbatches);

@@ -2,6 +2,7 @@
 #include "sluice/parallel/pipeline.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,6 +15,8 @@
 #include "sluice/engine/layer.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/operators/operators.h"
+#include "sluice/parallel/gradient_sum.h"
+#include "sluice/parallel/tied_weights.h"
 #include "sluice/parallel/verify.h"
 
 namespace sluice::parallel {
@@ -33,89 +36,17 @@ struct Passage {
   WeightGradients weights;  ///< between I and W
 };
 
-/// True for each stage whose weight gradients come in another order than that in which they are to be added.
-std::vector<bool> stages_with_sums(const Schedule& schedule) {
-  std::vector<bool> apart(static_cast<std::size_t>(schedule.stages), !is_in_order(schedule.sum));
-  std::vector<int> next(apart.size());
-  for (const auto& actions : schedule.per_device) {
-    for (const Action& a : actions) {
-      const auto s = static_cast<std::size_t>(a.stage);
-      if (gives(a.kind, Result::weight_gradient) && a.microbatch != next[s]++) apart[s] = true;
-    }
-  }
-  return apart;
-}
-
-/// Adds the gradients of a stage's parameters by a tree: each microbatch's apart from the others, each addition as soon
-/// as both of its operands are pushed. What the gradients were before is added to the tree's first microbatch.
-class StageSum {
-  using Gradients = std::vector<NDArray>;
-
- public:
-  StageSum(const SumTree& tree, int microbatches, const std::vector<NamedParameter>& parameters)
-      : sums_(tree, microbatches),
-        first_(tree.empty() ? 0 : tree.postfix.front()),
-        left_(microbatches),
-        of_(static_cast<std::size_t>(microbatches)) {
-    for (const NamedParameter& p : parameters) {
-      parameters_.push_back(*p.value);
-      before_.push_back(p.value->grad());
-      p.value->zero_grad();
-    }
-  }
-  /// If a push has thrown, the gradients are what they were.
-  ~StageSum() {
-    for (std::size_t i = 0; left_ > 0 && i < parameters_.size(); ++i) parameters_[i].set_grad(before_[i]);
-  }
-  StageSum(const StageSum&) = delete;
-  StageSum& operator=(const StageSum&) = delete;
-
-  /// The microbatch's gradients are those that the parameters have now.
-  void take(int microbatch) {
-    const NoGrad no_grad;
-    Gradients& here = of_[static_cast<std::size_t>(microbatch)];
-    for (const NDArray& p : parameters_) {
-      here.push_back(p.grad());
-      p.zero_grad();
-    }
-    if (microbatch == first_) add(here, before_);
-    int whole = microbatch;
-    sums_.arrive(microbatch, [&](int to, int from) {
-      Gradients terms = std::exchange(of_[static_cast<std::size_t>(from)], {});
-      add(of_[static_cast<std::size_t>(to)], terms);
-      whole = to;
-    });
-    if (--left_ > 0) return;
-    const Gradients& sum = of_[static_cast<std::size_t>(whole)];
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].set_grad(sum[i]);
-  }
-
- private:
-  /// An empty handle is no gradient.
-  static void add(Gradients& to, const Gradients& terms) {
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      if (!terms[i].defined()) continue;
-      to[i] = to[i].defined() ? to[i] + terms[i] : terms[i];
-    }
-  }
-
-  PartialSums sums_;
-  int first_;
-  int left_;
-  std::vector<Gradients> of_;  // for each sum, known by a microbatch in it, the gradient of each parameter
-  Gradients parameters_, before_;
-};
-
-/// What a device takes first of what is ready, where the order is free.
-int priority_of(ActionKind kind) {
+/// What a device takes first of what is ready, where the order is free: there are too few priorities for the order of
+/// its list. `later`: the device has an earlier stage too, whose microbatches have a longer way to go.
+int priority_of(ActionKind kind, bool later) {
   switch (kind) {
     case ActionKind::backward:
     case ActionKind::input_gradient:
-      return 5;
+      return 6;
     case ActionKind::recompute:
-      return 4;
+      return 5;
     case ActionKind::forward:
-      return kDefaultPriority;
+      return kDefaultPriority + (later ? 1 : 0);
     default:
       return 2;  // nobody waits for it but the end of the step
   }
@@ -123,8 +54,8 @@ int priority_of(ActionKind kind) {
 
 /// What errors and traces call the action's part of the model; a step belongs to no microbatch.
 std::string layer_of(const Action& action) {
-  const std::string stage = "stage " + std::to_string(action.stage);
-  return action.kind == ActionKind::step ? stage : stage + ".microbatch " + std::to_string(action.microbatch);
+  if (action.kind == ActionKind::step) return "stage " + std::to_string(action.stage);
+  return detail::layer_of(action.stage, action.microbatch);
 }
 
 /// A ring's variables, one for each slot.
@@ -147,12 +78,13 @@ class Pipeline::Turn {
         tag_(tag_of(net.step_, plan.schedule, action)),
         layer_(layer_of(action)),
         joins_at_end_(action.kind != ActionKind::forward) {
+    current_scope().flags |= kNoWaitFlag;  // until the device's scope ends
     const auto s = static_cast<std::size_t>(action.stage);
     if (!free) {
       sequence_.emplace(net.sequences_[s]);
       return;
     }
-    priority_.emplace(priority_of(action.kind));
+    priority_.emplace(priority_of(action.kind, plan.later[s]));
     const auto slot = [&](const std::vector<Variable>& ring, Result freed) {
       if (ring.empty() || (action.kind != ActionKind::forward && !gives(action.kind, freed))) return;
       slots_.push_back(ring[static_cast<std::size_t>(action.microbatch) % ring.size()]);
@@ -197,6 +129,7 @@ ScheduleChoice::ScheduleChoice(Schedule schedule)
       }) {}
 
 Schedule ScheduleChoice::make(int stages, int microbatches) const {
+  if (!make_) throw std::invalid_argument("a step needs a schedule: the function that is to make it is empty");
   Schedule made = make_(stages, microbatches);
   if (made.stages == stages && made.microbatches == microbatches) return made;
   return ScheduleChoice(std::move(made)).make_(stages, microbatches);
@@ -212,8 +145,8 @@ Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss) : stages_(std::
       return cross_entropy(output, target, divisor);
     };
   std::map<std::pair<DeviceKind, int>, Variable> by_device;
-  for (Stage& stage : stages_) {
-    stage.module->to(stage.device);
+  shared_ = std::make_shared<detail::SharedWeights>(detail::move_stages(stages_));
+  for (const Stage& stage : stages_) {
     Variable& sequence = by_device[{stage.device.kind, stage.device.index}];
     if (!sequence) sequence = default_engine().variable("pipeline device");
     sequences_.push_back(sequence);
@@ -231,20 +164,29 @@ void Pipeline::check() const {
 
 std::vector<NamedParameter> Pipeline::parameters() const {
   std::vector<NamedParameter> all;
-  for (const Stage& stage : stages_)
-    for (NamedParameter& p : stage.module->parameters()) all.push_back(p);
+  for (int s = 0; s < stages(); ++s) std::ranges::move(parameters(s), std::back_inserter(all));
   return all;
 }
+
+std::vector<NamedParameter> Pipeline::parameters(int stage) const { return detail::owned_parameters(stages_, stage); }
 
 const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
   Plan made;
   made.schedule = options.schedule.make(stages(), options.microbatches);
+  detail::SharedWeights weights = detail::weights_of(made.schedule, *shared_, stages_);
   if (made.schedule != plan_.schedule) {
     verify(made.schedule);
     check_devices(made.schedule);
-    made.sums = stages_with_sums(made.schedule);
+    made.sums = detail::stages_with_sums(made.schedule);
+    made.weights = std::make_shared<detail::SharedWeights>(std::move(weights));
     made.order = program_order(made.schedule);
     made.updates = std::ranges::any_of(made.order, [](const Action& a) { return a.kind == ActionKind::step; });
+    made.later.resize(stages_.size());
+    for (const auto& actions : made.schedule.per_device) {
+      int first = stages();
+      for (const Action& a : actions) first = std::min(first, a.stage);
+      for (const Action& a : actions) made.later[static_cast<std::size_t>(a.stage)] = a.stage > first;
+    }
     for (int s = 0; s < stages(); ++s) {
       const Rings rings = made.schedule.rings.empty() ? Rings{} : made.schedule.rings[static_cast<std::size_t>(s)];
       made.saved.push_back(ring_of(rings.saved));
@@ -286,16 +228,20 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   ++step_;
   const auto first_row = [&](int k) { return rows / m * k + std::min<std::int64_t>(k, rows % m); };
   const int last = stages() - 1;
+  // A checkpoint's function may be held longer than the step.
+  const auto copies = std::make_shared<detail::Copies>(*plan.weights, stages_);
+  detail::TiedSums tied(*plan.weights, *copies, plan.schedule);
   std::vector<std::vector<Passage>> passages(stages_.size());
   for (auto& of_stage : passages) of_stage.resize(static_cast<std::size_t>(m));
   std::vector<NDArray> losses(static_cast<std::size_t>(m));
-  std::vector<std::optional<StageSum>> sums(stages_.size());
+  std::vector<std::optional<detail::GradientSum>> sums(stages_.size());
 
   // Transfers stand outside of a device's sequence: they run as soon as they can.
   const bool free = !options.strict_order || !plan.schedule.fixed_order;
   const Order order(plan.schedule);
-  const auto send = [](const NDArray& value, Device device) {
-    NoGrad no_grad;
+  const auto send = [](const NDArray& value, const Action& action, Device device) {
+    const NoGrad no_grad;
+    const LayerScope layer(layer_of(action));
     return value.detach().to(device);
   };
 
@@ -306,14 +252,15 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
     if (action.kind == ActionKind::forward) {
       NDArray labels;
       if (action.stage == 0) {
-        here.input = send(x.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
+        here.input = send(x.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), action, device);
       } else {
-        here.input = send(passages[static_cast<std::size_t>(action.stage) - 1][k].output, device).with_grad();
+        here.input = send(passages[static_cast<std::size_t>(action.stage) - 1][k].output, action, device).with_grad();
       }
       if (action.stage == last)
-        labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), device);
+        labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), action, device);
       const Turn turn(*this, plan, action, free);
-      const auto forward = [this, labels, rows, s = action.stage](const NDArray& input) {
+      const auto forward = [this, copies, labels, rows, s = action.stage](const NDArray& input) {
+        const detail::Copies::InStage weights(*copies, s);
         const NDArray output = (*stages_[static_cast<std::size_t>(s)].module)(input);
         return labels.defined() ? loss_(output, labels, static_cast<double>(rows)) : output;
       };
@@ -329,31 +276,37 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
     }
     if (action.kind == ActionKind::step) {
       const Turn turn(*this, plan, action, free);
+      const detail::OthersHidden others(*plan.weights, action.stage);
       options.update(action.stage);
       continue;
     }
     // Where gradients are not added as they come, those of one microbatch are set apart.
-    std::optional<StageSum>& sum = sums[static_cast<std::size_t>(action.stage)];
+    std::optional<detail::GradientSum>& sum = sums[static_cast<std::size_t>(action.stage)];
     if (plan.sums[static_cast<std::size_t>(action.stage)] && !sum) {
-      sum.emplace(plan.schedule.sum, m, stages_[static_cast<std::size_t>(action.stage)].module->parameters());
+      sum.emplace(plan.schedule.sum, m,
+                  detail::untied_leaves(*plan.weights, stages_[static_cast<std::size_t>(action.stage)], action.stage));
     }
     NDArray gradient;
     if (action.kind != ActionKind::weight_gradient && action.stage != last) {
       NDArray& above = passages[static_cast<std::size_t>(action.stage) + 1][k].input;
-      gradient = send(above.grad(), device);
+      gradient = send(above.grad(), action, device);
       above = {};
     }
-    const Turn turn(*this, plan, action, free);
-    if (action.kind == ActionKind::backward) {
-      backward({here.output}, {gradient}, {}, where);
-    } else if (action.kind == ActionKind::input_gradient) {
-      // The first stage's input wants no gradient; then all of the work is in the second half.
-      here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);
-    } else {
-      here.weights.run(where);
-      here.weights = {};
+    {
+      const Turn turn(*this, plan, action, free);
+      const detail::TiedSums::Listen uses(tied, action.stage);
+      if (action.kind == ActionKind::backward) {
+        backward({here.output}, {gradient}, {}, where);
+      } else if (action.kind == ActionKind::input_gradient) {
+        // The first stage's input wants no gradient; then all of the work is in the second half.
+        here.weights = backward_inputs({here.output}, {gradient}, {here.input}, {}, where);
+      } else {
+        here.weights.run(where);
+        here.weights = {};
+      }
+      if (sum && gives(action.kind, Result::weight_gradient)) sum->take_from_leaves(action.microbatch);
     }
-    if (sum && gives(action.kind, Result::weight_gradient)) sum->take(action.microbatch);
+    if (gives(action.kind, Result::weight_gradient)) tied.arrive(action.stage, action.microbatch);
     here.output = {};
     if (action.stage == 0) here.input = {};
   }
@@ -364,10 +317,13 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
 
 NDArray Pipeline::forward(const NDArray& x) const {
   NoGrad no_grad;
+  const detail::Copies copies(*shared_, stages_);
   NDArray value = x;
-  for (const Stage& stage : stages_) {
-    DeviceScope device(stage.device);
-    value = (*stage.module)(value.to(stage.device));
+  for (int s = 0; s < stages(); ++s) {
+    const DeviceScope device(stage(s).device);
+    current_scope().flags |= kNoWaitFlag;
+    const detail::Copies::InStage weights(copies, s);
+    value = (*stage(s).module)(value.to(stage(s).device));
   }
   return value;
 }

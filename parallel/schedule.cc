@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 #include <stdexcept>
 
 #include "sluice/parallel/verify.h"
@@ -81,10 +82,26 @@ std::vector<Action> Order::frees_slots_for(const Action& action) const {
   return before;
 }
 
+std::vector<Action> Order::tied_uses_for(const Action& action) const {
+  std::vector<Action> uses;
+  if (action.kind != ActionKind::step) return uses;
+  for (const TiedWeight& tied : schedule_.tied) {
+    if (tied.stages.front() != action.stage) continue;
+    for (std::size_t i = 1; i < tied.stages.size(); ++i) {
+      for (int k = 0; k < schedule_.microbatches; ++k) {
+        uses.push_back(giver(Result::weight_gradient, tied.stages[i], k));
+      }
+    }
+  }
+  return uses;
+}
+
 std::vector<Action> Order::waits_for(const Action& action) const {
   std::vector<Action> before = needs(action);
   const std::vector<Action> slots = frees_slots_for(action);
   before.insert(before.end(), slots.begin(), slots.end());
+  const std::vector<Action> uses = tied_uses_for(action);
+  before.insert(before.end(), uses.begin(), uses.end());
   const int place = this->place(action);
   if (schedule_.fixed_order && place > 0) {
     const auto& list = schedule_.per_device[static_cast<std::size_t>(device(action))];
@@ -100,25 +117,33 @@ std::vector<Action> Order::waits_for(const Action& action) const {
 std::vector<Action> program_order(const Schedule& schedule) {
   verify(schedule);
   const Order order(schedule);
-  std::vector<bool> done(static_cast<std::size_t>(action_count(schedule)));
-  const auto is_done = [&](const Action& a) { return done[static_cast<std::size_t>(index_of(schedule, a))]; };
-  std::vector<std::vector<Action>> left = schedule.per_device;
-  for (auto& list : left) std::ranges::reverse(list);  // the next is the last
+  const auto index = [&](const Action& a) { return static_cast<std::size_t>(index_of(schedule, a)); };
+  const auto count = static_cast<std::size_t>(action_count(schedule));
+  std::vector<int> lacks(count);  // how much each action still waits for
+  std::vector<std::vector<Action>> behind(count);
+  std::vector<std::set<int>> ready(schedule.per_device.size());  // places in each device's list
+  for (const auto& list : schedule.per_device) {
+    for (const Action& a : list) {
+      const std::vector<Action> before = order.waits_for(a);
+      for (const Action& b : before) behind[index(b)].push_back(a);
+      lacks[index(a)] = static_cast<int>(before.size());
+      if (before.empty()) ready[static_cast<std::size_t>(order.device(a))].insert(order.place(a));
+    }
+  }
   std::vector<Action> sequence;
   for (std::size_t step_begin = 0;; step_begin = sequence.size()) {
-    for (auto& list : left) {
-      if (list.empty()) continue;
-      const auto end = schedule.fixed_order ? std::next(list.rbegin()) : list.rend();
-      const auto next = std::find_if(list.rbegin(), end,
-                                     [&](const Action& a) { return std::ranges::all_of(order.waits_for(a), is_done); });
-      if (next == end) continue;
-      sequence.push_back(*next);
-      list.erase(std::next(next).base());
+    for (std::size_t d = 0; d < ready.size(); ++d) {
+      if (ready[d].empty()) continue;
+      const auto first = ready[d].begin();
+      sequence.push_back(schedule.per_device[d][static_cast<std::size_t>(*first)]);
+      ready[d].erase(first);
     }
     if (sequence.size() == step_begin) return sequence;  // verify() has shown that nothing is left
-    // Only now do they count as done: within one time step no device sees what another has just finished.
+    // Only now are they over: within one time step no device sees what another has just finished.
     for (std::size_t i = step_begin; i < sequence.size(); ++i) {
-      done[static_cast<std::size_t>(index_of(schedule, sequence[i]))] = true;
+      for (const Action& next : behind[index(sequence[i])]) {
+        if (--lacks[index(next)] == 0) ready[static_cast<std::size_t>(order.device(next))].insert(order.place(next));
+      }
     }
   }
 }

@@ -21,6 +21,18 @@ struct Rings {
   friend bool operator==(const Rings&, const Rings&) = default;
 };
 
+/// A weight that several stages use, as a head that is the embedding again (docs/semantics.md, 22). The first of the
+/// stages owns it: there it is stepped, and there the gradients of its uses are added. For each microbatch these are
+/// first added to one another, use by use; the microbatches' sums then as those of any other weight.
+struct TiedWeight {
+  std::string name;         ///< of the owner's parameter (NamedParameter), one word
+  std::vector<int> stages;  ///< that use it, in the order of the tape: ascending
+  /// How the gradients of a microbatch's uses are added, which are counted from 0 in the order of the tape: first those
+  /// of the first stage. Empty: as backward() adds them (autograd/gradients.h).
+  SumTree uses = {};
+  friend bool operator==(const TiedWeight&, const TiedWeight&) = default;
+};
+
 /// A pipeline's plan for one batch. Stages are the parts of the model in their order ("virtual stages"): a device may
 /// have several.
 struct Schedule {
@@ -37,6 +49,8 @@ struct Schedule {
   /// How the microbatches' gradients of a weight are added. Empty: in index order. What the gradient was before is
   /// added to the first.
   SumTree sum = {};
+  /// A pipeline adds those that its stages hold and that are not listed here.
+  std::vector<TiedWeight> tied = {};
 
   int devices() const { return static_cast<int>(per_device.size()); }
   friend bool operator==(const Schedule&, const Schedule&) = default;
@@ -70,8 +84,10 @@ class Order {
   std::vector<Action> needs(const Action& action) const;
   /// For an F: the actions that free the slots which it takes.
   std::vector<Action> frees_slots_for(const Action& action) const;
-  /// All that must be over before the action starts: needs, slots, the sum's order (a weight gradient that is added
-  /// after another), and, in a fixed order, the action before it on its device.
+  /// For a U of a stage that owns tied weights: the actions that give the gradients of their uses in other stages.
+  std::vector<Action> tied_uses_for(const Action& action) const;
+  /// All that must be over before the action starts: needs, slots, uses of tied weights, the sum's order (a weight
+  /// gradient that is added after another), and, in a fixed order, the action before it on its device.
   std::vector<Action> waits_for(const Action& action) const;
 
  private:

@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kMost = 1'000'000;  // of stages and of microbatches: more could only be a mistake
 
+constexpr const char* kLines =
+    "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum', 'tied', 'free' or 'rings'";
+
 std::optional<ActionKind> kind_of(char letter) {
   for (int kind = 0; kind < kActionKinds; ++kind) {
     if (row_of(static_cast<ActionKind>(kind)).letter == letter) return static_cast<ActionKind>(kind);
@@ -90,8 +93,9 @@ class Line {
     text_.remove_prefix(static_cast<std::size_t>(read.ptr - text_.data()));
     return value;
   }
+  bool starts_with(char c) const { return !text_.empty() && text_.front() == c; }
   bool skip(char c) {
-    if (text_.empty() || text_.front() != c) return false;
+    if (!starts_with(c)) return false;
     text_.remove_prefix(1);
     return true;
   }
@@ -105,27 +109,40 @@ void read_line(Line& line, Schedule& schedule) {
   if (line.at_end()) return;
   const std::string word(line.word());
   if (word == "schedule") {
-    schedule.name = line.rest();
+    if (!line.at_end()) schedule.name = line.rest();
   } else if (word == "sum") {
     try {
       schedule.sum = sum_tree(line.rest());
     } catch (const std::invalid_argument& e) {
       line.refuse(e.what());
     }
-  } else if (word == "free") {
-    schedule.fixed_order = false;
+  } else if (word == "tied") {
+    TiedWeight tied{std::string(line.word()), {}, {}};
+    while (!line.at_end() && !line.starts_with('(')) {
+      const std::optional<int> stage = line.number();
+      if (!stage) line.refuse("a tied weight is 'tied', its name, its stages, and perhaps a tree of its uses");
+      tied.stages.push_back(*stage);
+    }
+    try {
+      if (!line.at_end()) tied.uses = sum_tree(line.rest());
+    } catch (const std::invalid_argument& e) {
+      line.refuse(e.what());
+    }
+    schedule.tied.push_back(std::move(tied));
+  } else if (word == "free" || word == "rings") {
+    if (word == "free") schedule.fixed_order = false;
     while (!line.at_end()) {
       const std::optional<int> saved = line.number();
       const bool comma = line.skip(',');
       const std::optional<int> kept = line.number();
-      if (!saved || !comma || !kept) line.refuse("a free order is 'free' and pairs of slots, as 4,7");
+      if (!saved || !comma || !kept) line.refuse("'" + word + "' has pairs of slots behind it, as 4,7");
       schedule.rings.push_back({*saved, *kept});
     }
   } else if (word[0] == 's' || word[0] == 'd') {
     int number = 0;
     const auto read = std::from_chars(word.data() + 1, word.data() + word.size(), number);
     if (read.ec != std::errc() || read.ptr != word.data() + word.size() || number < 0) {
-      line.refuse("'" + word + "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum' or 'free'");
+      line.refuse("'" + word + kLines);
     }
     if (word[0] == 'd' && number != schedule.devices()) {
       line.refuse("'" + word + "': the next device is d" + std::to_string(schedule.devices()));
@@ -137,7 +154,7 @@ void read_line(Line& line, Schedule& schedule) {
       schedule.microbatches = std::max(schedule.microbatches, a.microbatch + 1);
     }
   } else {
-    line.refuse("'" + word + "': a line begins with 's' and a stage, 'd' and a device, 'schedule', 'sum' or 'free'");
+    line.refuse("'" + word + kLines);
   }
 }
 
@@ -145,7 +162,12 @@ void read_line(Line& line, Schedule& schedule) {
 
 std::string to_text(const Schedule& schedule, bool whole) {
   std::string text;
-  if (whole && !schedule.name.empty()) text += "schedule " + schedule.name + "\n";
+  if (whole && !schedule.name.empty()) {
+    text += "schedule " + schedule.name;
+    std::ranges::replace_if(
+        text, [](char c) { return c == '#' || c == '\n'; }, '_');
+    text += "\n";
+  }
   for (std::size_t d = 0; d < schedule.per_device.size(); ++d) {
     const auto& list = schedule.per_device[d];
     const bool one_stage =
@@ -169,8 +191,16 @@ std::string to_text(const Schedule& schedule, bool whole) {
     text += "\n";
   }
   if (whole && !schedule.sum.empty()) text += "sum " + to_text(schedule.sum) + "\n";
-  if (whole && !schedule.fixed_order) {
-    text += "free";
+  for (const TiedWeight& tied : schedule.tied) {
+    if (!whole) break;
+    text += "tied " + tied.name;
+    for (const int stage : tied.stages) text += " " + std::to_string(stage);
+    const bool one = tied.uses.postfix.size() == 1;  // in brackets, or it would be a stage
+    if (!tied.uses.empty()) text += one ? " (" + to_text(tied.uses) + ")" : " " + to_text(tied.uses);
+    text += "\n";
+  }
+  if (whole && (!schedule.fixed_order || !schedule.rings.empty())) {
+    text += schedule.fixed_order ? "rings" : "free";
     const bool alike = std::ranges::adjacent_find(schedule.rings, std::not_equal_to()) == schedule.rings.end();
     for (std::size_t s = 0; s < (alike ? std::min<std::size_t>(1, schedule.rings.size()) : schedule.rings.size());
          ++s) {
@@ -184,19 +214,22 @@ std::string to_text(const Schedule& schedule, bool whole) {
 Schedule parse_schedule(std::string_view text, const std::string& file) {
   Schedule schedule;
   schedule.name = file;
+  std::vector<int> lines;  // of each device
   for (int number = 1; !text.empty(); ++number) {
     const std::string place = file + ":" + std::to_string(number);
     const std::size_t end = std::min(text.find('\n'), text.size());
     Line line(text.substr(0, end), place);
     read_line(line, schedule);
+    if (lines.size() < schedule.per_device.size()) lines.push_back(number);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   // One pair is every stage's.
   if (schedule.rings.size() == 1) schedule.rings.resize(static_cast<std::size_t>(schedule.stages), schedule.rings[0]);
   try {
     verify(schedule);
-  } catch (const std::invalid_argument& e) {
-    throw std::invalid_argument(file + ": " + e.what());
+  } catch (const ScheduleError& e) {
+    const std::string line = e.device() < 0 ? "" : ":" + std::to_string(lines[static_cast<std::size_t>(e.device())]);
+    throw std::invalid_argument(file + line + ": " + e.what());
   }
   return schedule;
 }

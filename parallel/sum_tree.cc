@@ -109,8 +109,9 @@ std::string to_text(const SumTree& tree) {
   return stack.size() == 1 ? stack.front().text : "(no tree)";
 }
 
-void check(const SumTree& tree, int microbatches) {
+void check(const SumTree& tree, int microbatches, const char* item_name) {
   if (tree.empty()) return;
+  const std::string name = item_name;
   const auto refuse = [&](const std::string& why) {
     throw std::invalid_argument("the sum " + to_text(tree) + " " + why);
   };
@@ -123,13 +124,13 @@ void check(const SumTree& tree, int microbatches) {
     }
     ++depth;
     if (item < 0 || item >= microbatches) {
-      refuse("counts microbatch " + std::to_string(item) + " of " + std::to_string(microbatches));
+      refuse("counts " + name + " " + std::to_string(item) + " of " + std::to_string(microbatches));
     }
-    if (seen[static_cast<std::size_t>(item)]) refuse("counts microbatch " + std::to_string(item) + " twice");
+    if (seen[static_cast<std::size_t>(item)]) refuse("counts " + name + " " + std::to_string(item) + " twice");
     seen[static_cast<std::size_t>(item)] = true;
   }
   const auto missing = std::ranges::find(seen, false);
-  if (missing != seen.end()) refuse("never counts microbatch " + std::to_string(missing - seen.begin()));
+  if (missing != seen.end()) refuse("never counts " + name + " " + std::to_string(missing - seen.begin()));
   if (depth != 1) refuse("is " + std::to_string(depth) + " sums");
 }
 

@@ -33,7 +33,8 @@ std::string to_text(const SumTree& tree);
 
 /// Throws std::invalid_argument unless the tree adds each microbatch exactly once:
 ///     the sum (0 1 1 3) counts microbatch 1 twice
-void check(const SumTree& tree, int microbatches);
+/// `item`: what it adds, where that is not microbatches.
+void check(const SumTree& tree, int microbatches, const char* item = "microbatch");
 
 /// True for the tree that is used where none is given: all microbatches in index order.
 bool is_in_order(const SumTree& tree);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,8 +16,8 @@
 namespace sluice::parallel {
 namespace {
 
-[[noreturn]] void refuse(const Schedule& schedule, const std::string& why) {
-  throw std::invalid_argument("schedule '" + schedule.name + "' " + why);
+[[noreturn]] void refuse(const Schedule& schedule, const std::string& why, int device = -1) {
+  throw ScheduleError("schedule '" + schedule.name + "' " + why, device);
 }
 
 void check_sizes(const Schedule& schedule) {
@@ -40,38 +41,44 @@ void check_sizes(const Schedule& schedule) {
 
 void check_known(const Schedule& schedule, const Action& action, int device) {
   if (row_of(action.kind).letter == '?') {
-    refuse(schedule, "lists an action of unknown kind " + std::to_string(static_cast<int>(action.kind)) +
-                         " on device " + std::to_string(device));
+    refuse(schedule,
+           "lists an action of unknown kind " + std::to_string(static_cast<int>(action.kind)) + " on device " +
+               std::to_string(device),
+           device);
   }
   if (action.stage < 0 || action.stage >= schedule.stages) {
-    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(schedule.stages) + " stages");
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(schedule.stages) + " stages",
+           device);
   }
   const int microbatches = action.kind == ActionKind::step ? 1 : schedule.microbatches;
   if (action.microbatch < 0 || action.microbatch >= microbatches) {
-    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(microbatches) + " microbatches");
+    refuse(schedule, "lists " + to_text(action) + " but has only " + std::to_string(microbatches) + " microbatches",
+           device);
   }
 }
 
-/// Each microbatch of each stage has its forward pass, and one backward pass of one of the two forms.
-void check_complete(const Schedule& schedule, const std::vector<bool>& seen) {
+/// Each microbatch of each stage has its forward pass, and one backward pass of one of the two forms. `owner`: each
+/// stage's device.
+void check_complete(const Schedule& schedule, const std::vector<bool>& seen, const std::vector<int>& owner) {
   using enum ActionKind;
   const auto has = [&](const Action& a) { return seen[static_cast<std::size_t>(index_of(schedule, a))]; };
   bool steps = false;
   for (int s = 0; s < schedule.stages; ++s) steps = steps || has({step, s, 0});
   for (int s = 0; s < schedule.stages; ++s) {
+    const auto refuse_here = [&](const std::string& why) { refuse(schedule, why, owner[static_cast<std::size_t>(s)]); };
     for (int k = 0; k < schedule.microbatches; ++k) {
       const Action f{forward, s, k}, b{backward, s, k}, i{input_gradient, s, k}, w{weight_gradient, s, k};
-      if (!has(f)) refuse(schedule, "lacks " + to_text(f));
+      if (!has(f)) refuse_here("lacks " + to_text(f));
       for (const Action& half : {i, w}) {
         if (has(b) && has(half)) {
-          refuse(schedule, "does the backward pass twice: " + to_text(b) + " and " + to_text(half));
+          refuse_here("does the backward pass twice: " + to_text(b) + " and " + to_text(half));
         }
       }
-      if (!has(b) && !has(i) && !has(w)) refuse(schedule, "lacks " + to_text(b));
-      if (!has(b) && !has(i)) refuse(schedule, "lacks " + to_text(i));
-      if (!has(b) && !has(w)) refuse(schedule, "never adds a gradient: it lacks " + to_text(w));
+      if (!has(b) && !has(i) && !has(w)) refuse_here("lacks " + to_text(b));
+      if (!has(b) && !has(i)) refuse_here("lacks " + to_text(i));
+      if (!has(b) && !has(w)) refuse_here("never adds a gradient: it lacks " + to_text(w));
     }
-    if (steps && !has({step, s, 0})) refuse(schedule, "lacks " + to_text(Action{step, s, 0}));
+    if (steps && !has({step, s, 0})) refuse_here("lacks " + to_text(Action{step, s, 0}));
   }
 }
 
@@ -106,7 +113,9 @@ class Run {
         if (--lacks[index(next)] == 0) ready.push_back(next);
       }
     }
-    if (left > 0) refuse(schedule_, "cannot finish: " + cycle());
+    if (left == 0) return;
+    const auto [first, text] = cycle();
+    refuse(schedule_, "cannot finish: " + text, order_.device(first));
   }
 
  private:
@@ -127,6 +136,9 @@ class Run {
     for (const Action& frees : order_.frees_slots_for(action)) {
       if (!done_[index(frees)]) return {frees, " (for its slot)"};
     }
+    for (const Action& use : order_.tied_uses_for(action)) {
+      if (!done_[index(use)]) return {use, " (a use of a tied weight)"};
+    }
     for (const Action& before : order_.waits_for(action)) {
       if (!done_[index(before)]) return {before, ""};
     }
@@ -134,8 +146,8 @@ class Run {
   }
 
   /// Each action that is not done waits for another, so walking along must close a circle. In a fixed order the walk
-  /// goes from one device's next action to another's.
-  std::string cycle() const {
+  /// goes from one device's next action to another's. Returns the first of the circle, and the circle in words.
+  std::pair<Action, std::string> cycle() const {
     Action at;
     for (int d = schedule_.devices() - 1; d >= 0; --d) {
       if (const Action* const first = head(d)) at = *first;
@@ -159,7 +171,7 @@ class Run {
         text += " waits for " + to_text(at) + " (earlier on device " + std::to_string(order_.device(at)) + ")";
       }
     } while (at != first);
-    return text;
+    return {first, text};
   }
 
   const Schedule& schedule_;
@@ -178,6 +190,46 @@ void check_sum(const Schedule& schedule) {
   }
 }
 
+/// The action that gives the gradients of the stage's weights, of its first microbatch.
+std::string first_use(const Order& order, int stage) { return to_text(order.giver(Result::weight_gradient, stage, 0)); }
+
+void check_tied(const Schedule& schedule) {
+  const Order order(schedule);
+  std::set<std::pair<std::string, int>> known;
+  for (const TiedWeight& tied : schedule.tied) {
+    const std::string name = "tied weight '" + tied.name + "'";
+    if (tied.name.empty() || tied.name.find_first_of(" \t\r\n#") != std::string::npos) {
+      refuse(schedule, "has a " + name + ", and the name must be one word");
+    }
+    if (tied.stages.empty()) refuse(schedule, "has a " + name + " without stages");
+    for (std::size_t i = 0; i < tied.stages.size(); ++i) {
+      const int here = tied.stages[i];
+      if (here < 0 || here >= schedule.stages) {
+        refuse(schedule, "has a " + name + " in stage " + std::to_string(here) + ", but only " +
+                             std::to_string(schedule.stages) + " stages");
+      }
+      const auto before = tied.stages.begin() + static_cast<std::ptrdiff_t>(i);
+      if (std::find(tied.stages.begin(), before, here) != before) {
+        refuse(schedule, "counts the gradient of the " + name + " twice: " + first_use(order, here));
+      }
+      if (i > 0 && here < tied.stages[i - 1]) {
+        refuse(schedule, "adds the gradients of the " + name +
+                             " in the wrong order: " + first_use(order, tied.stages[i - 1]) + " before " +
+                             first_use(order, here) + ", whose uses are earlier on the tape");
+      }
+    }
+    if (!known.emplace(tied.name, tied.stages.front()).second) {
+      refuse(schedule, "counts the gradient of the " + name + " twice: it is listed twice");
+    }
+    const int uses = static_cast<int>((tied.uses.postfix.size() + 1) / 2);
+    try {
+      check(tied.uses, uses, "use");
+    } catch (const std::invalid_argument& e) {
+      refuse(schedule, "cannot add the gradients of the " + name + ": " + e.what());
+    }
+  }
+}
+
 void check_memory(const Schedule& schedule, const Memory& memory) {
   if (memory.devices.empty()) return;
   if (memory.devices.size() != schedule.per_device.size()) {
@@ -188,20 +240,35 @@ void check_memory(const Schedule& schedule, const Memory& memory) {
   const auto in_words = [](double bytes) { return bytes_in_words(static_cast<std::size_t>(std::ceil(bytes))); };
   for (std::size_t d = 0; d < peaks.size(); ++d) {
     if (peaks[d].bytes <= memory.devices[d]) continue;
-    refuse(schedule, "needs " + in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
-                         (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
-                         ", and the device has " + in_words(memory.devices[d]));
+    refuse(schedule,
+           "needs " + in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
+               (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
+               ", and the device has " + in_words(memory.devices[d]),
+           static_cast<int>(d));
   }
 }
 
-/// The most that a stage holds in any order that the rings allow.
-double most_in_any_order(const Schedule& schedule, int stage, const StageBytes& bytes, bool split) {
+/// What a stage holds at most in any order that its rings allow.
+struct InAnyOrder {
+  double between = 0;  ///< between two actions
+  double running = 0;  ///< so much more while one of its actions runs
+};
+
+InAnyOrder most_in_any_order(const Schedule& schedule, const Order& order, int stage, const StageBytes& bytes) {
   const Rings rings = schedule.rings.empty() ? Rings{} : schedule.rings[static_cast<std::size_t>(stage)];
   const auto slots = [&](int ring) { return ring > 0 ? std::min(ring, schedule.microbatches) : schedule.microbatches; };
   const int begun = slots(rings.kept), saved = std::min(slots(rings.saved), begun);
+  bool splits = false, recomputes = false;
+  for (int k = 0; k < schedule.microbatches; ++k) {
+    splits = splits || order.has({ActionKind::input_gradient, stage, k});
+    recomputes = recomputes || order.recomputes(stage, k);
+  }
   // All slots of the first ring are full, and the others wait for W; or all wait for W.
-  const double kept = split ? bytes.kept : 0;
-  return std::max(saved * bytes.saved + (split ? begun - saved : 0) * kept, begun * kept);
+  const double first = recomputes ? std::max(bytes.input, bytes.saved) : bytes.saved;
+  const double kept = splits ? bytes.kept : 0;
+  return {.between = std::max(saved * first + (begun - saved) * kept, begun * kept),
+          .running = std::max(splits ? std::min(bytes.saved, kept) - bytes.both : 0,
+                              recomputes ? std::min(bytes.input, bytes.saved) : 0)};
 }
 
 }  // namespace
@@ -215,16 +282,19 @@ void check_actions(const Schedule& schedule) {
       check_known(schedule, action, d);
       int& of_stage = owner[static_cast<std::size_t>(action.stage)];
       if (of_stage >= 0 && of_stage != d) {
-        refuse(schedule, "lists " + to_text(action) + " on device " + std::to_string(d) + ", and stage " +
-                             std::to_string(action.stage) + " is on device " + std::to_string(of_stage));
+        refuse(schedule,
+               "lists " + to_text(action) + " on device " + std::to_string(d) + ", and stage " +
+                   std::to_string(action.stage) + " is on device " + std::to_string(of_stage),
+               d);
       }
       of_stage = d;
       const auto index = static_cast<std::size_t>(index_of(schedule, action));
-      if (seen[index]) refuse(schedule, "lists " + to_text(action) + " twice");
+      if (seen[index]) refuse(schedule, "lists " + to_text(action) + " twice", d);
       seen[index] = true;
     }
   }
-  check_complete(schedule, seen);
+  check_complete(schedule, seen, owner);
+  if (!schedule.tied.empty()) check_tied(schedule);
 }
 
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages) {
@@ -239,19 +309,19 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
   std::vector<int> waiting(static_cast<std::size_t>(schedule.stages));  // of each stage's sums, but for the first
   std::vector<PartialSums> sums(static_cast<std::size_t>(schedule.stages), {schedule.sum, schedule.microbatches});
   for (const auto& list : schedule.per_device) {
-    double held = 0, most_work = 0;
+    double held = 0, running = 0;
     std::vector<bool> counted(static_cast<std::size_t>(schedule.stages));
     for (const Action& a : list) {
       const auto s = static_cast<std::size_t>(a.stage);
       if (counted[s]) continue;
       counted[s] = true;
       held += stages[s].weights;
-      most_work = std::max(most_work, stages[s].work);
-      if (!schedule.fixed_order) {
-        held += most_in_any_order(schedule, a.stage, stages[s], order.has({ActionKind::input_gradient, a.stage, 0}));
-      }
+      if (schedule.fixed_order) continue;
+      const InAnyOrder most = most_in_any_order(schedule, order, a.stage, stages[s]);
+      held += most.between;
+      running = std::max(running, most.running + stages[s].work);
     }
-    PeakBytes peak{held + (schedule.fixed_order ? 0 : most_work), list.empty() ? Action{} : list.front()};
+    PeakBytes peak{held + running, list.empty() ? Action{} : list.front()};
     if (!schedule.fixed_order) {
       peaks.push_back(peak);
       continue;

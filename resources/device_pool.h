@@ -17,20 +17,6 @@
 
 namespace sluice {
 
-/// A device has no memory for what an op needs, although cached memory was given back to it and all work issued before
-/// was over. The message says so, and in further lines the results of which ops hold the memory, largest first:
-/// "sim(0) has no 1.50 GiB left: 3.90 GiB of it are in use, 0 B cached
-///   2.40 GiB  conv2d in encoder.2, 12 blocks
-///   1.50 GiB  relu in encoder.2, 6 blocks".
-class OutOfMemory : public std::bad_alloc {
- public:
-  explicit OutOfMemory(std::string message) : message_(std::make_shared<std::string>(std::move(message))) {}
-  const char* what() const noexcept override { return message_->c_str(); }
-
- private:
-  std::shared_ptr<const std::string> message_;  // copies do not throw
-};
-
 /// The blocks of one device of an engine. It lives as long as the engine, or as the last block that is in use.
 ///
 /// A block goes back when it is not used any more. The closure of an op holds the blocks that the op uses, and is

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "sluice/engine/errors.h"
+#include "sluice/resources/memory_holders.h"
 
 namespace sluice {
 
@@ -35,9 +36,9 @@ void* MemoryPool::system_allocate(std::size_t size) noexcept {
 
 void* MemoryPool::allocate(std::size_t bytes) {
   const int index = class_of(bytes);
-  if (index >= kClasses) throw std::bad_alloc();
-  const std::size_t size = size_of_class(index);
   std::lock_guard lock(mutex_);
+  if (index >= kClasses) fail(bytes);
+  const std::size_t size = size_of_class(index);
   ++stats_.allocations;
   void* block = nullptr;
   auto& list = free_[static_cast<std::size_t>(index)];
@@ -54,11 +55,18 @@ void* MemoryPool::allocate(std::size_t bytes) {
       trim_locked();
       block = system_allocate(size);
     }
-    if (!block) throw std::bad_alloc();
+    if (!block) fail(bytes);
   }
   stats_.in_use += size;
   stats_.peak = std::max(stats_.peak, stats_.in_use);
   return block;
+}
+
+/// Under the lock.
+void MemoryPool::fail(std::size_t bytes) const {
+  throw OutOfMemory("the host has no " + bytes_in_words(bytes) + " left: " + bytes_in_words(stats_.in_use) +
+                    " are in use, " + bytes_in_words(stats_.cached) + " cached" +
+                    (limit_ != 0 ? ", and the limit is " + bytes_in_words(limit_) : ""));
 }
 
 void MemoryPool::deallocate(void* block, std::size_t bytes) noexcept {

@@ -4,7 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <new>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/engine/device.h"
@@ -17,6 +21,21 @@ struct PoolStats {
   std::size_t peak = 0;           ///< the largest in_use so far, or since reset_peak
   std::uint64_t allocations = 0;  ///< calls of allocate
   std::uint64_t hits = 0;         ///< how many of them the cache served
+};
+
+/// There is no memory for what an op needs, although cached memory was given back, and on a device all work issued
+/// before was over. The message says so: "the host has no 4.00 TiB left: 1.50 GiB are in use, 0 B cached". Of a device
+/// further lines say the results of which ops hold the memory, largest first:
+/// "sim(0) has no 1.50 GiB left: 3.90 GiB of it are in use, 0 B cached
+///   2.40 GiB  conv2d in encoder.2, 12 blocks
+///   1.50 GiB  relu in encoder.2, 6 blocks".
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string message) : message_(std::make_shared<std::string>(std::move(message))) {}
+  const char* what() const noexcept override { return message_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> message_;  // copies do not throw
 };
 
 /// A caching allocator over host memory. Size classes are powers of two with quarter steps, so a
@@ -32,7 +51,7 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   /// A block of at least `bytes` bytes (0 gives a block too), 64-byte aligned, not cleared. When the system has none
-  /// left, empties the cache and tries once more. Throws std::bad_alloc.
+  /// left, empties the cache and tries once more. Throws OutOfMemory.
   void* allocate(std::size_t bytes);
   /// Takes back a block with the size that it was asked for.
   void deallocate(void* block, std::size_t bytes) noexcept;
@@ -54,6 +73,7 @@ class MemoryPool {
 
  private:
   std::size_t trim_locked() noexcept;
+  [[noreturn]] void fail(std::size_t bytes) const;
   void* system_allocate(std::size_t size) noexcept;
 
   mutable std::mutex mutex_;

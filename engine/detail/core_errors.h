@@ -33,7 +33,7 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   // There is one count for all engines, because an op may fail with the root of another engine and keeps its number.
   static std::atomic<std::uint64_t> next{1};
   root->sequence = next.fetch_add(1, std::memory_order_relaxed);
-  root->operation = op ? op->name : "engine";
+  root->operation = !op ? "engine" : op->info && op->info->shown ? op->info->shown : op->name;
   root->file = op ? op->where.file_name() : "";
   root->line = op ? op->where.line() : 0;
   if (op) root->layer = path_of(layer_of(op)), root->device = device_of(op);

@@ -12,6 +12,9 @@
 #include <system_error>
 #include <utility>
 
+#include "sluice/engine/layer.h"
+#include "sluice/ndarray/user_names.h"
+
 namespace sluice {
 namespace {
 
@@ -22,10 +25,17 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// "[load_npy] main.cc:41: ", or nothing.
+std::string place_of_call() {
+  const std::source_location& where = current_scope().where;
+  const char* const called = where.line() != 0 ? detail::called_function() : nullptr;
+  return called ? "[" + std::string(called) + "] " + call_site(where) + ": " : "";
+}
+
 }  // namespace
 
 FormatError::FormatError(const std::filesystem::path& path, std::string_view message)
-    : std::runtime_error(one_line(path.string() + ": " + std::string(message))) {}
+    : std::runtime_error(one_line(place_of_call() + path.string() + ": " + std::string(message))) {}
 
 namespace formats {
 
@@ -160,12 +170,14 @@ std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape) {
   return empty ? 0 : room;
 }
 
-void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size_t bytes) {
+void refuse_argument(const std::string& message) { throw std::invalid_argument(one_line(place_of_call() + message)); }
+
+void check_bytes(DType dtype, const Dims& shape, std::size_t bytes) {
   const auto wanted = checked_bytes(dtype, shape);
   if (wanted && *wanted == bytes) return;
-  throw std::invalid_argument(
-      "[" + std::string(who) + "] shape " + to_string(shape) + " of " + std::string(name_of(dtype)) + " needs " +
-      (wanted ? std::to_string(*wanted) : std::string("too many")) + " bytes, given " + std::to_string(bytes));
+  refuse_argument("shape " + to_string(shape) + " of " + std::string(name_of(dtype)) + " needs " +
+                  (wanted ? std::to_string(*wanted) : std::string("too many")) + " bytes, given " +
+                  std::to_string(bytes));
 }
 
 void check_bools(const std::filesystem::path& path, std::string_view what, DType dtype,

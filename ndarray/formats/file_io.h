@@ -78,8 +78,11 @@ class OutputFile {
 /// sizes of 0 as 1 so that strides fit too, passes 2^63 - 1.
 std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape);
 
-/// Throws std::invalid_argument where `bytes` is not what this dtype and shape need: a caller's error, not a file's.
-void check_bytes(std::string_view who, DType dtype, const Dims& shape, std::size_t bytes);
+/// Throws std::invalid_argument, which names the function that the program called and the line, as FormatError does:
+/// for a caller's error, not a file's.
+[[noreturn]] void refuse_argument(const std::string& message);
+/// The same where `bytes` is not what this dtype and shape need.
+void check_bytes(DType dtype, const Dims& shape, std::size_t bytes);
 
 /// Throws FormatError where an element of a bool tensor is neither 0 nor 1: as a C++ bool it would have no meaning.
 void check_bools(const std::filesystem::path& path, std::string_view what, DType dtype,

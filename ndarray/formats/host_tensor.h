@@ -15,10 +15,12 @@
 
 namespace sluice {
 
-/// A file that cannot be read or written as asked. what() is one line: the file, what was found, what was wanted.
+/// A file that cannot be read or written as asked. what() is one line: the function that the program called, the line
+/// of the call, the file, what was found, what was wanted.
 class FormatError : public std::runtime_error {
  public:
-  /// "PATH: MESSAGE"; control characters in either are replaced, so that it stays one line.
+  /// "[load_npy] main.cc:41: PATH: MESSAGE", and outside of the library's functions "PATH: MESSAGE". Control characters
+  /// are replaced, so that it stays one line.
   FormatError(const std::filesystem::path& path, std::string_view message);
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/npy_bytes.h"
 
@@ -260,7 +261,8 @@ HostTensor read_array(File& file) {
 
 }  // namespace
 
-HostTensor load_npy(const std::filesystem::path& path) {
+HostTensor load_npy(const std::filesystem::path& path, std::source_location where) {
+  const detail::Called called("load_npy", where);
   formats::InputFile file(path);
   return read_array(file);
 }
@@ -288,8 +290,10 @@ std::string formats::npy_header(const std::filesystem::path& path, DType dtype, 
   return std::string(kMagic).append(rest.data(), rest.size()).append(header);
 }
 
-void save_npy(const std::filesystem::path& path, DType dtype, const Dims& shape, std::span<const std::byte> bytes) {
-  formats::check_bytes("save_npy", dtype, shape, bytes.size());
+void save_npy(const std::filesystem::path& path, DType dtype, const Dims& shape, std::span<const std::byte> bytes,
+              std::source_location where) {
+  const detail::Called called("save_npy", where);
+  formats::check_bytes(dtype, shape, bytes.size());
   const std::string header = formats::npy_header(path, dtype, shape);
   formats::OutputFile file(path);
   file.write(header);

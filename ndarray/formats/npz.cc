@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/npy_bytes.h"
 
@@ -288,19 +289,22 @@ std::vector<std::byte> deflated(std::span<const std::byte> header, std::span<con
 }  // namespace
 
 std::vector<std::pair<std::string, HostTensor>> load_npz(const std::filesystem::path& path,
-                                                         const NpzReadOptions& options) {
+                                                         const NpzReadOptions& options, std::source_location where) {
+  const detail::Called called("load_npz", where);
   return Reader(path, options).read();
 }
 
-void save_npz(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const NpzWriteOptions& options) {
+void save_npz(const std::filesystem::path& path, std::span<const NamedTensor> tensors, const NpzWriteOptions& options,
+              std::source_location where) {
+  const detail::Called called("save_npz", where);
   std::unordered_set<std::string_view> names;
   std::vector<std::string> headers;
   for (const NamedTensor& tensor : tensors) {
-    formats::check_bytes("save_npz", tensor.dtype, tensor.shape, tensor.bytes.size());
+    formats::check_bytes(tensor.dtype, tensor.shape, tensor.bytes.size());
     const bool fits = !tensor.name.empty() && tensor.name.size() <= 65531;
     if (!fits || !names.insert(tensor.name).second) {
-      throw std::invalid_argument("[save_npz] the name " + in_quotes(tensor.name) +
-                                  (fits ? " is used twice" : " is empty or too long"));
+      formats::refuse_argument("the name " + in_quotes(tensor.name) +
+                               (fits ? " is used twice" : " is empty or too long"));
     }
     headers.push_back(formats::npy_header(path, tensor.dtype, tensor.shape));
   }

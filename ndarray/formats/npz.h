@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <source_location>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,12 +29,13 @@ struct NpzWriteOptions {
 /// them pass `most_bytes`. Memory grows with what is unpacked, not with what the directory tells: at most four times
 /// the file's size and `most_bytes` together.
 std::vector<std::pair<std::string, HostTensor>> load_npz(const std::filesystem::path& path,
-                                                         const NpzReadOptions& options = {});
+                                                         const NpzReadOptions& options = {},
+                                                         std::source_location where = std::source_location::current());
 
 /// Writes the arrays; the file appears whole or not at all. The same call writes the same bytes. Blocks until it is on
 /// the disk. Throws FormatError where the file cannot be written, and for bf16; std::invalid_argument for an empty
 /// name, one that is used twice or is longer than 65,531 bytes, and bytes that do not fit a shape.
 void save_npz(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-              const NpzWriteOptions& options = {});
+              const NpzWriteOptions& options = {}, std::source_location where = std::source_location::current());
 
 }  // namespace sluice

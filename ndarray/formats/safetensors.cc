@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/safetensors_header.h"
 
@@ -46,13 +47,14 @@ std::string json_header(std::span<const NamedTensor> tensors, std::span<const st
     text.append((8 - text.size() % 8) % 8, ' ');  // the data starts at a multiple of 8
     return text;
   } catch (const ordered_json::exception&) {
-    throw std::invalid_argument("[save_safetensors] a name or the metadata is not UTF-8");
+    formats::refuse_argument("a name or the metadata is not UTF-8");
   }
 }
 
 }  // namespace
 
-const HostTensor* Safetensors::find(std::string_view name) const {
+const HostTensor* Safetensors::find(std::string_view name, std::source_location where) const {
+  const detail::Called called("Safetensors::find", where);
   if (const auto other = refused.find(std::string(name)); other != refused.end()) {
     throw FormatError(path, formats::refusal(name, other->second));
   }
@@ -61,13 +63,14 @@ const HostTensor* Safetensors::find(std::string_view name) const {
 }
 
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                      const std::map<std::string, std::string>& metadata) {
+                      const std::map<std::string, std::string>& metadata, std::source_location where) {
+  const detail::Called called("save_safetensors", where);
   std::unordered_set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) {
-    formats::check_bytes("save_safetensors", tensor.dtype, tensor.shape, tensor.bytes.size());
+    formats::check_bytes(tensor.dtype, tensor.shape, tensor.bytes.size());
     if (tensor.name == "__metadata__" || !names.insert(tensor.name).second) {
-      throw std::invalid_argument("[save_safetensors] " + formats::in_quotes(tensor.name) +
-                                  (tensor.name == "__metadata__" ? " is not free as a name" : " is named twice"));
+      formats::refuse_argument(formats::in_quotes(tensor.name) +
+                               (tensor.name == "__metadata__" ? " is not free as a name" : " is named twice"));
     }
   }
   const auto order = file_order(tensors);
@@ -85,7 +88,8 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
   file.commit();
 }
 
-Safetensors load_safetensors(const std::filesystem::path& path) {
+Safetensors load_safetensors(const std::filesystem::path& path, std::source_location where) {
+  const detail::Called called("load_safetensors", where);
   formats::InputFile file(path);
   auto header = formats::read_safetensors_header(file);
   Safetensors result;

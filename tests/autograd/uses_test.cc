@@ -131,6 +131,8 @@ TEST(TiedWeights, AreLeavesAndTheirGradientsFit) {
   g.fill(5);
   add_gradient(w, g);
   EXPECT_EQ(w.grad().to_vector<float>(), (Floats{6, 6}));
+  add_gradient(w, arange(8).to(DType::f32)(slice(1, 8, 4)));  // a view of a longer array
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{7, 11}));
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST(CudaMemory, WhatHoldsItIsSaidByOpAndLayer) {
       said = e.what();
     }
   }
-  EXPECT_THAT(said, StartsWith("[add_scalar] seen_test.cc:"));
+  EXPECT_THAT(said, StartsWith("[add] seen_test.cc:"));
   EXPECT_THAT(said, HasSubstr(" in encoder on gpu(0): gpu(0) has no 1.00 MiB left: "));
   EXPECT_THAT(said, HasSubstr("\n  " + std::to_string(kept.size() - 1) + ".00 MiB  add_scalar in encoder, " +
                               std::to_string(kept.size() - 1) + " blocks\n  1.00 MiB  transfer, 1 block"));

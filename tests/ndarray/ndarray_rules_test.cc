@@ -344,6 +344,21 @@ TEST(Rule14, IntactPoisonRecoversAndTornDoesNot) {
   EXPECT_THROW(never.wait(), Error);
 }
 
+TEST(Rule14, ACancelledWriteToAHeldValueIsIntact) {
+  TestEngine test(2);
+  const NDArray x = from<float>({1, 2}, {2}), held = x.detach();
+  CancelScope scope;
+  scope.cancel();
+  {
+    const CancelScope::Guard guard(scope);
+    x.assign(from<float>({3, 4}, {2}));  // goes to another version, which would have no value without a copy
+  }
+  EXPECT_THROW(x.wait(), Error);
+  EXPECT_EQ(held.to_vector<float>(), (Floats{1, 2}));
+  test.engine.recover(x);
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1, 2}));
+}
+
 TEST(Rule14, OutOfMemoryBeforeTheBodyIsIntact) {
   TestEngine test(1);
   const DeviceScope scope(cpu(0));

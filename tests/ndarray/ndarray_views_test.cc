@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <list>
+#include <ranges>
 #include <sstream>
 
 #include "ndarray_test_support.h"
@@ -26,9 +29,37 @@ TEST(Views, IndexingIsNumPys) {
   EXPECT_EQ(elements(x(0, 0, slice(-1, 0, -2))), (Ints{3, 1}));
   EXPECT_EQ(elements(x(0, 0, slice(-100, 100))), (Ints{0, 1, 2, 3}));
   EXPECT_EQ(x(all, slice(2, 1)).shape(), (Dims{2, 0, 4}));
+  EXPECT_EQ(elements(x(std::size_t{1}, 2U, static_cast<short>(1))), (Ints{21}));  // any integer, but no bool
+  static_assert(!std::is_constructible_v<Index, bool> && !std::is_constructible_v<Axes, bool>);
+  EXPECT_EQ(sum(x, std::size_t{2}).shape(), (Dims{2, 3}));
   EXPECT_THROW(x(2), ArrayError);
   EXPECT_THROW(x(0, 0, 0, 0), ArrayError);
   EXPECT_THROW(x(slice(0, 1, 0)), ArrayError);
+}
+
+TEST(Views, ArraysAreMadeOfAnyRange) {
+  std::vector<std::int64_t> list{1, 2, 3};
+  const std::int64_t plain[] = {1, 2, 3};
+  for (const NDArray& x :
+       {from(list, {3}), from(std::span(list), {3}), from(plain, {3}), from(std::list(list.begin(), list.end()), {3}),
+        from(std::array<std::int64_t, 3>{1, 2, 3}, {3}), from(std::vector(list), {3})}) {
+    EXPECT_EQ(elements(x), (Ints{1, 2, 3}));
+  }
+  const NDArray counted = from(std::views::iota(0, 6), {2, 3});
+  EXPECT_EQ(counted.dtype(), DType::i32);
+  EXPECT_EQ(counted.to_string(), "[[0 1 2]\n [3 4 5]]");
+  auto odd = list | std::views::filter([](std::int64_t n) { return n % 2 != 0; });
+  EXPECT_EQ(elements(from(odd, {2})), (Ints{1, 3}));
+  const auto flags = list | std::views::transform([](std::int64_t n) { return n > 1; });
+  EXPECT_EQ(from(flags, {3}).to_vector<bool>(), (std::vector<bool>{false, true, true}));
+  EXPECT_THROW(from(std::views::iota(0, 6), {2, 2}), ArrayError);
+}
+
+TEST(Views, ShapesDtypesAndDevicesArePrinted) {
+  const NDArray x = zeros({2, 3}, DType::i32);
+  std::ostringstream out;
+  out << x.shape() << " " << x.dtype() << " " << cpu(1) << " " << 5 << " " << Dims{};
+  EXPECT_EQ(out.str(), "(2, 3) i32 cpu(1) 5 ()");
 }
 
 TEST(Views, ShapesChangeWithoutCopiesWhereTheyCan) {

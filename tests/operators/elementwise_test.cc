@@ -252,6 +252,26 @@ TEST(Elementwise, DivisionOfIntegersFitsTogether) {
   });
 }
 
+/// By products that wrap; the negative powers of numbers other than 1 and -1 are below 1.
+TEST(Elementwise, PowersOfIntegers) {
+  for (const DType dtype : {DType::i8, DType::u8, DType::i32, DType::i64}) {
+    for (int base = dtype == DType::u8 ? 0 : -5; base < 6; ++base) {
+      NDArray product = full({}, 1, dtype);
+      for (int exponent = 0; exponent < 30; ++exponent, product *= base) {
+        EXPECT_TRUE(array_equal(pow(full({}, base, dtype), exponent), product)) << base << " to " << exponent;
+        EXPECT_TRUE(array_equal(pow(base, full({}, exponent, dtype)), product)) << base << " to " << exponent;
+      }
+      if (dtype == DType::u8) continue;
+      for (const int exponent : {-1, -2, -3}) {
+        const int wanted = base == 1 || base == -1 ? (exponent == -2 ? 1 : base) : 0;
+        EXPECT_TRUE(array_equal(pow(full({}, base, dtype), exponent), full({}, wanted, dtype)));
+      }
+    }
+  }
+  EXPECT_EQ(pow(from<std::int64_t>({2, 3}, {2}), from<std::int64_t>({62, 39}, {2})).to_vector<std::int64_t>(),
+            (std::vector<std::int64_t>{4611686018427387904, 4052555153018976267}));
+}
+
 TEST(Elementwise, RoundingKeepsIntegers) {
   on_both([] {
     for (const DType dtype : {DType::i8, DType::u8, DType::i32, DType::i64}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/sluice.h"
+#include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice::testing {
 
@@ -19,6 +20,8 @@ class FromPyTorch : public ::testing::Test {
   NDArray batch = ones({2, 3, 4}), square_matrix = eye(3), image = ones({1, 2, 6, 6}), filter = ones({4, 2, 3, 3});
   NDArray mask = x > 5, index = from<std::int64_t>({2, 0}, {2}), labels = from<std::int64_t>({1, 0, 3}, {3});
   NDArray leaf = ones({3, 4}).with_grad();
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path file = folder / "file";
 };
 
 }  // namespace sluice::testing

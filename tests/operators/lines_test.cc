@@ -245,6 +245,7 @@ TEST(Scans, OfShapesAtTheEdge) {
     EXPECT_EQ(diff(zeros({0})).shape(), Dims{0});
     EXPECT_EQ(diff(zeros({4, 5}), 2, 0).shape(), (Dims{2, 5}));
     EXPECT_EQ(diff(zeros({3}), 0).shape(), Dims{3});
+    EXPECT_EQ(diff(from<bool>({true, false, false}, {3})).to_vector<bool>(), (std::vector<bool>{true, false}));
     const NDArray deep = arange(256).reshape({2, 2, 2, 2, 2, 2, 2, 2});
     EXPECT_EQ(longs_of(cumsum(deep, 3).flatten()), longs_of(cumsum(deep.reshape({8, 2, 16}), 1).flatten()));
     EXPECT_EQ(longs_of(sort(deep, 2, {.descending = true}).flatten()),

@@ -151,6 +151,13 @@ std::string page() {
     text << "| `" << row->name << "` | " << inputs_of(*row) << " | " << kernels_of(*row) << " | "
          << (row->gradient ? "yes" : "no") << " | " << test_of(row->name, cases[row->name]) << " |\n";
   }
+  text << "\n## Functions that wait\n\n"
+          "Values decide the shape of their results, so they wait for these values at the call (`operators/waiting.h`; "
+          "rule 13 of\n[semantics.md](semantics.md)). Captures and stages of pipelines refuse them. Of all others only "
+          "those wait that give a\nvalue of C++ (`allclose`, `array_equal`).\n\n"
+          "| function | waits for | so as not to wait |\n|---|---|---|\n";
+  for (const WaitingFunction& f : waiting_functions())
+    text << "| `" << f.name << "` | " << f.waits_for << " | " << f.instead << " |\n";
   return text.str();
 }
 

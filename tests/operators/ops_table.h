@@ -124,6 +124,10 @@ inline std::vector<OperatorCase> operator_cases() {
   add_reduction_cases(list);
   list.push_back({"mean", {{3, 4, 5}}, [](const Arrays& x) { return square(mean(x[0], {0, 1})); }});
   list.push_back({"softmax", {s}, [](const Arrays& x) { return square(softmax(x[0])); }});
+  list.push_back({"stack of views of another rank", {{24}, {3, 8}}, [](const Arrays& x) {
+                    return square(stack({x[0].reshape({6, 4}), x[1].reshape({6, 4})}, -1));
+                  }});
+  list.push_back({"softmax of a scalar", {{}}, [](const Arrays& x) { return softmax(x[0]) + log_softmax(x[0], 0); }});
   list.push_back({"softmax, axis 0", {s}, [](const Arrays& x) { return square(softmax(x[0], 0)); }});
   list.push_back({"log_softmax", {s}, [](const Arrays& x) { return square(log_softmax(x[0])); }});
   list.push_back({"cross_entropy", {s}, [](const Arrays& x) { return square(cross_entropy(x[0], labels_for(5, 7))); }});
@@ -166,24 +170,17 @@ inline std::vector<OperatorCase> operator_cases() {
   list.push_back({"conv2d of a view", {{6, 2, 5, 5}, {3, 2, 2, 2}}, [](const Arrays& a) {
                     return conv2d(a[0](slice(0, 6, 2)), a[1]);
                   }});
-  list.push_back({.name = "max_pool2d",
-                  .shapes = {{2, 3, 6, 4}},
-                  .call = [](const Arrays& x) { return square(max_pool2d(x[0], 2)); },
-                  .second_order = false});
-  list.push_back({.name = "max_pool2d, overlapping",
-                  .shapes = {{2, 1, 7, 5}},
-                  .call = [](const Arrays& x) { return square(max_pool2d(x[0], 3, 2, 1)); },
-                  .second_order = false});
-  list.push_back({.name = "max_pool2d, ceil_mode",
-                  .shapes = {{2, 3, 5, 9}},
-                  .call = [](const Arrays& x) { return square(max_pool2d(x[0], 2, {.ceil_mode = true})); },
-                  .second_order = false});
-  list.push_back(
-      {.name = "max_pool2d, ceil_mode, overlapping",
-       .shapes = {{2, 1, 6, 4}},
-       .call =
-           [](const Arrays& x) { return square(max_pool2d(x[0], 3, {.stride = 2, .padding = 1, .ceil_mode = true})); },
-       .second_order = false});
+  const auto max_pool = [&](std::string name, Dims x, Size2d kernel, MaxPool2dOptions options) {
+    list.push_back({"max_pool2d" + name, {x}, [kernel, options](const Arrays& a) {
+                      return square(max_pool2d(a[0], kernel, options));
+                    }});
+  };
+  max_pool("", {2, 3, 6, 4}, 2, {});
+  max_pool(", overlapping", {2, 1, 7, 5}, 3, {.stride = 2, .padding = 1});
+  max_pool(", ceil_mode", {2, 3, 5, 9}, 2, {.ceil_mode = true});
+  max_pool(", ceil_mode, overlapping", {2, 1, 6, 4}, 3, {.stride = 2, .padding = 1, .ceil_mode = true});
+  max_pool(", not square", {2, 2, 7, 5}, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}});
+  max_pool(", dilated, ceil_mode", {1, 2, 8, 7}, 2, {.stride = 3, .padding = 1, .ceil_mode = true, .dilation = {2, 3}});
   list.push_back({"add_n", {s, s, s}, [](const Arrays& x) { return square(add_n(x)); }});
   add_shape_cases(list);
   list.push_back({"to f64 and back", {s}, [](const Arrays& x) {

@@ -32,6 +32,10 @@ inline void add_product_cases(std::vector<OperatorCase>& list) {
   list.push_back({"batch_matmul of broadcast views", {{3, 4}, {4, 5}}, [](const Arrays& x) {
                     return matmul(x[0].broadcast_to({2, 3, 4}), x[1].broadcast_to({2, 4, 5}));
                   }});
+  list.push_back({"linear of a stack", {{2, 3, 4}, {5, 4}, {5}}, [](const Arrays& x) {
+                    return square(linear(x[0], x[1], x[2], {.relu = true}));
+                  }});
+  list.push_back({"linear of a vector", {{4}, {5, 4}}, [](const Arrays& x) { return square(linear(x[0], x[1])); }});
   list.push_back({"dot", {{5}, {5}}, [](const Arrays& x) { return square(dot(x[0], x[1])); }});
   list.push_back({"outer", {{3}, {4}}, [](const Arrays& x) { return square(outer(x[0], x[1])); }});
   const auto sums = [&](std::string text, std::vector<Dims> shapes) {
@@ -93,6 +97,10 @@ inline void add_loss_cases(std::vector<OperatorCase>& list) {
        [](const Arrays& x) { return cross_entropy(x[0], labels_for(5, 7), {.weight = x[1], .label_smoothing = 0.1}); },
        0.3,
        2});
+  list.push_back({"cross_entropy of images", {{2, 4, 3, 2}}, [](const Arrays& x) {
+                    return cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2})) +
+                           cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), 20);
+                  }});
   list.push_back(
       {"cross_entropy of images, none", {{2, 4, 3, 2}}, [](const Arrays& x) {
          return square(cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), {.reduction = Reduction::none}));
@@ -187,6 +195,26 @@ inline void add_window_cases(std::vector<OperatorCase>& list) {
   conv1("", {2, 3, 7}, {4, 3, 3}, {});
   conv1(", strided and padded", {2, 3, 7}, {4, 3, 3}, {.stride = 2, .padding = 2});
   conv1(", dilated groups", {2, 4, 7}, {4, 2, 3}, {.padding = 1, .dilation = 2, .groups = 2});
+  const auto transposed = [&](std::string name, Dims x, Dims w, std::int64_t out, ConvTranspose2dOptions options) {
+    list.push_back({"conv_transpose2d" + name, {x, w, {out}}, [options](const Arrays& a) {
+                      return square(conv_transpose2d(a[0], a[1], a[2], options));
+                    }});
+  };
+  transposed("", {2, 3, 3, 4}, {3, 2, 3, 2}, 2, {});
+  transposed(", stride 2", {1, 2, 3, 3}, {2, 3, 3, 3}, 3, {.stride = 2, .padding = 1, .output_padding = 1});
+  transposed(", all options", {2, 4, 3, 2}, {4, 2, 2, 3}, 4,
+             {.stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}, .dilation = {2, 1}, .groups = 2});
+  list.push_back({"conv_transpose1d", {{2, 4, 5}, {4, 1, 3}}, [](const Arrays& a) {
+                    return square(conv_transpose1d(a[0], a[1], {}, {.stride = 2, .padding = 1, .groups = 2}));
+                  }});
+  list.push_back({"avg_pool2d, ceil_mode", {{2, 1, 6, 5}}, [](const Arrays& x) {
+                    return square(avg_pool2d(x[0], {3, 2}, {.stride = 2, .padding = 1, .ceil_mode = true})) +
+                           avg_pool2d(x[0], {3, 2},
+                                      {.stride = 2, .padding = 1, .count_padding = false, .ceil_mode = true});
+                  }});
+  list.push_back({"adaptive_max_pool2d", {{2, 3, 5, 6}}, [](const Arrays& x) {
+                    return square(adaptive_max_pool2d(x[0], {3, 2}));
+                  }});
   list.push_back({"avg_pool2d", {{2, 3, 6, 4}}, [](const Arrays& x) { return square(avg_pool2d(x[0], 2)); }});
   for (const bool count : {false, true}) {
     list.push_back({std::string("avg_pool2d, overlapping") + (count ? "" : ", without padding"),

@@ -76,6 +76,10 @@ inline void add_shape_cases(std::vector<OperatorCase>& list) {
   add("take", {s}, [](const Arrays& x) { return square(take(x[0], numbers({34, 0, -2, 7}, {2, 2}))); });
   add("masked_fill", {s}, [](const Arrays& x) { return square(masked_fill(x[0], x[0].detach() > 0, 0.5)); });
   add("masked_select", {s}, [](const Arrays& x) { return square(masked_select(x[0], x[0].detach() > 0)); });
+  add("masked_select of a size", {s}, [](const Arrays& x) {
+    const NDArray mask = x[0].detach() > 0;
+    return concat({square(masked_select(x[0], mask, {.size = 4})), square(masked_select(x[0], mask, {.size = 40}))}, 0);
+  });
   // Views.
   add("newaxis and ellipsis", {cube}, [](const Arrays& x) { return square(x[0](newaxis, ellipsis, slice(1, 4))); });
   add("flip", {cube}, [](const Arrays& x) { return square(x[0].flip({0, -1})); });
@@ -92,6 +96,7 @@ inline void add_shape_cases(std::vector<OperatorCase>& list) {
   add("pad", {s}, [](const Arrays& x) { return square(pad(x[0], {{1, 0}, {2, 3}}, {.value = 0.5})); });
   add("pad, edge", {s}, [](const Arrays& x) { return square(pad(x[0], {{1, 0}, {2, 3}}, {PadMode::edge})); });
   add("pad, reflect", {s}, [](const Arrays& x) { return square(pad(x[0], {{1, 4}, {0, 3}}, {PadMode::reflect})); });
+  add("pad, wrap", {s}, [](const Arrays& x) { return square(pad(x[0], {{1, 6}, {9, 0}}, {PadMode::wrap})); });
   add("roll", {s}, [](const Arrays& x) { return square(roll(x[0], -9, 1)); });
   add("tile", {s}, [](const Arrays& x) { return square(tile(x[0], {2, 1, 3})); });
   add("repeat", {cube}, [](const Arrays& x) { return square(repeat(x[0], 3, 1)); });

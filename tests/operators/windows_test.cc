@@ -100,11 +100,12 @@ TEST(Windows, PoolsAreMeansOfTheirWindows) {
 
 /// The places at which windows start, by the rule's words: in steps of the stride while the window is inside of image
 /// and padding; with ceil_mode also those that reach beyond it, if they start in the image or before it.
-std::vector<std::int64_t> starts(std::int64_t n, std::int64_t kernel, const MaxPool2dOptions& o) {
+std::vector<std::int64_t> starts(std::int64_t n, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                                 bool ceil_mode) {
   std::vector<std::int64_t> list;
-  for (std::int64_t at = -o.padding; at < n && (o.ceil_mode || at + kernel <= n + o.padding); at += o.stride) {
+  for (std::int64_t at = -padding; at < n && (ceil_mode || at + kernel <= n + padding); at += stride) {
     list.push_back(at);
-    if (at + kernel >= n + o.padding) break;  // nothing is left over
+    if (at + kernel >= n + padding) break;  // nothing is left over
   }
   return list;
 }
@@ -112,14 +113,15 @@ std::vector<std::int64_t> starts(std::int64_t n, std::int64_t kernel, const MaxP
 TEST(Windows, MaxPoolsHaveTheWindowsOfTheirMode) {
   for (std::int64_t n = 1; n < 12; ++n)
     for (std::int64_t kernel = 1; kernel < 5; ++kernel)
-      for (MaxPool2dOptions o{.stride = 1}; o.stride < 6; ++o.stride)
-        for (o.padding = 0; o.padding <= kernel / 2; ++o.padding)
+      for (std::int64_t stride = 1; stride < 6; ++stride)
+        for (std::int64_t padding = 0; padding <= kernel / 2; ++padding)
           for (const bool ceil_mode : {false, true}) {
-            o.ceil_mode = ceil_mode;
-            const std::vector<std::int64_t> down = starts(n, kernel, o), right = starts(10, kernel, o);
-            if (down.empty() || (ceil_mode && n + 2 * o.padding + o.stride - 1 < kernel)) continue;
+            const MaxPool2dOptions o{.stride = stride, .padding = padding, .ceil_mode = ceil_mode};
+            const std::vector<std::int64_t> down = starts(n, kernel, stride, padding, ceil_mode),
+                                            right = starts(10, kernel, stride, padding, ceil_mode);
+            if (down.empty() || (ceil_mode && n + 2 * padding + stride - 1 < kernel)) continue;
             SCOPED_TRACE(std::to_string(n) + " rows, kernel " + std::to_string(kernel) + ", stride " +
-                         std::to_string(o.stride) + ", padding " + std::to_string(o.padding) +
+                         std::to_string(stride) + ", padding " + std::to_string(padding) +
                          (ceil_mode ? ", ceil_mode" : ""));
             const NDArray x = drawn({1, 2, n, 10}, 8);
             const std::vector<double> values = values_of(x), pooled = values_of(max_pool2d(x, kernel, o));
@@ -137,6 +139,84 @@ TEST(Windows, MaxPoolsHaveTheWindowsOfTheirMode) {
                 }
             EXPECT_EQ(pooled, wanted);
           }
+}
+
+/// Pools that are made of unfolded windows have those of the row max_pool2d, where that has the options.
+TEST(Windows, UnfoldedPoolsAreThoseOfTheRow) {
+  const NDArray x = drawn({2, 2, 9, 7}, 3);
+  for (const bool ceil_mode : {false, true})
+    for (const std::int64_t stride : {1, 2, 3, 4}) {
+      const NDArray square_ones = max_pool2d(x, 3, {.stride = stride, .padding = 1, .ceil_mode = ceil_mode});
+      // Windows of one row over those of one column.
+      const NDArray rows = max_pool2d(x, {3, 1}, {.stride = {stride, 1}, .padding = {1, 0}, .ceil_mode = ceil_mode});
+      const NDArray both = max_pool2d(rows, {1, 3}, {.stride = {1, stride}, .padding = {0, 1}, .ceil_mode = ceil_mode});
+      EXPECT_TRUE(array_equal(both, square_ones)) << stride << (ceil_mode ? ", ceil_mode" : "");
+    }
+  EXPECT_TRUE(
+      array_equal(max_pool2d(x, 2, {.stride = 1, .dilation = 3}),
+                  maximum(maximum(x(all, all, slice(0, 6), slice(0, 4)), x(all, all, slice(3, 9), slice(0, 4))),
+                          maximum(x(all, all, slice(0, 6), slice(3, 7)), x(all, all, slice(3, 9), slice(3, 7))))));
+}
+
+/// As PyTorch has it: zeros of the padding count, what a window has behind them does not.
+TEST(Windows, MeansInCeilModeCountWhatIsThere) {
+  const NDArray x = arange(1, 7).to(DType::f64).reshape({1, 1, 1, 6});
+  const auto means = [&](AvgPool2dOptions o) {
+    o.stride = {1, 3};
+    o.ceil_mode = true;
+    return avg_pool2d(x, {1, 4}, o).to_vector<double>();
+  };
+  using Values = std::vector<double>;
+  EXPECT_EQ(means({}), (Values{2.5, 5}));
+  EXPECT_EQ(means({.padding = {0, 1}}), (Values{1.5, 4.5, 3}));
+  EXPECT_EQ(means({.padding = {0, 1}, .count_padding = false}), (Values{2, 4.5, 6}));
+}
+
+/// Windows of adaptive pooling overlap where sizes do not divide.
+TEST(Windows, AdaptiveMaximaAreThoseOfTheirWindows) {
+  const NDArray x = drawn({2, 3, 7, 5}, 4);
+  const NDArray y = adaptive_max_pool2d(x, {3, 2});
+  EXPECT_EQ(y.shape(), (Dims{2, 3, 3, 2}));
+  for (int i = 0; i < 3; ++i)
+    for (int j = 0; j < 2; ++j) {
+      const NDArray window =
+          x(all, all, slice(i * 7 / 3, ((i + 1) * 7 + 2) / 3), slice(j * 5 / 2, ((j + 1) * 5 + 1) / 2));
+      EXPECT_TRUE(array_equal(y(all, all, i, j), max(window, {2, 3})));
+    }
+  EXPECT_TRUE(array_equal(adaptive_max_pool2d(x, 1), max(x, {2, 3}, {.keep = true})));
+}
+
+/// A transposed convolution is the gradient of the convolution with respect to its image, for all options.
+TEST(Windows, TransposedConvolutionsAreGradientsOfConvolutions) {
+  for (const std::int64_t groups : {1, 2})
+    for (const Size2d stride : {Size2d(1), Size2d(2), Size2d(3, 1)})
+      for (const Size2d padding : {Size2d(0), Size2d(1), Size2d(2, 0)})
+        for (const Size2d dilation : {Size2d(1), Size2d(2, 1)}) {
+          const NDArray image = drawn({2, 4, 9, 8}, 1).with_grad(), weight = drawn({6, 4 / groups, 3, 2}, 2);
+          const Conv2dOptions o{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
+          const NDArray y = conv2d(image, weight, {}, o), g = drawn(y.shape(), 3);
+          const NDArray wanted = grad({y}, {g}, {image})[0];
+          const auto behind = [](std::int64_t n, std::int64_t kernel, std::int64_t s, std::int64_t p, std::int64_t d) {
+            return (n + 2 * p - (kernel - 1) * d - 1) % s;
+          };
+          const NDArray got =
+              conv_transpose2d(g, weight, {},
+                               {.stride = stride,
+                                .padding = padding,
+                                .output_padding = {behind(9, 3, stride.height, padding.height, dilation.height),
+                                                   behind(8, 2, stride.width, padding.width, dilation.width)},
+                                .dilation = dilation,
+                                .groups = groups});
+          ASSERT_EQ(got.shape(), wanted.shape());
+          EXPECT_TRUE(allclose(got, wanted, {.rtol = 1e-12, .atol = 1e-12}));
+        }
+  const NDArray x = zeros({1, 4, 5, 5}), w = zeros({4, 2, 3, 3});
+  EXPECT_THAT(message([&] { conv_transpose2d(x, w, {}, {.groups = 3}); }), HasSubstr("channels do not fit 3 groups"));
+  EXPECT_THAT(message([&] { conv_transpose2d(x, w, {}, {.output_padding = 1}); }),
+              HasSubstr("output_padding must be smaller than stride or dilation"));
+  EXPECT_THAT(message([&] { conv_transpose2d(x, w, {}, {.padding = 4}); }), HasSubstr("nothing is left"));
+  EXPECT_THAT(message([&] { conv_transpose2d(x, w, zeros({3})); }), HasSubstr("bias does not fit"));
+  EXPECT_THAT(message([&] { conv_transpose1d(x, w); }), HasSubstr("needs x (n, in, length)"));
 }
 
 TEST(Windows, MaxPoolsInCeilModeOfKnownSizes) {

@@ -39,9 +39,7 @@ TEST(Generators, TableOfTheReference) {
 }
 
 TEST(Generators, EachActionOnceAndAccepted) {
-  std::vector<Schedule> all = fixed_schedules();
-  for (Schedule& s : schedules({"dynamic", "dynamic:3,9"})) all.push_back(std::move(s));
-  for (const Schedule& schedule : all) {
+  for (const Schedule& schedule : fixed_and_free_schedules()) {
     SCOPED_TRACE(describe(schedule));
     std::map<Action, int> times;
     for (const auto& list : schedule.per_device) {
@@ -182,7 +180,7 @@ TEST(Generators, SavedAndKeptAreTheFormulas) {
         EXPECT_EQ(held, std::min(2 * p - 1, m) + 1);
       }
       if (schedule.name == "zbv" && m >= 2 * p) {
-        EXPECT_LE(held, 2 * p + 1);
+        EXPECT_EQ(held, 2 * p + 1) << "each device of p is half of a device's share";
       }
     }
     if (schedule.name.starts_with("interleaved:") && schedule.stages > p && m >= 2 * p) {
@@ -192,13 +190,97 @@ TEST(Generators, SavedAndKeptAreTheFormulas) {
   }
 }
 
-/// ZBV by what it wants to be: greedy, with a bound on what is held, on equal times. Its makespan is the best there is.
-TEST(Generators, TheVHasTheStagesOfBothWays) {
-  const Schedule schedule = zbv(8, 8);
-  for (int d = 0; d < 4; ++d) {
-    for (const Action& a : schedule.per_device[static_cast<std::size_t>(d)])
-      EXPECT_TRUE(a.stage == d || a.stage == 7 - d);
+/// How many actions of device i's list stand before each one, from where its phases begin: warm-up; F of both stages in
+/// turns; whole microbatches of the later stage; rounds of both stages, with and without an F of the earlier one; the
+/// last input gradients, and what weight gradients are left. `m` is at least 2p - 1.
+int place_in_the_v(int p, int m, int i, ActionKind kind, bool later, int k) {
+  const int warm = 2 * (p - i) - 1, turns = warm + 2 * i, rounds = turns + 3 * (p - i);
+  const int with_f = m - (2 * p - 1 - i), n = m - p;  // rounds
+  const auto round = [&](int r) { return rounds + 6 * r - std::max(0, r - with_f); };
+  const auto at = [&](int r, int place) { return round(r) + place - (r >= with_f ? 1 : 0); };
+  const int end = round(n), lasts = end + 2 * i, tail = lasts + 2 * (p - i);
+  if (kind == F && !later) return k < warm ? k : k < warm + i ? warm + 2 * (k - warm) + 1 : at(k - warm - i, 0);
+  if (kind == F) return k < i ? warm + 2 * k : k < p ? turns + 3 * (k - i) : at(k - p, 3);
+  if (later && kind == I)
+    return k < p - i ? turns + 3 * k + 1 : k < m - i ? at(k - p + i, 4) : end + 2 * (k - m + i) + 1;
+  if (later) return k < p - i ? turns + 3 * k + 2 : k < m - i ? at(k - p + i, 5) : tail + k - m + i;
+  if (kind == I) return k < n ? at(k, 1) : k < n + i ? end + 2 * (k - n) : lasts + 2 * (k - n - i);
+  return k < n ? at(k, 2) : k < m - i ? lasts + 2 * (k - n) + 1 : tail + i + k - m + i;
+}
+
+TEST(Generators, OrderOfTheVByFormula) {
+  for (const Schedule& schedule : schedules({"zbv"})) {
+    SCOPED_TRACE(describe(schedule));
+    const int p = schedule.devices(), m = std::max(2 * p - 1, schedule.microbatches);
+    for (int i = 0; i < p; ++i) {
+      std::vector<Action> expected(static_cast<std::size_t>(6 * m));
+      for (const auto kind : {F, I, W}) {
+        for (const bool later : {false, true}) {
+          for (int k = 0; k < m; ++k) {
+            const Action a{kind, later ? 2 * p - 1 - i : i, k};
+            expected[static_cast<std::size_t>(place_in_the_v(p, m, i, kind, later, k))] = a;
+          }
+        }
+      }
+      // With fewer microbatches, those that there are.
+      std::erase_if(expected, [&](const Action& a) { return a.microbatch >= schedule.microbatches; });
+      EXPECT_EQ(schedule.per_device[static_cast<std::size_t>(i)], expected) << "device " << i;
+    }
   }
+}
+
+TEST(Generators, InterleavedIsNotDefinedForOtherMicrobatches) {
+  for (const int v : {2, 3}) {
+    for (const int p : {2, 3, 4, 8}) {
+      for (int m = 1; m <= 4 * p; ++m) {
+        if (m % p == 0) continue;
+        EXPECT_THROW(interleaved(v)(p * v, m), std::invalid_argument) << v << " " << p << " " << m;
+      }
+    }
+  }
+}
+
+/// The lists of free orders are those of fixed ones, and the rings of the V allow as many bytes as ZBV uses.
+TEST(Generators, FreeOrdersPreferWhatFixedOrdersDo) {
+  for (const int p : {1, 2, 3, 4, 8}) {
+    for (const int m : microbatch_counts(p)) {
+      const Schedule fixed = zbv(2 * p, m), free = dynamic_v()(2 * p, m);
+      SCOPED_TRACE(describe(free));
+      EXPECT_FALSE(free.fixed_order);
+      EXPECT_EQ(free.per_device, fixed.per_device);
+      const std::vector<StageBytes> ones(static_cast<std::size_t>(2 * p), StageBytes{.saved = 1, .kept = 1});
+      const std::vector<PeakBytes> peaks = peak_bytes(free, ones), of_fixed = peak_bytes(fixed, ones);
+      for (int d = 0; d < p; ++d) {
+        const auto at = [&](int stage) { return free.rings[static_cast<std::size_t>(stage)]; };
+        EXPECT_EQ(at(d), (Rings{2 * p - 1 - d, 2 * p - 1 - d}));
+        EXPECT_EQ(at(2 * p - 1 - d), (Rings{d + 1, d + 1}));
+        if (m < 2 * p) continue;
+        EXPECT_EQ(peaks[static_cast<std::size_t>(d)].bytes, of_fixed[static_cast<std::size_t>(d)].bytes);
+      }
+    }
+  }
+  const Schedule given = make_schedule("dynamic-v:5,31", 8, 9);
+  EXPECT_THAT(given.rings, testing::ElementsAre(Rings{4, 27}, Rings{4, 23}, Rings{3, 19}, Rings{2, 15}, Rings{3, 16},
+                                                Rings{2, 12}, Rings{1, 8}, Rings{1, 4}));
+  // With one stage a device the lists are those of the fixed order with as many slots.
+  for (const int p : {1, 2, 3, 4, 8}) {
+    for (const int m : microbatch_counts(p)) {
+      EXPECT_EQ(dynamic({p, p})(p, m).per_device, zb_h1(p, m).per_device);
+      EXPECT_EQ(dynamic({p, 2 * p - 1})(p, m).per_device, zb_h2(p, m).per_device);
+      EXPECT_EQ(dynamic({5, 3 * p})(p, m).per_device, zb_h2(p, m).per_device);
+      EXPECT_EQ(dynamic()(p, m).rings, std::vector(static_cast<std::size_t>(p), Rings{p, 2 * p - 1}));
+    }
+  }
+  EXPECT_EQ(to_text(dynamic({4, 3})(5, 3)),
+            "s0 F0-2 I0 W0 I1 W1 I2 W2\n"
+            "s1 F0-2 I0 I1 W0 I2 W1 W2\n"
+            "s2 F0 F1 I0 F2 I1 W0 I2 W1 W2\n"
+            "s3 F0 F1 I0 F2 I1 I2 W0-2\n"
+            "s4 F0 I0 F1 I1 F2 I2 W0-2\n");
+  const Schedule free = in_free_order(zb_h1(2, 4), {{1, 2}, {3, 4}});
+  EXPECT_EQ(free.name, "free zb-h1");
+  EXPECT_EQ(free.per_device, zb_h1(2, 4).per_device);
+  EXPECT_FALSE(free.fixed_order);
 }
 
 TEST(Generators, BadArgumentsGiveOneClearLine) {
@@ -212,7 +294,7 @@ TEST(Generators, BadArgumentsGiveOneClearLine) {
   };
   EXPECT_EQ(message("zigzag", 2, 2),
             "unknown schedule 'zigzag': known are gpipe, 1f1b, interleaved:CHUNKS, zb-h1, zb-h2, zbv, dynamic, "
-            "dynamic:SAVED,KEPT");
+            "dynamic:SAVED,KEPT, dynamic-v, dynamic-v:SAVED,KEPT");
   EXPECT_EQ(message("gpipe", 0, 4), "schedule 'gpipe' needs at least 1 stage, not 0");
   EXPECT_EQ(message("1f1b", 4, -1), "schedule '1f1b' needs at least 1 microbatch, not -1");
   EXPECT_EQ(message("interleaved:3", 12, 5),
@@ -223,6 +305,14 @@ TEST(Generators, BadArgumentsGiveOneClearLine) {
   EXPECT_EQ(message("interleaved", 8, 4).substr(0, 30), "unknown schedule 'interleaved'");
   EXPECT_EQ(message("zbv", 3, 4), "schedule 'zbv' needs a multiple of 2 stages, not 3");
   EXPECT_EQ(message("dynamic:2,", 3, 4), "schedule 'dynamic:2,': '' is no number");
+  EXPECT_EQ(message("dynamic-v:1,4", 4, 4), "schedule 'dynamic-v' needs at least 2 slots on a device, not 1");
+  EXPECT_EQ(message("dynamic-v", 3, 4), "schedule 'dynamic-v' needs a multiple of 2 stages, not 3");
+  try {
+    in_free_order(gpipe(2, 2), {{1, 1}});
+    ADD_FAILURE() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "schedule 'gpipe' needs a pair of rings for each of its 2 stages, not 1");
+  }
   EXPECT_THROW(peak_saved(gpipe(2, 2), 2), std::invalid_argument);
   EXPECT_THROW(peak_saved(gpipe(2, 2), -1), std::invalid_argument);
 }

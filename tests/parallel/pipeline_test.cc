@@ -156,6 +156,44 @@ TEST(PipelineBits, SeveralStagesOfADevice) {
   }
 }
 
+/// Functions, objects that are called, what can only be moved, names, values, texts.
+TEST(PipelineBits, AStepTakesAnyCallableOrValue) {
+  const Expected expected = sequential(12, 3, 103);
+  struct Maker {
+    parallel::Schedule operator()(int stages, int microbatches) {
+      ++calls;
+      return parallel::zb_h2(stages, microbatches);
+    }
+    int calls = 0;
+  };
+  const auto owned = std::make_shared<std::string>("zb-h1");
+  auto only_moved = [name = std::make_unique<std::string>("dynamic:2,3")](long stages, long microbatches) {
+    return parallel::make_schedule(*name, static_cast<int>(stages), static_cast<int>(microbatches));
+  };
+  const parallel::ScheduleChoice choices[] = {
+      parallel::gpipe,
+      &parallel::zb_h1,
+      parallel::dynamic({2, 2}),
+      Maker{},
+      [owned](int stages, int microbatches) { return parallel::make_schedule(*owned, stages, microbatches); },
+      std::move(only_moved),
+      "1f1b",
+      *owned,
+      parallel::with_recompute(parallel::zb_h2(2, 3), {true, false}),
+      parallel::parse_schedule("s0 F0-2 I0-2 W0-2\ns1 F0 F1 B0 F2 B2 I1 W1\nsum ((0 1) 2)\nrings 3,3"),
+  };
+  for (const parallel::ScheduleChoice& choice : choices) {
+    SCOPED_TRACE(choice.make(2, 3).name);
+    TestEngine many(2);
+    parallel::Pipeline net(make_stages(make_layers(103), 2));
+    const Data data = make_data(12, 103);
+    const NDArray loss = net.step(data.x, data.y, {.microbatches = 3, .schedule = choice});
+    EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-6);
+    EXPECT_EQ(gradients_of(net.parameters()), expected.gradients);
+  }
+  EXPECT_THROW(parallel::ScheduleChoice(parallel::Generator()).make(2, 3), std::invalid_argument);
+}
+
 /// A user's schedule, with microbatches and their sums in any order: one stage that runs the same tree has the same
 /// bits.
 TEST(PipelineBits, GradientsAreAddedByTheSchedulesTree) {
@@ -355,6 +393,52 @@ TEST(Pipeline, AFailedStageReachesTheWaiterAndTrainingGoesOn) {
   EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, options).item<double>()));
   sgd.step();
   EXPECT_NO_THROW(net.parameters().front().value->to_bytes());
+}
+
+/// What values decide the shape of must not be waited for in a stage, nor in its loss; with a size nothing waits.
+TEST(Pipeline, FunctionsThatWaitAreRefusedInStages) {
+  struct Chosen : Module {
+    explicit Chosen(std::optional<std::int64_t> of_size) : size(of_size) {}
+    NDArray forward(const NDArray& x) override { return masked_select(x * w, x > 0, {.size = size}).reshape({-1, 4}); }
+    void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
+      out.push_back({prefix + "w", &w});
+    }
+    NDArray w = ones({4}).with_grad();
+    std::optional<std::int64_t> size;
+  };
+  TestEngine many(2);
+  RandomStream random(1);
+  const NDArray x = ones({8, 4}), y = zeros({8}, DType::i64);
+  const auto said = [&](std::optional<std::int64_t> size, parallel::LossFunction loss, bool only_forward) {
+    parallel::Pipeline net(
+        {{std::make_shared<Linear>(4, 4, random), test::device(0)}, {std::make_shared<Chosen>(size), test::device(1)}},
+        std::move(loss));
+    try {
+      if (only_forward) {
+        net.forward(x);
+        return std::string("nothing was thrown");
+      }
+      net.step(x, y, {.microbatches = 2}).item<float>();
+      EXPECT_EQ(net.parameters().back().value->grad().shape(), (Dims{4}));
+    } catch (const ArrayError& e) {
+      std::string text = e.what();
+      const std::size_t at = text.find(".cc:");
+      return text.substr(0, text.find(']') + 1) + text.substr(std::min(text.find_first_of(" :", at + 4), text.size()));
+    }
+    const NDArray after = x(x > 0);  // and outside of it they wait as ever
+    return std::string("nothing was thrown");
+  };
+  const std::string why =
+      ": waits for values that decide the shape of its result, which a stage of a pipeline must not; ";
+  EXPECT_EQ(said({}, {}, false),
+            "[masked_select] in stage 1.microbatch 0" + why + "give a size: masked_select(x, mask, {.size = n})");
+  EXPECT_EQ(said({}, {}, true), "[masked_select]" + why + "give a size: masked_select(x, mask, {.size = n})");
+  EXPECT_EQ(said(16, {}, false), "nothing was thrown");
+  const parallel::LossFunction loss = [](const NDArray& output, const NDArray& target, double divisor) {
+    unique(target);
+    return cross_entropy(output, target, divisor);
+  };
+  EXPECT_EQ(said(16, loss, false), "[unique] in stage 1.microbatch 0" + why + "give a size: unique(x, {.size = n})");
 }
 
 TEST(Pipeline, BadUseIsRefusedInOneLine) {

@@ -33,9 +33,7 @@ TEST(Actions, TableIsComplete) {
 }
 
 TEST(Order, ProgramOrderNeverPushesAheadOfWhatItNeeds) {
-  std::vector<Schedule> all = fixed_schedules();
-  for (Schedule& s : schedules({"dynamic", "dynamic:1,1", "dynamic:3,9"})) all.push_back(std::move(s));
-  for (const Schedule& schedule : all) {
+  for (const Schedule& schedule : fixed_and_free_schedules()) {
     SCOPED_TRACE(describe(schedule));
     const std::vector<Action> sequence = program_order(schedule);
     const Order order(schedule);

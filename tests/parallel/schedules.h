@@ -24,7 +24,9 @@ inline std::set<int> microbatch_counts(int stages) {
 inline std::vector<Schedule> schedules(const std::vector<std::string>& names) {
   std::vector<Schedule> all;
   for (const std::string& name : names) {
-    const int chunks = name == "zbv" ? 2 : name.starts_with("interleaved:") ? name.back() - '0' : 1;
+    const int chunks = name == "zbv" || name.starts_with("dynamic-v") ? 2
+                       : name.starts_with("interleaved:")             ? name.back() - '0'
+                                                                      : 1;
     for (const int p : {1, 2, 3, 4, 8}) {
       for (const int m : microbatch_counts(p)) {
         if (name.starts_with("interleaved:") && chunks > 1 && m % p != 0) continue;
@@ -38,10 +40,18 @@ inline std::vector<Schedule> schedules(const std::vector<std::string>& names) {
 inline const std::vector<std::string> kWholeBackward{"gpipe", "1f1b", "interleaved:1", "interleaved:2",
                                                      "interleaved:3"};
 inline const std::vector<std::string> kHalves{"zb-h1", "zb-h2", "zbv"};
+inline const std::vector<std::string> kFree{"dynamic",   "dynamic:1,1",   "dynamic:3,9",
+                                            "dynamic-v", "dynamic-v:2,2", "dynamic-v:5,7"};
 
 inline std::vector<Schedule> fixed_schedules() {
   std::vector<Schedule> all = schedules(kWholeBackward);
   for (Schedule& s : schedules(kHalves)) all.push_back(std::move(s));
+  return all;
+}
+
+inline std::vector<Schedule> fixed_and_free_schedules() {
+  std::vector<Schedule> all = fixed_schedules();
+  for (Schedule& s : schedules(kFree)) all.push_back(std::move(s));
   return all;
 }
 

@@ -241,6 +241,25 @@ TEST(Semantics13Shapes, WhatWaitsThrowsThePoisonOfItsInputs) {
   });
 }
 
+TEST(Semantics13Shapes, AFormWithASizePadsAndDoesNotWait) {
+  on_each_engine([](Engine& engine) {
+    const NDArray x = from({2.0F, 5.0F, 3.0F, 5.0F}, {4}).with_grad();
+    Late late({4}, 2.5F);
+    const NDArray mask = x > late.array;  // late: a wait would never end
+    const NDArray places = nonzero(mask, {.size = 4, .fill = -1}),
+                  chosen = masked_select(x, mask, {.size = 4, .fill = 9});
+    const Unique values = unique(chosen, {.size = 4});
+    sum(chosen * chosen).backward();
+    EXPECT_FALSE(engine.wait_for(chosen, std::chrono::nanoseconds(0)));
+    late.held.release();
+    EXPECT_EQ(places.to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 2, 3, -1}));
+    EXPECT_EQ(floats(chosen), (Floats{5, 3, 5, 9}));
+    EXPECT_EQ(floats(values.values), (Floats{3, 5, 9, 3}));
+    EXPECT_EQ(values.counts.to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 2, 1, 0}));
+    EXPECT_EQ(floats(x.grad()), (Floats{0, 10, 6, 10}));
+  });
+}
+
 TEST(Semantics13Shapes, WhatWaitsIsRefusedInACapture) {
   on_each_engine([](Engine& engine) {
     const NDArray x = from({0.0F, 3.0F}, {2});

@@ -1,0 +1,225 @@
+// Pipeline schedules measured, beside what the simulator says: the quickstart's network in two stages on two devices.
+//   bench_schedule_runs [ROUNDS] [MICROBATCHES]
+// The first table has chained steps without an optimiser. The second has what a step of the weights costs: one
+// optimiser whose gate waits for all gradients, the same behind a global clipping, and a step of each stage's own (U).
+// All sides take turns.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "quickstart_stages.h"
+
+using namespace sluice;
+using parallel::ActionKind, parallel::Schedule, parallel::StageCost;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kSteps = 10, kRowsOfAMicrobatch = 16, kStages = 2;
+
+double at(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// How the weights step.
+enum class Update { none, gate, clip, own };
+
+struct Side {
+  std::string name;
+  Schedule schedule;
+  Update update = Update::none;
+  std::vector<double> seconds = {}, ratios = {};
+  std::vector<parallel::TimelineBox> boxes = {};  ///< of all traced steps
+  double bubble = 0;
+  double peak[kStages] = {};  ///< bytes
+  int rounds = 0;
+};
+
+/// What actions took, and how far single ones strayed from that: medians, because on a shared machine some actions take
+/// ten times as long. The deviation is that of a normal distribution with the same median distance from the median.
+struct Costs {
+  std::vector<StageCost> of = std::vector<StageCost>(kStages);
+  double deviation = 0;
+};
+
+Costs costs_of(const std::vector<parallel::TimelineBox>& boxes) {
+  Costs costs;
+  std::vector<double> off;
+  for (int s = 0; s < kStages; ++s) {
+    for (int k = 0; k < parallel::kActionKinds; ++k) {
+      std::vector<double> lengths;
+      for (const parallel::TimelineBox& box : boxes) {
+        if (box.stage == s && box.kind == static_cast<ActionKind>(k)) lengths.push_back(box.end - box.start);
+      }
+      if (lengths.empty()) continue;
+      const double median = at(lengths, 0.5);
+      costs.of[static_cast<std::size_t>(s)].of(static_cast<ActionKind>(k)) = median;
+      for (const double length : lengths) off.push_back(std::abs(length / median - 1));
+    }
+  }
+  costs.deviation = 1.48 * at(off, 0.5);
+  return costs;
+}
+
+/// The share of the devices' time in which none of their actions ran. In a free order boxes of a device overlap.
+double bubble_of(std::vector<parallel::TimelineBox> boxes) {
+  std::ranges::sort(boxes, {}, &parallel::TimelineBox::start);
+  double until[kStages] = {}, busy = 0, end = 0;
+  for (const parallel::TimelineBox& box : boxes) {
+    double& to = until[box.stage];
+    busy += std::max(0.0, box.end - std::max(box.start, to));
+    to = std::max(to, box.end);
+    end = std::max(end, box.end);
+  }
+  return 1 - busy / (kStages * (end - boxes.front().start));
+}
+
+/// So many steps one behind the other. In a free order the rings of slots go on from step to step, and nothing else
+/// tells steps apart.
+Schedule chain(const Schedule& step, int steps) {
+  if (step.fixed_order) return parallel::chained(step, steps);
+  return parallel::make_schedule(step.name, step.stages, step.microbatches * steps);
+}
+
+/// The mean time of a step over seeds of the deviation that was measured.
+double simulated(const Schedule& schedule, const Costs& costs, int steps) {
+  constexpr int kSeeds = 20;
+  const Schedule all = chain(schedule, steps);
+  const double amount = std::min(costs.deviation, 0.99);
+  double sum = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    sum += parallel::simulate(all, costs.of, {.jitter = {parallel::Jitter::Kind::normal, amount, seed}}).span;
+  }
+  return sum / kSeeds / steps;
+}
+
+class Bench {
+ public:
+  explicit Bench(int microbatches)
+      : microbatches_(microbatches),
+        engine_({.threads = kStages, .logical_cpus = kStages}),
+        net_((set_default_engine(&engine_), bench::quickstart_stages(kStages))),
+        sgd_(net_.parameters(), bench::kQuickstartSgd) {
+    for (int s = 0; s < kStages; ++s) {
+      of_stage_.emplace_back(net_.stage(s).module->parameters(), bench::kQuickstartSgd);
+    }
+    std::tie(x_, y_) = bench::quickstart_batch(microbatches * kRowsOfAMicrobatch, kStages);
+  }
+
+  Side side(const std::string& name, Update update = Update::none) const {
+    Schedule schedule = parallel::make_schedule(name, kStages, microbatches_);
+    if (update == Update::own) schedule = parallel::with_updates(std::move(schedule));
+    return {name, std::move(schedule), update};
+  }
+
+  /// Every side once, in turns, `rounds` times.
+  void run(std::vector<Side>& sides, int rounds) {
+    for (int round = -1; round < rounds; ++round) {
+      for (Side& side : sides) {
+        for (int s = 0; s < kStages; ++s) memory_pool(cpu(s)).reset_peak();
+        std::size_t before[kStages];
+        for (int s = 0; s < kStages; ++s) before[s] = memory_pool(cpu(s)).stats().in_use;
+        const auto start = Clock::now();
+        for (int i = 0; i < kSteps; ++i) step(side);
+        engine_.wait_all();
+        const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / kSteps;
+        double peak[kStages];
+        for (int s = 0; s < kStages; ++s) {
+          peak[s] = static_cast<double>(memory_pool(cpu(s)).stats().peak - before[s]);
+        }
+        // Two steps with a trace tell what actions cost in the second; a trace costs something itself.
+        engine_.start_trace();
+        step(side);
+        step(side);
+        engine_.wait_all();
+        const std::vector<parallel::TimelineBox> boxes = net_.boxes(engine_.stop_trace(), net_.step_number());
+        for (const NamedParameter& p : net_.parameters()) p.value->zero_grad();
+        engine_.wait_all();
+        if (round < 0) continue;  // warming up
+        side.seconds.push_back(seconds);
+        side.ratios.push_back(sides[0].seconds.back() / seconds);
+        side.bubble += bubble_of(boxes);
+        side.boxes.insert(side.boxes.end(), boxes.begin(), boxes.end());
+        for (int s = 0; s < kStages; ++s) side.peak[s] = std::max(side.peak[s], peak[s]);
+        ++side.rounds;
+      }
+    }
+  }
+
+ private:
+  void step(const Side& side) {
+    parallel::PipelineStep options{.microbatches = microbatches_, .schedule = side.schedule};
+    if (side.update == Update::own) options.update = [&](int s) { of_stage_[static_cast<std::size_t>(s)].step(); };
+    net_.step(x_, y_, options);
+    if (side.update == Update::clip) clip_gradients(net_.parameters(), 1);
+    if (side.update == Update::clip || side.update == Update::gate) sgd_.step();
+  }
+
+  int microbatches_;
+  Engine engine_;
+  parallel::Pipeline net_;
+  Sgd sgd_;
+  std::deque<Sgd> of_stage_;
+  NDArray x_, y_;
+};
+
+std::string quartiles(const std::vector<double>& values, double scale, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f (%.*f to %.*f)", digits, scale * at(values, 0.5), digits,
+                scale * at(values, 0.25), digits, scale * at(values, 0.75));
+  return text;
+}
+
+void run(int rounds, int microbatches) {
+  Bench bench(microbatches);
+  std::printf("two stages, %d microbatches of %d rows, %d steps, %d rounds in turns; medians and quartiles\n",
+              microbatches, kRowsOfAMicrobatch, kSteps, rounds);
+  std::printf("%-10s %-24s %-24s %-10s %-8s %-9s %-16s %s\n", "schedule", "ms a step", "speed / 1F1B", "simulated",
+              "bubble", "simulated", "peak, MiB", "an action's deviation");
+  std::vector<Side> sides;
+  for (const char* name : {"1f1b", "gpipe", "zb-h1", "zb-h2", "dynamic"}) sides.push_back(bench.side(name));
+  bench.run(sides, rounds);
+  double base = 0;
+  Costs costs;
+  for (const Side& side : sides) {
+    // In a free order operations of several actions alternate, so boxes do not say what an action costs: it is what the
+    // same action costs in the schedule before, which has halves too.
+    if (side.schedule.fixed_order) costs = costs_of(side.boxes);
+    const double chained = simulated(side.schedule, costs, kSteps);
+    if (base == 0) base = chained;
+    std::printf("%-10s %-24s %-24s %-10.3f %4.1f %%   %4.1f %%    %5.1f %5.1f      %4.1f %%\n", side.name.c_str(),
+                quartiles(side.seconds, 1e3, 2).c_str(), quartiles(side.ratios, 1, 3).c_str(), base / chained,
+                100 * side.bubble / side.rounds, 100 * parallel::simulate(side.schedule, costs.of).bubble,
+                side.peak[0] / (1 << 20), side.peak[1] / (1 << 20), 100 * costs.deviation);
+  }
+  std::printf("\n%-10s %-14s %-24s %s\n", "schedule", "weights step", "ms a step", "speed / 1F1B with the gate");
+  std::vector<Side> updating;
+  for (const char* name : {"1f1b", "zb-h1", "zb-h2", "dynamic"}) {
+    for (const Update update : {Update::gate, Update::clip, Update::own}) updating.push_back(bench.side(name, update));
+  }
+  bench.run(updating, rounds);
+  const char* const names[] = {"not", "gate", "clip, gate", "each stage"};
+  for (const Side& side : updating) {
+    std::printf("%-10s %-14s %-24s %s\n", side.name.c_str(), names[static_cast<int>(side.update)],
+                quartiles(side.seconds, 1e3, 2).c_str(), quartiles(side.ratios, 1, 3).c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const auto number = [&](int i, int otherwise) { return argc > i ? std::max(1, std::atoi(argv[i])) : otherwise; };
+  run(number(1, 15), number(2, 8));
+  set_default_engine(nullptr);
+  return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "bench_schedule_runs: %s\n", e.what());
+  return 1;
+}
