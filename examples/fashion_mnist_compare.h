@@ -98,7 +98,7 @@ inline void compare(const Arguments& a, sluice::Engine& engine) {
   parallel::PlanOptions options = plan_options(a, measured);
   options.microbatches = {a.microbatches};
   std::vector<compared::Side> sides;
-  for (const char* name : {"1f1b", "gpipe", "interleaved:2", "zb-h1", "zb-h2", "zbv", "dynamic"}) {
+  for (const char* name : {"1f1b", "gpipe", "interleaved:2", "zb-h1", "zb-h2", "zbv", "dynamic", "dynamic-v"}) {
     options.schedules = {name};
     const parallel::Plan plan = parallel::plan_layers(measured.layers, options);
     sides.push_back({plan.chosen >= 0 ? plan.best() : plan.table[0]});
