@@ -98,7 +98,7 @@ inline void compare(const Arguments& a, sluice::Engine& engine) {
   parallel::PlanOptions options = plan_options(a, measured);
   options.microbatches = {a.microbatches};
   std::vector<compared::Side> sides;
-  for (const char* name : {"1f1b", "gpipe", "interleaved:2", "zb-h1", "zb-h2", "zbv", "dynamic"}) {
+  for (const char* name : {"1f1b", "gpipe", "interleaved:2", "zb-h1", "zb-h2", "zbv", "dynamic", "dynamic-v"}) {
     options.schedules = {name};
     const parallel::Plan plan = parallel::plan_layers(measured.layers, options);
     sides.push_back({plan.chosen >= 0 ? plan.best() : plan.table[0]});
@@ -121,17 +121,19 @@ inline void compare(const Arguments& a, sluice::Engine& engine) {
   std::printf(
       "%d device%s, batch %d in %d microbatches, %d rounds in turns: medians; memory in MiB, device by device\n",
       a.stages, a.stages == 1 ? "" : "s", a.batch, a.microbatches, kRounds);
-  std::printf("%-14s %8s %8s %7s   %7s %8s   %-21s %-21s %s\n", "schedule", "images/s", "planned", "x 1f1b", "bubble",
-              "planned", "memory", "planned", "layers of the stages");
+  const int wide = std::max(16, 6 * a.stages + 2);
+  std::printf("%-14s %8s %8s %7s   %7s %8s   %-*s %-*s %s\n", "schedule", "images/s", "planned", "x 1f1b", "bubble",
+              "planned", wide, "memory", wide, "planned", "layers of the stages");
   for (const compared::Side& side : sides) {
     const parallel::Candidate& c = side.candidate;
     if (!side.net) {
       std::printf("%-14s refused: %s\n", c.schedule.c_str(), c.refused.c_str());
       continue;
     }
-    std::printf("%-14s %8.0f %8.0f %7.3f   %5.1f %% %6.1f %%   %-21s %-21s %s\n", c.schedule.c_str(),
+    std::printf("%-14s %8.0f %8.0f %7.3f   %5.1f %% %6.1f %%   %-*s %-*s %s\n", c.schedule.c_str(),
                 compared::median(side.throughput), c.throughput, compared::median(side.ratio),
-                100 * compared::median(side.bubble), 100 * c.bubble, compared::bytes_of_devices(side.peak).c_str(),
-                compared::bytes_of_devices(c.peak).c_str(), cut_to_text(c, static_cast<int>(network.size())).c_str());
+                100 * compared::median(side.bubble), 100 * c.bubble, wide,
+                compared::bytes_of_devices(side.peak).c_str(), wide, compared::bytes_of_devices(c.peak).c_str(),
+                cut_to_text(c, static_cast<int>(network.size())).c_str());
   }
 }

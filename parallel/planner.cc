@@ -161,7 +161,8 @@ std::vector<std::string> plannable_schedules(int devices) {
   if (devices == 1) return {"1f1b", "gpipe"};
   return {"1f1b",          "gpipe",   "interleaved:2",
           "interleaved:3", "zb-h1",   "zb-h2",
-          "zbv",           "dynamic", "dynamic:" + twice + "," + twice};
+          "zbv",           "dynamic", "dynamic:" + twice + "," + twice,
+          "dynamic-v"};
 }
 
 std::vector<int> plannable_microbatches(std::int64_t rows) {

@@ -167,10 +167,11 @@ void expect_exhaustive(unsigned seed, int& fit, int& refused, int& again) {
                     1e-9);
         again += row.recomputes() ? 1 : 0;
       }
-      const int chunks = name == "zbv" ? 2 : name.starts_with("interleaved:") ? name.back() - '0' : 1;
+      const bool v = name == "zbv" || name == "dynamic-v";
+      const int chunks = v ? 2 : name.starts_with("interleaved:") ? name.back() - '0' : 1;
       const int stages = c.options.devices * chunks;
       const bool defined =
-          stages <= static_cast<int>(c.layers.size()) && (chunks == 1 || name == "zbv" || m % c.options.devices == 0);
+          stages <= static_cast<int>(c.layers.size()) && (chunks == 1 || v || m % c.options.devices == 0);
       const double wanted =
           defined ? exhaustive(c, make_schedule(name, stages, m)) : std::numeric_limits<double>::infinity();
       SCOPED_TRACE("seed " + std::to_string(seed) + ", " + name + " m=" + std::to_string(m));
