@@ -97,7 +97,7 @@ TEST_F(FashionMnistProgram, ShowsItsPlanAndEnds) {
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("layer                             F us      I us      W us     weights"));
   EXPECT_THAT(run.out, ContainsRegex("\n7 Linear +[0-9.]+ +[0-9.]+ +[0-9.]+   15.12 KiB "));
-  EXPECT_THAT(run.out, ContainsRegex("\n\* [a-z0-9:,-]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+ %"));
+  EXPECT_THAT(run.out, ContainsRegex("\n\\* [a-z0-9:,-]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+ %"));
   EXPECT_THAT(run.out, ContainsRegex("  gpipe +1  refused: device [01] needs [0-9.]+ MiB of 16.00 MiB\n"));
   EXPECT_THAT(run.out, testing::Not(HasSubstr("training")));
 }
@@ -105,7 +105,7 @@ TEST_F(FashionMnistProgram, ShowsItsPlanAndEnds) {
 TEST_F(FashionMnistProgram, ComparesSchedules) {
   const Outcome run = train({"--compare", "--stages", "4", "--microbatches", "4", "--batch", "16"});
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_THAT(run.out, ContainsRegex("\n1f1b +[0-9]+ +[0-9]+ +1\.000 +[0-9.]+ % +[0-9.]+ % "));
+  EXPECT_THAT(run.out, ContainsRegex("\n1f1b +[0-9]+ +[0-9]+ +1\\.000 +[0-9.]+ % +[0-9.]+ % "));
   EXPECT_THAT(run.out, ContainsRegex("\ndynamic +[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+ % +[0-9.]+ % "));
 }
 
