@@ -97,7 +97,7 @@ TEST_F(FashionMnistProgram, ShowsItsPlanAndEnds) {
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("layer                             F us      I us      W us     weights"));
   EXPECT_THAT(run.out, ContainsRegex("\n7 Linear +[0-9.]+ +[0-9.]+ +[0-9.]+   15.12 KiB "));
-  EXPECT_THAT(run.out, ContainsRegex("\n\* [a-z0-9:,-]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+ %"));
+  EXPECT_THAT(run.out, ContainsRegex("\n\\* [a-z0-9:,-]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+ %"));
   EXPECT_THAT(run.out, ContainsRegex("  gpipe +1  refused: device [01] needs [0-9.]+ MiB of 16.00 MiB\n"));
   EXPECT_THAT(run.out, testing::Not(HasSubstr("training")));
 }
@@ -105,7 +105,7 @@ TEST_F(FashionMnistProgram, ShowsItsPlanAndEnds) {
 TEST_F(FashionMnistProgram, ComparesSchedules) {
   const Outcome run = train({"--compare", "--stages", "4", "--microbatches", "4", "--batch", "16"});
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_THAT(run.out, ContainsRegex("\n1f1b +[0-9]+ +[0-9]+ +1\.000 +[0-9.]+ % +[0-9.]+ % "));
+  EXPECT_THAT(run.out, ContainsRegex("\n1f1b +[0-9]+ +[0-9]+ +1\\.000 +[0-9.]+ % +[0-9.]+ % "));
   EXPECT_THAT(run.out, ContainsRegex("\ndynamic +[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+ % +[0-9.]+ % "));
 }
 
@@ -135,8 +135,9 @@ TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
 TEST_F(FashionMnistProgram, HelpNamesEveryFlag) {
   const Outcome run = test::run_program(example("fashion_mnist"), {"--help"});
   EXPECT_EQ(run.status, 0);
-  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--tensor-parallel", "--epochs", "--batch",
-                           "--lr", "--seed", "--data", "--save", "--resume", "--device", "--plan", "--compare", "--memory"})
+  for (const char* flag :
+       {"--stages", "--schedule", "--microbatches", "--tensor-parallel", "--epochs", "--batch", "--lr", "--seed",
+        "--data", "--save", "--resume", "--device", "--plan", "--compare", "--memory"})
     EXPECT_THAT(run.out, HasSubstr(flag));
 }
 
@@ -158,8 +159,9 @@ TEST_F(FashionMnistProgram, BadArgumentsAreOneLine) {
   refuses({"--stages", "5"}, "--stages");
   refuses({"--stages", "two"}, "--stages");
   refuses({"--schedule", "2f2b"}, "--schedule");
-  refuses({"--schedule", "interleaved:2", "--microbatches", "7"},
-          "--schedule interleaved:2: schedule 'interleaved:2' needs a multiple of its 2 devices as microbatches, not 7");
+  refuses(
+      {"--schedule", "interleaved:2", "--microbatches", "7"},
+      "--schedule interleaved:2: schedule 'interleaved:2' needs a multiple of its 2 devices as microbatches, not 7");
   refuses({"--schedule", "interleaved:5"}, "--schedule interleaved:5: 10 stages want as many layers, and there are 8");
   refuses({"--memory", "1"}, "--schedule 1f1b: device ");
   refuses({"--schedule", "auto", "--tensor-parallel", "2"}, "--tensor-parallel 2: layers on two devices cannot be");
