@@ -174,7 +174,8 @@ void run(int rounds, std::int64_t rows) {
     const parallel::Measured measured = side.machine.medians();
     const auto devices = static_cast<int>(side.machine.devices.size());
     const parallel::Candidate predicted = parallel::time_cut(
-        measured.layers, {.devices = devices, .rows = rows, .link = measured.link, .cores = measured.cores},
+        measured.layers,
+        {.devices = devices, .rows = rows, .link = measured.link, .link_takes_cores = true, .cores = measured.cores},
         side.candidate.schedule, side.candidate.microbatches, side.candidate.first_layer);
     const double median = at(side.throughput, 0.5), error = predicted.throughput / median - 1;
     if (devices <= 2) worst = std::max(worst, std::abs(error));

@@ -54,8 +54,11 @@ inline sluice::parallel::Measured measure(const Arguments& a, const sluice::Sequ
 }
 
 inline sluice::parallel::PlanOptions plan_options(const Arguments& a, const sluice::parallel::Measured& measured) {
-  sluice::parallel::PlanOptions options{
-      .devices = a.stages, .rows = a.batch, .link = measured.link, .cores = measured.cores};
+  sluice::parallel::PlanOptions options{.devices = a.stages,
+                                        .rows = a.batch,
+                                        .link = measured.link,
+                                        .link_takes_cores = measured.cores > 0,
+                                        .cores = measured.cores};
   if (a.memory > 0) options.memory.assign(static_cast<std::size_t>(a.stages), a.memory * (1 << 20));
   return options;
 }

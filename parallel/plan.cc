@@ -35,6 +35,7 @@ Plan plan(const Sequential& network, const Batch& batch, const std::vector<Devic
   const Measured measured = measure_layers(network, batch, devices, measure);
   options.link = measured.link;
   options.cores = measured.cores;
+  options.link_takes_cores = measured.cores > 0;
   return plan_layers(measured.layers, options);
 }
 

@@ -45,7 +45,10 @@ void fill(CutProblem& problem, std::span<const LayerCost> layers, const PlanOpti
   }
   problem.steps = problem.schedule.fixed_order ? options.steps : 1;
   problem.memory = options.memory;
-  problem.machine = {.cores = options.cores, .link = options.link, .shared_link = options.shared_link};
+  problem.machine = {.cores = options.cores,
+                     .link = options.link,
+                     .shared_link = options.shared_link,
+                     .link_takes_cores = options.link_takes_cores};
   for (const LayerCost& layer : layers) problem.machine.push += layer.push * microbatches * problem.steps;
   problem.most_simulations = options.most_simulations;
 }

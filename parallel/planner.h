@@ -55,10 +55,11 @@ struct PlanOptions {
   /// plannable_schedules().
   std::vector<int> microbatches = {};
   std::vector<std::string> schedules = {};
-  bool recompute = true;     ///< stages may keep their input alone, and run forward again
-  Link link = {};            ///< between devices
-  bool shared_link = false;  ///< as in SimulateOptions
-  int cores = 0;             ///< as in SimulateOptions
+  bool recompute = true;          ///< stages may keep their input alone, and run forward again
+  Link link = {};                 ///< between devices
+  bool shared_link = false;       ///< as in SimulateOptions
+  bool link_takes_cores = false;  ///< as in SimulateOptions, and so is `cores`
+  int cores = 0;
   /// So many steps follow each other without a wait between them, as in training: the time of a step is that of all of
   /// them divided by their number. A free order counts as if each step waited for the one before.
   int steps = 1;

@@ -165,7 +165,10 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
       // The value between the two stages is the lower one's output, or its gradient.
       const auto lower = static_cast<std::size_t>(std::min(a.stage, b.stage));
       const double bytes = options.output_bytes.empty() ? 0 : options.output_bytes[lower];
-      const int transfer = graph.add_task({.pool = link(from, to), .delay = options.link.latency, .work = bytes});
+      const int transfer =
+          options.link_takes_cores && shares
+              ? graph.add_task({.pool = cores, .delay = options.link.latency, .work = bytes / options.link.bandwidth})
+              : graph.add_task({.pool = link(from, to), .delay = options.link.latency, .work = bytes});
       graph.add_dependency(transfer, there);
       graph.add_dependency(here, transfer);
     }

@@ -40,6 +40,9 @@ struct SimulateOptions {
   double push = 0;
   Link link = {};            ///< between the devices of neighbouring stages
   bool shared_link = false;  ///< true: one link for all; false: one for each pair and direction
+  /// Transfers are copies that threads make: one takes a core for its bytes, as long as it takes at that bandwidth, and
+  /// no link. Counts where cores are shared.
+  bool link_takes_cores = false;
   std::vector<double> output_bytes =
       {};                              ///< of each stage, for one microbatch; the gradient back is as large. Empty: 0
   std::vector<StageBytes> bytes = {};  ///< of each stage; empty: memory is not looked at

@@ -41,7 +41,10 @@ double time_of(const Case& c, const Schedule& base, const std::vector<int>& firs
   const int m = base.microbatches, stages = base.stages;
   std::vector<StageCost> costs;
   std::vector<StageBytes> bytes;
-  SimulateOptions machine{.cores = c.options.cores, .link = c.options.link, .shared_link = c.options.shared_link};
+  SimulateOptions machine{.cores = c.options.cores,
+                          .link = c.options.link,
+                          .shared_link = c.options.shared_link,
+                          .link_takes_cores = c.options.link_takes_cores};
   const double rows = static_cast<double>(c.options.rows) / m;
   for (int s = 0; s < stages; ++s) {
     const int a = first[static_cast<std::size_t>(s)];
@@ -143,6 +146,7 @@ Case random_case(unsigned seed) {
   if (number(0, 1) != 0) c.options.link.latency = 0.3 * number(0, 2);
   if (number(0, 3) == 0) c.options.link.bandwidth = number(2, 20);
   c.options.shared_link = number(0, 3) == 0;
+  c.options.link_takes_cores = number(0, 1) == 0;
   if (number(0, 2) == 0) c.options.cores = number(1, c.options.devices);
   c.options.steps = number(1, 2);
   if (number(0, 2) > 0) {

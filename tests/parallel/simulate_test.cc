@@ -135,6 +135,20 @@ TEST(Simulate, TheThreadThatPushesSharesTheCores) {
   EXPECT_THROW(simulate(gpipe(1, 2), costs, {.push = -1}), std::invalid_argument);
 }
 
+TEST(Simulate, ACopyTakesACore) {
+  // Forwards of 1 s, and 4 bytes over at 2 a second. On one core the copy of one microbatch and what runs meanwhile
+  // take their times one after the other, in sum.
+  const std::vector<StageCost> forwards{{1, 0}, {1, 0}};
+  SimulateOptions machine{.cores = 1, .link = {.latency = 0, .bandwidth = 2}, .link_takes_cores = true};
+  machine.output_bytes = {4, 0};
+  const Schedule two = gpipe(2, 1);
+  EXPECT_DOUBLE_EQ(simulate(two, forwards, machine).span, 1 + 2 + 1 + 2) << "and the gradient back";
+  const Schedule four = gpipe(2, 2);
+  EXPECT_DOUBLE_EQ(simulate(four, forwards, machine).span, 4 + 4 * 2);
+  machine.link_takes_cores = false;
+  EXPECT_LT(simulate(four, forwards, machine).span, 4 + 4 * 2);
+}
+
 TEST(Simulate, MemoryOverTimeIsThatOfTheBoxes) {
   const std::vector<StageBytes> bytes(
       2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .both = 20, .gradients = 400});
