@@ -34,6 +34,7 @@ struct Passage {
   NDArray input;  ///< of the stage: a leaf, so that its gradient can be sent back
   NDArray output;
   WeightGradients weights;  ///< between I and W
+  bool recorded = true;     ///< false in a first stage without weights: its backward pass has nothing to do
 };
 
 /// What a device takes first of what is ready, where the order is free: there are too few priorities for the order of
@@ -266,6 +267,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
       };
       here.output = order.recomputes(action.stage, action.microbatch) ? checkpoint(forward, here.input, where)
                                                                       : forward(here.input);
+      here.recorded = action.stage > 0 || here.output.requires_grad();
       if (action.stage == last) losses[k] = here.output.detach();
       continue;
     }
@@ -295,7 +297,9 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
     {
       const Turn turn(*this, plan, action, free);
       const detail::TiedSums::Listen uses(tied, action.stage);
-      if (action.kind == ActionKind::backward) {
+      if (!here.recorded) {
+        // Nothing.
+      } else if (action.kind == ActionKind::backward) {
         backward({here.output}, {gradient}, {}, where);
       } else if (action.kind == ActionKind::input_gradient) {
         // The first stage's input wants no gradient; then all of the work is in the second half.

@@ -470,5 +470,31 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
   EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, {.microbatches = 2}).item<double>()));
 }
 
+/// As one that reshapes, or a frozen one: its backward pass has nothing to do.
+TEST(Pipeline, AFirstStageMayBeWithoutWeights) {
+  test::DefaultEngine engine({.threads = 2, .logical_cpus = 2});
+  RandomStream random(3);
+  const NDArray x = normal({4, 2, 3}, random).to(test::device(0)),
+                y = from(std::vector<std::int64_t>{0, 1, 2, 3}, {4}).to(test::device(1));
+  const auto dense = std::make_shared<Linear>(6, 4, random);
+  parallel::Pipeline net({{std::make_shared<Flatten>(), test::device(0)},
+                          {std::make_shared<Sequential>(Sequential{dense}), test::device(1)}});
+  std::vector<std::vector<std::byte>> expected;
+  for (const char* name : {"gpipe", "1f1b", "zb-h1", "dynamic", "dynamic:1,1"}) {
+    for (const bool again : {false, true}) {
+      SCOPED_TRACE(std::string(name) + (again ? ", recomputed" : ""));
+      const parallel::Schedule schedule = parallel::with_recompute(parallel::make_schedule(name, 2, 2), {again, again});
+      net.step(x, y, {.microbatches = 2, .schedule = schedule}).wait();
+      std::vector<std::vector<std::byte>> gradients;
+      for (const NamedParameter& p : net.parameters()) {
+        gradients.push_back(p.value->grad().to_bytes());
+        p.value->zero_grad();
+      }
+      if (expected.empty()) expected = gradients;
+      EXPECT_TRUE(gradients == expected);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice
