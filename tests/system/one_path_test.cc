@@ -48,15 +48,16 @@ TEST(OnePath, AKernelIsCalledByTheOperationOfItsPushAlone) {
   EXPECT_EQ(files_with(R"(\bArrayContext(\s+\w+)?\s*[({])"),
             (Files{"ndarray/array_call.cc", "ndarray/device_call.cc", "ndarray/push.h"}));
   EXPECT_EQ(files_with(R"((->|\.)run\b(?!\s*=))"),
-            (Files{"autograd/backward.cc",                             // a run of the tape
-                   "autograd/halves.cc",                               // and one in two halves
-                   "ndarray/push.cc",                                  // the operation's own call, as a whole
-                   "operators/apply.cc",                               // the kernel that was chosen goes into the push
-                   "operators/backends/device_transfer.cc",            // a function is handed to the registry
-                   "operators/registry.cc",                            // whether there is a function
-                   "parallel/layer_bytes.cc", "parallel/pipeline.cc",  // the second half of a run of the tape
-                   "parallel/plan_search.cc",                          // a search over plans
-                   "parallel/simulate.cc"}));                          // a simulation
+            (Files{"autograd/backward.cc",                   // a run of the tape
+                   "autograd/halves.cc",                     // and one in two halves
+                   "ndarray/push.cc",                        // the operation's own call, as a whole
+                   "operators/apply.cc",                     // the kernel that was chosen goes into the push
+                   "operators/backends/device_transfer.cc",  // a function is handed to the registry
+                   "operators/registry.cc",                  // whether there is a function
+                   "parallel/layer_bytes.cc",                // the second half of a run of the tape
+                   "parallel/pipeline.cc",                   // the same
+                   "parallel/plan_search.cc",                // a search over plans
+                   "parallel/simulate.cc"}));                // a simulation
 }
 
 TEST(OnePath, AKernelIsChosenByThePathAlone) {
