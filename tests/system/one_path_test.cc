@@ -54,7 +54,8 @@ TEST(OnePath, AKernelIsCalledByTheOperationOfItsPushAlone) {
                    "operators/apply.cc",                     // the kernel that was chosen goes into the push
                    "operators/backends/device_transfer.cc",  // a function is handed to the registry
                    "operators/registry.cc",                  // whether there is a function
-                   "parallel/pipeline.cc",                   // the second half of a run of the tape
+                   "parallel/layer_bytes.cc",                // the second half of a run of the tape
+                   "parallel/pipeline.cc",                   // the same
                    "parallel/plan_search.cc",                // a search over plans
                    "parallel/simulate.cc"}));                // a simulation
 }
