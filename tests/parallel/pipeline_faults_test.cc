@@ -190,7 +190,7 @@ TEST(PipelineFaults, MemoryThatRunsOutIsToldWithItsPlaceAndTheNextStepWorks) {
           const auto [loss, gradient] = train();
           said = message([&] { gradient.wait(); });
         }
-        EXPECT_THAT(said, ContainsRegex("in stage " + std::to_string(full) + "\\.microbatch [0-3].*has no .* left"));
+        EXPECT_THAT(said, ContainsRegex("in stage " + std::to_string(full) + "(\\.microbatch [0-3])?.*has no .* left"));
         sgd.recover();
         EXPECT_TRUE(first->weight.to_bytes() == good);
         EXPECT_EQ(message([&] { train().first.wait(); }), "nothing thrown");
