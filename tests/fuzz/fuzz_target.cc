@@ -1,5 +1,8 @@
 #include "sluice/tests/fuzz/fuzz_target.h"
 
+#include "sluice/engine/layer.h"
+#include "sluice/ndarray/called.h"
+
 #if __has_feature(address_sanitizer)
 #include <sanitizer/allocator_interface.h>
 #else
@@ -7,6 +10,21 @@
 
 #include <new>
 #endif
+
+// The parsers name the program's call in errors; here, without an engine, that is all which a thread's scope is for.
+namespace sluice {
+ScopeState& current_scope() {
+  static thread_local ScopeState& scope = *new ScopeState;
+  return scope;
+}
+const char*& detail::called_function() {
+  static thread_local const char* name = nullptr;
+  return name;
+}
+std::string call_site(const std::source_location& where) {
+  return std::string(where.file_name()) + ":" + std::to_string(where.line());
+}
+}  // namespace sluice
 
 namespace sluice::fuzz {
 
