@@ -291,14 +291,14 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
     NDArray gradient;
     if (action.kind != ActionKind::weight_gradient && action.stage != last) {
       NDArray& above = passages[static_cast<std::size_t>(action.stage) + 1][k].input;
-      gradient = send(above.grad(), action, device);
+      if (here.recorded) gradient = send(above.grad(), action, device);
       above = {};
     }
     {
       const Turn turn(*this, plan, action, free);
       const detail::TiedSums::Listen uses(tied, action.stage);
       if (!here.recorded) {
-        // Nothing.
+        // A first stage without weights.
       } else if (action.kind == ActionKind::backward) {
         backward({here.output}, {gradient}, {}, where);
       } else if (action.kind == ActionKind::input_gradient) {

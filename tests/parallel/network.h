@@ -179,4 +179,15 @@ inline std::vector<parallel::Schedule> schedules(int stages, int microbatches) {
   return all;
 }
 
+/// What f throws, in words.
+template <class F>
+std::string message(F&& f) {
+  try {
+    f();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing thrown";
+}
+
 }  // namespace sluice::test

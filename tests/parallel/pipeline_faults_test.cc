@@ -25,16 +25,6 @@ using namespace test;  // NOLINT: network.h
 
 const std::vector<const char*> kSchedules{"1f1b", "zb-h1", "dynamic"};
 
-template <class F>
-std::string message(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "nothing thrown";
-}
-
 /// tanh(x . weight), which does something else in one microbatch.
 struct Special : Module {
   Special() : weight(make()) {}

@@ -20,16 +20,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using namespace test;  // NOLINT: network.h
 
-template <class F>
-std::string message(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "nothing thrown";
-}
-
 /// A matrix product with a weight of its own or of another's, and nothing else.
 struct Times : Module {
   explicit Times(std::uint64_t seed) {
