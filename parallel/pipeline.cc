@@ -18,6 +18,7 @@
 #include "sluice/parallel/gradient_sum.h"
 #include "sluice/parallel/tied_weights.h"
 #include "sluice/parallel/verify.h"
+#include "sluice/resources/microbatch_draws.h"
 
 namespace sluice::parallel {
 namespace {
@@ -236,6 +237,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   for (auto& of_stage : passages) of_stage.resize(static_cast<std::size_t>(m));
   std::vector<NDArray> losses(static_cast<std::size_t>(m));
   std::vector<std::optional<detail::GradientSum>> sums(stages_.size());
+  const MicrobatchDraws draws;
 
   // Transfers stand outside of a device's sequence: they run as soon as they can.
   const bool free = !options.strict_order || !plan.schedule.fixed_order;
@@ -260,6 +262,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
       if (action.stage == last)
         labels = send(target.narrow(0, first_row(action.microbatch), first_row(action.microbatch + 1)), action, device);
       const Turn turn(*this, plan, action, free);
+      const MicrobatchDraws::Scope microbatch(draws, action.microbatch);
       const auto forward = [this, copies, labels, rows, s = action.stage](const NDArray& input) {
         const detail::Copies::InStage weights(*copies, s);
         const NDArray output = (*stages_[static_cast<std::size_t>(s)].module)(input);

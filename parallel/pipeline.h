@@ -111,7 +111,7 @@ class Pipeline {
 
   /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
   /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
-  /// 22). Returns the batch's loss: a scalar on the last stage's device. Does not wait. What a stage pushes is in the
+  /// 22), with the random numbers of microbatch_draws.h. Returns the batch's loss: a scalar on the last stage's device. Does not wait. What a stage pushes is in the
   /// layer "stage 1.microbatch 2", which errors name, above the layers of the module. Throws ArrayError where x and
   /// target differ in length or have fewer rows than microbatches, and where a stage, the loss or `update` calls a
   /// function that waits (operators/waiting.h); and std::invalid_argument for a schedule that verify() refuses, that

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "sluice/resources/draw_notes.h"
+#include "sluice/resources/microbatch_draws.h"
 
 namespace sluice {
 namespace {
 
 constinit thread_local DrawNotes::Scope* noting = nullptr;
+constinit thread_local const MicrobatchDraws::Scope* dividing = nullptr;
 
 const void* this_thread() {
   thread_local const char address = 0;
@@ -39,17 +41,50 @@ DrawNotes::Scope::Scope(DrawNotes* notes, bool again)
 }
 DrawNotes::Scope::~Scope() { noting = outer_; }
 
+MicrobatchDraws::MicrobatchDraws() {
+  static constinit std::atomic<std::uint64_t> numbers{0};
+  number_ = numbers.fetch_add(1, std::memory_order_relaxed);
+}
+
+MicrobatchDraws::Scope::Scope(const MicrobatchDraws& step, std::int64_t microbatch)
+    : outer_(dividing), step_(step.number_), microbatch_(static_cast<std::size_t>(microbatch)) {
+  if (microbatch < 0) throw std::invalid_argument("[MicrobatchDraws] microbatch " + std::to_string(microbatch));
+  dividing = this;
+}
+MicrobatchDraws::Scope::~Scope() { dividing = outer_; }
+
+RandomStream::Microbatches& RandomStream::microbatches(std::uint64_t step, std::size_t microbatch) {
+  if (!microbatches_) microbatches_ = std::make_unique<Microbatches>(Microbatches{step, state_.draw, {}});
+  Microbatches& m = *microbatches_;
+  if (m.step != step) {
+    m.step = step;
+    m.first = state_.draw;
+    m.drawn.clear();
+  }
+  if (m.drawn.size() <= microbatch) m.drawn.resize(microbatch + 1);
+  return m;
+}
+
 RandomKey RandomStream::next() {
   const Hold hold(*this);
-  if (noting) [[unlikely]] {
-    if (noting->again_) {
-      if (noting->next_ < noting->notes_->keys_.size()) return noting->notes_->keys_[noting->next_++];
-      throw std::logic_error("[RandomStream] a function that is computed again draws more often than the first time");
-    }
-    if (noting->notes_) noting->notes_->keys_.push_back(state_);
-    if (noting->still_) return state_;
+  if (noting && noting->again_) [[unlikely]] {
+    if (noting->next_ < noting->notes_->keys_.size()) return noting->notes_->keys_[noting->next_++];
+    throw std::logic_error("[RandomStream] a function that is computed again draws more often than the first time");
   }
   RandomKey key = state_;
+  std::uint64_t* drawn = nullptr;
+  if (dividing) [[unlikely]] {
+    Microbatches& step = microbatches(dividing->step_, dividing->microbatch_);
+    drawn = &step.drawn[dividing->microbatch_];
+    // The number is turned so that nobody's derive(microbatch) has the same.
+    if (dividing->microbatch_ > 0) key.stream = derive(~dividing->microbatch_, step.first).state_.stream;
+    key.draw = (dividing->microbatch_ > 0 ? 0 : step.first) + *drawn;
+  }
+  if (noting) [[unlikely]] {
+    if (noting->notes_) noting->notes_->keys_.push_back(key);
+    if (noting->still_) return key;
+  }
+  if (drawn) ++*drawn;
   ++state_.draw;
   return key;
 }
@@ -67,6 +102,7 @@ RandomStream::State RandomStream::state() const {
 void RandomStream::restore(const State& state) {
   const Hold hold(*this);
   state_ = state;
+  microbatches_.reset();
 }
 
 std::vector<std::int64_t> permutation(const RandomKey& key, std::int64_t n) {

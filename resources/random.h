@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sluice/resources/philox.h"
@@ -45,11 +46,12 @@ class RandomStream {
     bool outermost_;
   };
 
-  /// The next draw's key. Throws std::logic_error where another thread uses the stream at this moment.
+  /// The next draw's key; inside of a scope of microbatch_draws.h the next one of the microbatch. Throws
+  /// std::logic_error where another thread uses the stream at this moment.
   RandomKey next();
 
-  /// Another stream for (a, b), say a layer and a microbatch. It depends only on this stream and the numbers, not on
-  /// how many draws were made from either; so masks do not depend on the schedule. Stream ids are 64 bits made by
+  /// Another stream for (a, b), say an epoch and a sample. It depends only on this stream and the numbers, not on
+  /// how many draws were made from either. Stream ids are 64 bits made by
   /// Philox: among a million derived streams two coincide with a chance of 3 in 10^8.
   RandomStream derive(std::uint64_t a, std::uint64_t b = 0) const;
 
@@ -58,7 +60,15 @@ class RandomStream {
   void restore(const State& state);
 
  private:
+  struct Microbatches {  ///< what it gave in a step that was divided
+    std::uint64_t step;
+    std::uint64_t first;               ///< the number of the stream's first draw
+    std::vector<std::uint64_t> drawn;  ///< by each microbatch
+  };
+  Microbatches& microbatches(std::uint64_t step, std::size_t microbatch);
+
   State state_;
+  std::unique_ptr<Microbatches> microbatches_;        ///< the latest step; null before the first
   mutable std::atomic<const void*> holder_{nullptr};  // an address that only the holding thread has
 };
 

@@ -24,9 +24,10 @@ enum class Use { once, twice, transposed };
 /// A layer with what must not depend on the schedule: random numbers, and statistics that a forward pass writes.
 class Block : public Module {
  public:
-  Block(std::int64_t in, std::int64_t out, DType dtype, std::uint64_t seed, Use use = Use::once)
+  Block(std::int64_t in, std::int64_t out, DType dtype, std::uint64_t seed, Use use = Use::once,
+        std::shared_ptr<RandomStream> draws = std::make_shared<RandomStream>(1, 77))
       : use_(use),
-        draws_(seed, 77),
+        draws_(std::move(draws)),
         weight_(make(in, out, dtype, seed)),
         mean_(zeros({out}, dtype)),
         variance_(ones({out}, dtype)) {}
@@ -34,7 +35,7 @@ class Block : public Module {
   NDArray forward(const NDArray& x) override {
     NDArray y = matmul(x, use_ == Use::transposed ? weight_.permute({1, 0}) : weight_);
     if (use_ == Use::twice) y = matmul(y, weight_);
-    return dropout(batch_norm(tanh(y), {mean_, variance_}), .25, draws_);
+    return dropout(batch_norm(tanh(y), {mean_, variance_}), .25, *draws_);
   }
   std::vector<NDArray> statistics() const { return {mean_, variance_}; }
   NDArray& weight() { return weight_; }
@@ -53,18 +54,18 @@ class Block : public Module {
     return uniform({in, out}, random, -.5, .5, dtype).with_grad();
   }
   Use use_;
-  RandomStream draws_;
+  std::shared_ptr<RandomStream> draws_;
   NDArray weight_, mean_, variance_;
 };
 
 inline constexpr int kBlocks = 8, kWidth = 6, kRows = 19;
 
-/// The first block's weight is the last one's too; and the blocks 1, 3 and 5 share one.
+/// The first block's weight is the last one's too; and the blocks 1, 3 and 5 share one. All draw from one stream.
 struct Network {
   explicit Network(DType dtype) {
     for (int i = 0; i < kBlocks; ++i) {
       const Use use = i == kBlocks - 1 ? Use::transposed : i == 3 ? Use::twice : Use::once;
-      blocks.push_back(std::make_shared<Block>(kWidth, kWidth, dtype, 40 + static_cast<std::uint64_t>(i), use));
+      blocks.push_back(std::make_shared<Block>(kWidth, kWidth, dtype, 40 + static_cast<std::uint64_t>(i), use, draws));
     }
     blocks[kBlocks - 1]->weight() = blocks[0]->weight();
     for (const int i : {3, 5}) blocks[static_cast<std::size_t>(i)]->weight() = blocks[1]->weight();
@@ -86,6 +87,7 @@ struct Network {
     }
     return all;
   }
+  std::shared_ptr<RandomStream> draws = std::make_shared<RandomStream>(4, 77);
   std::vector<std::shared_ptr<Block>> blocks;
 };
 
@@ -123,8 +125,10 @@ inline Bytes sequential(DType dtype, int microbatches, int steps) {
   for (int step = 0; step < steps; ++step) {
     const auto [x, y] = batch(dtype, step);
     std::vector<NDArray> parts;
+    const MicrobatchDraws draws;
     std::int64_t begin = 0;
     for (int k = 0; k < microbatches; ++k) {
+      const MicrobatchDraws::Scope microbatch(draws, k);
       const std::int64_t end = begin + kRows / microbatches + (k < kRows % microbatches ? 1 : 0);
       NDArray value = x.narrow(0, begin, end);
       for (const auto& block : network.blocks) value = (*block)(value);

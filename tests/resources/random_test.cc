@@ -9,11 +9,16 @@
 #include <functional>
 #include <latch>
 #include <limits>
+#include <map>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
+
+#include "sluice/resources/microbatch_draws.h"
 
 namespace sluice {
 namespace {
@@ -194,6 +199,80 @@ TEST(RandomStream, DerivesByNumbersAlone) {
     }
   }
   EXPECT_EQ(ids.size(), 5001u);
+}
+
+/// Two layers that share a stream, and draw twice and three times; five microbatches.
+TEST(MicrobatchDraws, DependOnMicrobatchAndLayerAlone) {
+  const auto draw = [](RandomStream& stream, const std::vector<std::pair<int, int>>& order) {
+    std::map<std::pair<int, int>, std::vector<RandomKey>> keys;  // of (microbatch, layer)
+    const MicrobatchDraws step;
+    for (const auto& at : order) {
+      const MicrobatchDraws::Scope scope(step, at.first);
+      for (int i = 0; i < 2 + at.second; ++i) keys[at].push_back(stream.next());
+    }
+    return keys;
+  };
+  const auto one_after_another = [] {
+    std::vector<std::pair<int, int>> order;
+    for (int k = 0; k < 5; ++k)
+      for (int layer = 0; layer < 2; ++layer) order.emplace_back(k, layer);
+    return order;
+  }();
+  RandomStream stream(7, 3);
+  stream.next();
+  const auto saved = stream.state();
+  const auto first = draw(stream, one_after_another);
+  const auto after = stream.state();
+  EXPECT_EQ(after.draw, 26u);
+  const auto second = draw(stream, one_after_another);
+
+  // Microbatch 0 has the stream's own numbers, so one microbatch alone has those of no division.
+  RandomStream plain(saved);
+  for (int layer = 0; layer < 2; ++layer)
+    for (const RandomKey& key : first.at({0, layer})) EXPECT_EQ(key, plain.next());
+
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 20; ++trial) {
+    auto order = one_after_another;  // shuffled, but a microbatch goes through the layers in their order
+    std::shuffle(order.begin(), order.end(), random);
+    std::array<int, 5> layer{};
+    for (auto& at : order) at.second = layer[static_cast<std::size_t>(at.first)]++;
+    RandomStream other(saved);
+    EXPECT_EQ(draw(other, order), first);
+    EXPECT_EQ(other.state(), after);
+    EXPECT_EQ(draw(other, order), second);
+  }
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> all;
+  for (const auto& step : {first, second})
+    for (const auto& [at, keys] : step)
+      for (const RandomKey& key : keys) all.insert({key.seed, key.stream, key.draw});
+  for (std::uint64_t a = 0; a < 5; ++a) all.insert({7, stream.derive(a, saved.draw).state().stream, 0});
+  EXPECT_EQ(all.size(), 55u) << "numbers given twice";
+}
+
+TEST(MicrobatchDraws, StreamsOfAStepOfTheirOwn) {
+  const MicrobatchDraws step, other;
+  EXPECT_THROW(MicrobatchDraws::Scope(step, -1), std::invalid_argument);
+  RandomStream stream(1);
+  const auto of = [&](const MicrobatchDraws& division, int k) {
+    const MicrobatchDraws::Scope scope(division, k);
+    return stream.next();
+  };
+  const RandomKey a = of(step, 2), b = of(step, 2);
+  EXPECT_EQ(a.stream, b.stream);
+  EXPECT_EQ(b.draw, a.draw + 1);
+  {
+    const MicrobatchDraws::Scope outer(step, 2);
+    EXPECT_NE(of(other, 1).stream, a.stream);  // the innermost counts
+    EXPECT_NE(stream.next().stream, a.stream) << "another step's numbers came between";
+  }
+  EXPECT_EQ(stream.next(), (RandomKey{1, 0, 4})) << "outside";
+  // A stream that is made for each microbatch starts anew, wherever it lies.
+  for (int k = 0; k < 3; ++k) {
+    const MicrobatchDraws::Scope scope(step, 0);
+    RandomStream local(5);
+    EXPECT_EQ(local.next(), (RandomKey{5, 0, 0}));
+  }
 }
 
 TEST(RandomStream, OneThreadAtATime) {
