@@ -6,6 +6,7 @@
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
 #   programs   10,000 random programs of arrays, with gradients, against an interpreter   tests/autograd/
+#   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
@@ -17,14 +18,14 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs soak mutants explore"
+all="models searches programs pipelines soak mutants explore"
 
 quick=()
 parts=()
 for word in "$@"; do
   case $word in
     --quick) quick=(--quick) ;;
-    --help | -h) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" $word "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -44,6 +45,12 @@ programs() {
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms'
+}
+pipelines() {
+  build_preset release pipelines parallel_test -DSLUICE_TESTS=ON
+  local deep=(env SLUICE_DEEP=1)
+  if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
+  env SLUICE_TEST_DEVICE=sim "${deep[@]}" "$root/build/release/tests/parallel_test" --gtest_brief=1 --gtest_filter='*PipelineOrders.*'
 }
 soak() { "$root/tests/soak.sh" "${quick[@]}"; }
 mutants() { "$root/tests/mutations.sh" --unmutated 1 && "$root/tests/mutations.sh" "${quick[@]}"; }
