@@ -11,6 +11,7 @@
 #include <deque>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quickstart_stages.h"
@@ -24,8 +25,33 @@ namespace {
 constexpr int kSteps = 10, kRowsOfAMicrobatch = 16, kStages = 2;
 
 double at(std::vector<double> values, double share) {
+  if (values.empty()) throw std::runtime_error("too few rounds");
   std::ranges::sort(values);
   return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// How long an action waited for what its neighbour computed, although its device had nothing else to do: from the end
+/// of the neighbour's action to its start. A gradient comes before the end of a whole backward pass; that is negative.
+struct Waits {
+  std::vector<double> output = {}, gradient = {};
+};
+
+/// Of the boxes of a step.
+void add_waits(std::vector<parallel::TimelineBox> boxes, Waits& waits) {
+  std::ranges::sort(boxes, {}, &parallel::TimelineBox::start);
+  double last[kStages] = {-1, -1};  // the end of the device's action before
+  for (const parallel::TimelineBox& box : boxes) {
+    const bool forward = box.kind == ActionKind::forward;
+    const auto sender = std::ranges::find_if(boxes, [&](const parallel::TimelineBox& b) {
+      return b.microbatch == box.microbatch &&
+             (forward ? b.stage == box.stage - 1 && b.kind == ActionKind::forward
+                      : b.stage == box.stage + 1 && b.kind == ActionKind::backward && b.kind == box.kind);
+    });
+    const double before = std::exchange(last[box.stage], box.end);
+    // What is sent in the middle of an action may have come while the device was busy.
+    if (sender == boxes.end() || before > (forward ? sender->end : sender->start)) continue;
+    (forward ? waits.output : waits.gradient).push_back(box.start - sender->end);
+  }
 }
 
 /// How the weights step.
@@ -35,8 +61,9 @@ struct Side {
   std::string name;
   Schedule schedule;
   Update update = Update::none;
-  std::vector<double> seconds = {}, ratios = {};
+  std::vector<double> seconds = {}, ratios = {}, pushing = {};
   std::vector<parallel::TimelineBox> boxes = {};  ///< of all traced steps
+  Waits waits = {};
   double bubble = 0;
   double peak[kStages] = {};  ///< bytes
   int rounds = 0;
@@ -89,13 +116,14 @@ Schedule chain(const Schedule& step, int steps) {
 }
 
 /// The mean time of a step over seeds of the deviation that was measured.
-double simulated(const Schedule& schedule, const Costs& costs, int steps) {
+double simulated(const Schedule& schedule, const Costs& costs, int steps, parallel::SimulateOptions options) {
   constexpr int kSeeds = 20;
   const Schedule all = chain(schedule, steps);
   const double amount = std::min(costs.deviation, 0.99);
   double sum = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    sum += parallel::simulate(all, costs.of, {.jitter = {parallel::Jitter::Kind::normal, amount, seed}}).span;
+    options.jitter = {parallel::Jitter::Kind::normal, amount, seed};
+    sum += parallel::simulate(all, costs.of, options).span;
   }
   return sum / kSeeds / steps;
 }
@@ -128,6 +156,7 @@ class Bench {
         for (int s = 0; s < kStages; ++s) before[s] = memory_pool(cpu(s)).stats().in_use;
         const auto start = Clock::now();
         for (int i = 0; i < kSteps; ++i) step(side);
+        const double pushing = std::chrono::duration<double>(Clock::now() - start).count() / kSteps;
         engine_.wait_all();
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / kSteps;
         double peak[kStages];
@@ -144,6 +173,8 @@ class Bench {
         engine_.wait_all();
         if (round < 0) continue;  // warming up
         side.seconds.push_back(seconds);
+        side.pushing.push_back(pushing);
+        add_waits(boxes, side.waits);
         side.ratios.push_back(sides[0].seconds.back() / seconds);
         side.bubble += bubble_of(boxes);
         side.boxes.insert(side.boxes.end(), boxes.begin(), boxes.end());
@@ -151,6 +182,22 @@ class Bench {
         ++side.rounds;
       }
     }
+  }
+
+  /// Seconds of a core that a thread takes to bring a stage's output to the other device.
+  double copying() {
+    const NoGrad no_grad;
+    NDArray value = (*net_.stage(0).module)(x_.narrow(0, 0, kRowsOfAMicrobatch));
+    std::vector<double> took;
+    for (int round = 0; round < 9; ++round) {
+      constexpr int kHops = 64;
+      value.wait();
+      const auto start = Clock::now();
+      for (int i = 0; i < kHops; ++i) value = value.to(cpu(1 - i % 2));
+      value.wait();
+      took.push_back(std::chrono::duration<double>(Clock::now() - start).count() / kHops);
+    }
+    return at(took, 0.5);
   }
 
  private:
@@ -181,23 +228,40 @@ void run(int rounds, int microbatches) {
   Bench bench(microbatches);
   std::printf("two stages, %d microbatches of %d rows, %d steps, %d rounds in turns; medians and quartiles\n",
               microbatches, kRowsOfAMicrobatch, kSteps, rounds);
-  std::printf("%-10s %-24s %-24s %-10s %-8s %-9s %-16s %s\n", "schedule", "ms a step", "speed / 1F1B", "simulated",
-              "bubble", "simulated", "peak, MiB", "an action's deviation");
+  std::printf("%-10s %-24s %-24s %-10s %-14s %-8s %-9s %-16s %s\n", "schedule", "ms a step", "speed / 1F1B",
+              "simulated", "actions alone", "bubble", "simulated", "peak, MiB", "an action's deviation");
   std::vector<Side> sides;
   for (const char* name : {"1f1b", "gpipe", "zb-h1", "zb-h2", "dynamic"}) sides.push_back(bench.side(name));
   bench.run(sides, rounds);
-  double base = 0;
+  // What a machine adds to the actions: two devices and the thread that pushes share two cores; transfers are copies,
+  // and begin late where a thread has to wake up; and the gradient is sent before the end of a whole backward pass.
+  const double copy = bench.copying(), hop = at(sides[0].waits.output, 0.5);
+  const double whole = costs_of(sides[0].boxes).of[1].backward, ahead = hop - at(sides[0].waits.gradient, 0.5);
+  const double share = std::clamp(1 - ahead / whole, 0.0, 1.0);
+  std::printf("a copy %.0f us, from an output to its use %.0f us, a gradient sent after %.2f of B\n", 1e6 * copy,
+              1e6 * hop, share);
+  double base = 0, paper = 0;
   Costs costs;
   for (const Side& side : sides) {
     // In a free order operations of several actions alternate, so boxes do not say what an action costs: it is what the
     // same action costs in the schedule before, which has halves too.
     if (side.schedule.fixed_order) costs = costs_of(side.boxes);
-    const double chained = simulated(side.schedule, costs, kSteps);
-    if (base == 0) base = chained;
-    std::printf("%-10s %-24s %-24s %-10.3f %4.1f %%   %4.1f %%    %5.1f %5.1f      %4.1f %%\n", side.name.c_str(),
-                quartiles(side.seconds, 1e3, 2).c_str(), quartiles(side.ratios, 1, 3).c_str(), base / chained,
-                100 * side.bubble / side.rounds, 100 * parallel::simulate(side.schedule, costs.of).bubble,
-                side.peak[0] / (1 << 20), side.peak[1] / (1 << 20), 100 * costs.deviation);
+    parallel::SimulateOptions machine;
+    machine.cores = kStages;
+    machine.push = at(side.pushing, 0.5) * kSteps;
+    machine.link = {.latency = std::max(0.0, hop - copy), .bandwidth = 1 / copy};
+    machine.link_takes_cores = true;
+    machine.output_bytes = {1, 1};
+    machine.gradient_share = {1, share};
+    const double chained = simulated(side.schedule, costs, kSteps, machine);
+    const double alone = simulated(side.schedule, costs, kSteps, {});
+    if (base == 0) base = chained, paper = alone;
+    machine.push /= kSteps;
+    std::printf("%-10s %-24s %-24s %-10.3f %-14.3f %4.1f %%   %4.1f %%    %5.1f %5.1f      %4.1f %%\n",
+                side.name.c_str(), quartiles(side.seconds, 1e3, 2).c_str(), quartiles(side.ratios, 1, 3).c_str(),
+                base / chained, paper / alone, 100 * side.bubble / side.rounds,
+                100 * parallel::simulate(side.schedule, costs.of, machine).bubble, side.peak[0] / (1 << 20),
+                side.peak[1] / (1 << 20), 100 * costs.deviation);
   }
   std::printf("\n%-10s %-14s %-24s %s\n", "schedule", "weights step", "ms a step", "speed / 1F1B with the gate");
   std::vector<Side> updating;

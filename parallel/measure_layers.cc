@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "sluice/autograd/autograd.h"
+#include "sluice/ndarray/push.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/generators.h"
 #include "sluice/parallel/layer_bytes.h"
@@ -224,6 +225,33 @@ double hop(const NDArray& x, Device from, Device to) {
   return least;
 }
 
+/// Seconds from the end of a CPU's operation to the start of the next device's that waits for it, which had nothing to
+/// do for as long as an action takes: its threads may be asleep.
+double late_hop(const std::vector<Device>& devices) {
+  constexpr int kHops = 32;
+  static constexpr auto kBusy = std::chrono::microseconds(400);
+  std::vector<double> took;
+  for (int round = 0; round < 3; ++round) {
+    NDArray value = zeros({256});
+    value.wait();
+    const auto start = Clock::now();
+    for (int i = 0; i < kHops; ++i) {
+      const Device device = devices[at(i % 2)];
+      const DeviceScope scope(device);
+      const NDArray next = empty({256}, DType::f32), input = value.to(device);
+      push_op(
+          [](ArrayContext&) {
+            for (const auto begin = Clock::now(); Clock::now() - begin < kBusy;) continue;
+          },
+          {input}, {next}, {.name = "busy"});
+      value = next;
+    }
+    value.wait();
+    took.push_back(std::chrono::duration<double>(Clock::now() - start - kHops * kBusy).count() / kHops);
+  }
+  return std::max(0.0, median(took));
+}
+
 Link measure_link(const std::vector<Device>& devices, double bytes) {
   if (devices.size() < 2 || devices[0] == devices[1]) return {};
   const NoGrad no_grad;
@@ -234,6 +262,7 @@ Link measure_link(const std::vector<Device>& devices, double bytes) {
   link.latency = hop(zeros({kSmall}), devices[0], devices[1]);
   const double more = hop(zeros({large}), devices[0], devices[1]) - link.latency;
   if (more > 0) link.bandwidth = 4 * static_cast<double>(large - kSmall) / more;
+  if (devices[0].kind == DeviceKind::cpu) link.latency = late_hop(devices);
   return link;
 }
 

@@ -77,10 +77,15 @@ class Search {
   CutParts parts_of(const Cut& cut) const {
     CutParts parts{.machine = p_.machine};
     parts.machine.output_bytes.clear();
+    parts.machine.gradient_share.clear();
     for (int s = 0; s < stages_; ++s) {
-      const int end = end_of(cut, s);
-      parts.costs.push_back(cost_of(cut.first_layer[at(s)], end));
-      parts.bytes.push_back(bytes_of(cut.first_layer[at(s)], end));
+      const int end = end_of(cut, s), begin = cut.first_layer[at(s)];
+      parts.costs.push_back(cost_of(begin, end));
+      parts.bytes.push_back(bytes_of(begin, end));
+      // What a whole backward pass does last is its first layer's weights.
+      const double whole = parts.costs.back().backward;
+      parts.machine.gradient_share.push_back(
+          whole > 0 ? std::clamp(1 - p_.samples[at(begin)].weight_gradient / whole, 0.0, 1.0) : 1);
       parts.machine.output_bytes.push_back(s + 1 < stages_ ? p_.samples[at(end)].input : 0);
     }
     return parts;
@@ -148,12 +153,14 @@ class Search {
     first_weights_ = 0;
     while (first_weights_ < layers_ - 1 && p_.layers[at(first_weights_)].gradients == 0) ++first_weights_;
     forward_before_.assign(at(layers_) + 1, 0);
-    backward_before_ = work_behind_ = forward_before_;
+    backward_before_ = gradient_before_ = work_behind_ = forward_before_;
     for (int l = 0; l < layers_; ++l) {
       const LayerSample& layer = p_.samples[at(l)];
       forward_before_[at(l) + 1] = forward_before_[at(l)] + layer.forward;
       backward_before_[at(l) + 1] =
           backward_before_[at(l)] + layer.weight_gradient + (l > first_weights_ ? layer.input_gradient : 0);
+      gradient_before_[at(l) + 1] = gradient_before_[at(l)] + (l == 0 ? layer.weight_gradient : 0) +
+                                    (l > first_weights_ ? layer.input_gradient : 0);
     }
     for (int l = layers_ - 1; l >= 0; --l) {
       const double all = forward_before_[at(l) + 1] - forward_before_[at(l)] + backward_before_[at(l) + 1] -
@@ -169,12 +176,12 @@ class Search {
   }
 
   /// No run is over sooner, because of one stage on a device of its own: the first microbatch must come, all the work
-  /// be done, and the last gradient go back.
+  /// be done, and the last gradient go back, which needs no weights' gradients but the first stage's.
   double least(int s, int a, int b, bool again) const {
     const auto& list = p_.schedule.per_device[at(device_of_[at(s)])];
     double time = forward_before_[at(a)] + s * p_.machine.link.latency + work(a, b, again);
-    if (p_.schedule.fixed_order && list.back().kind == ActionKind::backward) {
-      time += backward_before_[at(a)] + s * p_.machine.link.latency;
+    if (s > 0 && p_.schedule.fixed_order && list.back().kind == ActionKind::backward) {
+      time += gradient_before_[at(a)] + s * p_.machine.link.latency - p_.samples[at(a)].weight_gradient;
     }
     return time;
   }
@@ -398,7 +405,7 @@ class Search {
   std::vector<int> device_of_;
   std::vector<std::vector<int>> stages_of_;
   std::vector<Schedule> part_;
-  std::vector<double> forward_before_, backward_before_, work_behind_;
+  std::vector<double> forward_before_, backward_before_, gradient_before_, work_behind_;
   std::vector<std::vector<double>> least_behind_, needs_behind_, even_behind_;
   std::vector<std::vector<int>> needs_end_;
   std::map<std::pair<int, std::vector<int>>, double> peaks_;

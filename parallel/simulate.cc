@@ -124,10 +124,14 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
     throw std::invalid_argument("cannot simulate a thread that pushes for " + std::to_string(options.push) + " s");
   }
   if (options.cores < 0) throw std::invalid_argument("cannot simulate on " + std::to_string(options.cores) + " cores");
-  for (const std::size_t given : {options.output_bytes.size(), options.bytes.size()}) {
+  for (const std::size_t given : {options.output_bytes.size(), options.gradient_share.size(), options.bytes.size()}) {
     if (given == 0 || given == costs.size()) continue;
     throw std::invalid_argument("schedule '" + schedule.name + "' has " + std::to_string(schedule.stages) +
-                                " stages, but bytes are given for " + std::to_string(given));
+                                " stages, but options are given for " + std::to_string(given));
+  }
+  for (const double share : options.gradient_share) {
+    if (!(share >= 0 && share <= 1))
+      throw std::invalid_argument("a gradient cannot be sent after " + std::to_string(share) + " of a backward pass");
   }
   const Order order(schedule);
   TaskGraph graph;
@@ -138,10 +142,23 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
   std::vector<int> task(static_cast<std::size_t>(action_count(schedule)), TaskGraph::kNone);
   const auto task_of = [&](const Action& a) -> int& { return task[static_cast<std::size_t>(index_of(schedule, a))]; };
   std::vector<Action> actions;
+  std::vector<int> begins;                 // each action's first task
+  std::vector<int> sends(task.size(), 0);  // whose end a transfer waits for
   for_all(schedule, [&](const Action& a, int rank) {
     const double cost = costs[static_cast<std::size_t>(a.stage)].of(a.kind);
-    task_of(a) = graph.add_task(
-        {.device = order.device(a), .pool = cores, .work = cost * factor(options.jitter, number_of(a)), .rank = rank});
+    const double work = cost * factor(options.jitter, number_of(a));
+    const double share = a.kind == ActionKind::backward && !options.gradient_share.empty()
+                             ? options.gradient_share[static_cast<std::size_t>(a.stage)]
+                             : 1;
+    const auto add = [&](double part) {
+      return graph.add_task({.device = order.device(a), .pool = cores, .work = part * work, .rank = rank});
+    };
+    // In a fixed order nothing comes between the two parts of a backward pass.
+    const int first = share < 1 ? add(share) : TaskGraph::kNone;
+    task_of(a) = add(share < 1 ? 1 - share : 1);
+    if (share < 1) graph.add_dependency(task_of(a), first);
+    begins.push_back(share < 1 ? first : task_of(a));
+    sends[static_cast<std::size_t>(index_of(schedule, a))] = begins.back();
     actions.push_back(a);
   });
   std::map<std::pair<int, int>, int> links;  // by the devices at their ends
@@ -151,14 +168,20 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
     return at->second;
   };
   const bool instant = options.link.latency == 0 && !std::isfinite(options.link.bandwidth);
-  for (const Action& a : actions) {
-    const int here = task_of(a);
+  for (std::size_t n = 0; n < actions.size(); ++n) {
+    const Action& a = actions[n];
+    const int here = begins[n];
     const std::size_t needs = order.needs(a).size();
     const std::vector<Action> before = order.waits_for(a);
     for (std::size_t i = 0; i < before.size(); ++i) {
       const Action& b = before[i];
-      const int there = task_of(b), from = order.device(b), to = order.device(a);
-      if (i >= needs || from == to || instant) {
+      const int from = order.device(b), to = order.device(a);
+      if (i >= needs || from == to) {
+        graph.add_dependency(here, task_of(b));
+        continue;
+      }
+      const int there = sends[static_cast<std::size_t>(index_of(schedule, b))];
+      if (instant) {
         graph.add_dependency(here, there);
         continue;
       }
@@ -178,9 +201,11 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
   Simulation result;
   result.devices = schedule.devices();
   std::vector<double> first(schedule.per_device.size(), std::numeric_limits<double>::infinity()), last(first.size());
-  for (const Action& a : actions) {
-    const auto t = static_cast<std::size_t>(task_of(a)), d = static_cast<std::size_t>(order.device(a));
-    const SimulatedBox box{a, times.start[t], times.end[t]};
+  for (std::size_t n = 0; n < actions.size(); ++n) {
+    const Action& a = actions[n];
+    const auto d = static_cast<std::size_t>(order.device(a));
+    const SimulatedBox box{a, times.start[static_cast<std::size_t>(begins[n])],
+                           times.end[static_cast<std::size_t>(task_of(a))]};
     result.boxes.push_back(box);
     result.busy += box.end - box.start;
     result.span = std::max(result.span, box.end);

@@ -44,7 +44,10 @@ struct SimulateOptions {
   /// no link. Counts where cores are shared.
   bool link_takes_cores = false;
   std::vector<double> output_bytes =
-      {};                              ///< of each stage, for one microbatch; the gradient back is as large. Empty: 0
+      {};  ///< of each stage, for one microbatch; the gradient back is as large. Empty: 0
+  /// Of each stage: the share of a whole backward pass after which the gradient of the stage's input can be sent, as a
+  /// pipeline does, whose transfers wait for values and not for actions. Empty: at its end.
+  std::vector<double> gradient_share = {};
   std::vector<StageBytes> bytes = {};  ///< of each stage; empty: memory is not looked at
   Jitter jitter = {};
 };

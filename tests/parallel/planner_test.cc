@@ -74,6 +74,9 @@ double time_of(const Case& c, const Schedule& base, const std::vector<int>& firs
     if (s == 0) held.kept = held.both = held.saved;
     cost.backward = cost.input_gradient + cost.weight_gradient;
     cost.recompute = cost.forward;
+    // The last that a whole backward pass does is its first layer's weights: nobody below waits for those.
+    const double last = c.layers[static_cast<std::size_t>(a)].at(rows).weight_gradient;
+    machine.gradient_share.push_back(cost.backward > 0 ? (cost.backward - last) / cost.backward : 1);
     costs.push_back(cost);
     bytes.push_back(held);
     machine.output_bytes.push_back(

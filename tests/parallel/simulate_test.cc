@@ -149,6 +149,26 @@ TEST(Simulate, ACopyTakesACore) {
   EXPECT_LT(simulate(four, forwards, machine).span, 4 + 4 * 2);
 }
 
+TEST(Simulate, AGradientIsSentBeforeABackwardPassEnds) {
+  // F 1, B 2 on each stage; the upper stage's gradient is there after a quarter of its B.
+  const std::vector<StageCost> costs = uniform(2, 1, 2);
+  const SimulateOptions early{.gradient_share = {1, .25}};
+  const Simulation one = simulate(gpipe(2, 1), costs, early);
+  EXPECT_DOUBLE_EQ(one.span, 1 + 1 + .5 + 2);
+  EXPECT_DOUBLE_EQ(one.busy, 6) << "no more work than before";
+  for (const SimulatedBox& box : one.boxes) EXPECT_DOUBLE_EQ(box.end - box.start, box.action.kind == F ? 1 : 2);
+  EXPECT_DOUBLE_EQ(simulate(gpipe(2, 1), costs, {.link = {.latency = .25}, .gradient_share = {1, .25}}).span, 5);
+  // What I and W do one behind the other: so 1F1B's steady state is as long, and its start and end are shorter.
+  for (const int m : {1, 2, 3, 8}) {
+    const Schedule schedule = one_f_one_b(4, m);
+    const double whole = simulate(schedule, uniform(4, 1, 2)).span;
+    EXPECT_DOUBLE_EQ(simulate(schedule, uniform(4, 1, 2), {.gradient_share = {1, 1, 1, 1}}).span, whole);
+    EXPECT_LT(simulate(schedule, uniform(4, 1, 2), {.gradient_share = {.5, .5, .5, .5}}).span, whole) << m;
+  }
+  EXPECT_THROW(simulate(gpipe(2, 1), costs, {.gradient_share = {1}}), std::invalid_argument);
+  EXPECT_THROW(simulate(gpipe(2, 1), costs, {.gradient_share = {1, 1.5}}), std::invalid_argument);
+}
+
 TEST(Simulate, MemoryOverTimeIsThatOfTheBoxes) {
   const std::vector<StageBytes> bytes(
       2, {.weights = 1000, .saved = 100, .kept = 30, .input = 10, .both = 20, .gradients = 400});
