@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -18,25 +19,27 @@ namespace {
 
 using std::int64_t;
 
-// How a product is cut: blocks of columns where C is wide, else of rows, so that the operand that every part packs
-// again is the smaller one. A part has at least 2 M multiply-adds (some 20 microseconds on one core), and there are at
-// most 16. Step sizes are whole register tiles of the kernels below.
-struct Split {
-  bool columns;
-  int64_t step;  // columns or rows of a part
-  int64_t size;  // n or m
+// How a product is cut: into a grid of blocks that are about square, because each part packs its rows of A and its
+// columns of B again, and those are fewest then. A part has at least 2 M multiply-adds (some 20 microseconds on one
+// core), and there are about 16 at most. Sizes are whole register tiles of the kernels below.
+struct Grid {
+  int64_t rows, columns;  // of a block
+  int64_t across;         // blocks side by side
+  int64_t blocks;
 };
 
-Split split_of(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t least = 2 << 20;
-  constexpr int64_t most_parts = 16;
-  const bool columns = n >= m;
-  const int64_t size = columns ? n : m;
-  const int64_t tile = columns ? 48 : 24;
-  const int64_t work = m * n * std::max<int64_t>(k, 1);
-  const int64_t parts = std::clamp<int64_t>(work / least, 1, most_parts);
-  const int64_t step = parts == 1 ? size : ((size + parts - 1) / parts + tile - 1) / tile * tile;
-  return {columns, std::max<int64_t>(step, 1), size};
+Grid grid_of(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t least = 2 << 20, most_parts = 16, row_tile = 24, column_tile = 48;
+  const int64_t parts = std::clamp<int64_t>(m * n * std::max<int64_t>(k, 1) / least, 1, most_parts);
+  const double ratio = static_cast<double>(parts) * static_cast<double>(n) / static_cast<double>(m);
+  const int64_t across = std::clamp<int64_t>(std::llround(std::sqrt(ratio)), 1, parts);
+  const auto step = [](int64_t size, int64_t count, int64_t tile) {
+    if (count == 1) return size;
+    return ((size + count - 1) / count + tile - 1) / tile * tile;
+  };
+  const int64_t rows = step(m, parts / across, row_tile), columns = step(n, across, column_tile);
+  const int64_t blocks_across = (n + columns - 1) / columns;
+  return {rows, columns, blocks_across, blocks_across * ((m + rows - 1) / rows)};
 }
 
 // Calls part(m, n, a, b, c) for each part of the product.
@@ -44,12 +47,12 @@ template <class T, class C, class Part>
 void in_parts(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
               int64_t ldb, C* c, int64_t ldc, const Part& part) {
   if (m <= 0 || n <= 0) return;
-  const Split split = split_of(m, n, k);
-  parallel_for(split.size, split.step, [&](int64_t begin, int64_t end) {
-    if (split.columns) {
-      part(m, end - begin, a, b + (trans_b ? begin * ldb : begin), c + begin);
-    } else {
-      part(end - begin, n, a + (trans_a ? begin : begin * lda), b, c + begin * ldc);
+  const Grid grid = grid_of(m, n, k);
+  parallel_for(grid.blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / grid.across * grid.rows, column = i % grid.across * grid.columns;
+      part(std::min(grid.rows, m - row), std::min(grid.columns, n - column), a + (trans_a ? row : row * lda),
+           b + (trans_b ? column * ldb : column), c + row * ldc + column);
     }
   });
 }
