@@ -111,12 +111,12 @@ class Pipeline {
 
   /// Forward and backward passes of all microbatches of (x, target), split along axis 0 as evenly as can be. Adds to
   /// the parameters' gradients, bitwise as if the microbatches ran one after another on one device (docs/semantics.md,
-  /// 22), with the random numbers of microbatch_draws.h. Returns the batch's loss: a scalar on the last stage's device. Does not wait. What a stage pushes is in the
-  /// layer "stage 1.microbatch 2", which errors name, above the layers of the module. Throws ArrayError where x and
-  /// target differ in length or have fewer rows than microbatches, and where a stage, the loss or `update` calls a
-  /// function that waits (operators/waiting.h); and std::invalid_argument for a schedule that verify() refuses, that
-  /// has U and no `update` is given, or `update` and no U, whose devices have stages that are on different devices
-  /// here, or whose tied weights the stages do not share.
+  /// 22), with the random numbers of microbatch_draws.h. Returns the batch's loss: a scalar on the last stage's device.
+  /// Does not wait. What a stage pushes is in the layer "stage 1.microbatch 2", which errors name, above the layers of
+  /// the module. Throws ArrayError where x and target differ in length or have fewer rows than microbatches, and where
+  /// a stage, the loss or `update` calls a function that waits (operators/waiting.h); and std::invalid_argument for a
+  /// schedule that verify() refuses, that has U and no `update` is given, or `update` and no U, whose devices have
+  /// stages that are on different devices here, or whose tied weights the stages do not share.
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait, and throws as step()
