@@ -42,6 +42,8 @@ struct Passage {
 /// its list. `later`: the device has an earlier stage too, whose microbatches have a longer way to go.
 int priority_of(ActionKind kind, bool later) {
   switch (kind) {
+    case ActionKind::step:
+      return kPriorities - 1;  // the next step waits for it
     case ActionKind::backward:
     case ActionKind::input_gradient:
       return 6;
@@ -50,7 +52,7 @@ int priority_of(ActionKind kind, bool later) {
     case ActionKind::forward:
       return kDefaultPriority + (later ? 1 : 0);
     default:
-      return 2;  // nobody waits for it but the end of the step
+      return 2;  // a weight gradient: nobody waits for it but the end of the step
   }
 }
 
@@ -93,8 +95,13 @@ class Pipeline::Turn {
     };
     slot(plan.saved[s], Result::input_gradient);
     slot(plan.kept[s], Result::weight_gradient);
-    if (!joins_at_end_) join();
-    if (!slots_.empty()) sequence_.emplace(slots_.front());
+    if (!joins_at_end_) {
+      // A stage's forwards run one after another: else several whose weights come at once alternate, and the last ones
+      // overtake the first.
+      slots_.push_back(net.forwards_[s]);
+      join();
+    }
+    if (!slots_.empty()) sequence_.emplace(joins_at_end_ ? slots_.front() : slots_.back());
   }
   /// A whole backward pass frees two slots, when its last operation is over.
   ~Turn() noexcept(false) {
@@ -107,7 +114,9 @@ class Pipeline::Turn {
  private:
   void join() const {
     if (slots_.size() < 2) return;
-    default_engine().push([] {}, {order(slots_[0]), order(slots_[1])}, {.on = device_, .name = "pipeline slots"});
+    std::vector<Access> all;
+    for (const Variable& slot : slots_) all.push_back(order(slot));
+    default_engine().push([] {}, std::span<const Access>(all), {.on = device_, .name = "pipeline slots"});
   }
 
   Device device_;
@@ -152,6 +161,7 @@ Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss) : stages_(std::
     Variable& sequence = by_device[{stage.device.kind, stage.device.index}];
     if (!sequence) sequence = default_engine().variable("pipeline device");
     sequences_.push_back(sequence);
+    forwards_.push_back(default_engine().variable("pipeline forwards"));
   }
 }
 

@@ -64,9 +64,9 @@ struct PipelineStep {
   ScheduleChoice schedule = one_f_one_b;
   /// true: each device runs its actions one after another in the schedule's order, if that is a fixed one. false, and
   /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, a
-  /// forward of a device's later stages before one of its first, and weight gradients last; the schedule's rings of
-  /// slots hold forwards back, across steps as well. The order, and within the rings the memory needed, then depend on
-  /// timing; the bits do not.
+  /// forward of a device's later stages before one of its first, and weight gradients last; a stage's forwards run one
+  /// after another, and its update before all else; the schedule's rings of slots hold forwards back, across steps as
+  /// well. The order, and within the rings the memory needed, then depend on timing; the bits do not.
   bool strict_order = true;
   /// Pushes what updates a stage's weights: what the schedule's U actions run (with_updates() in generators.h). It is
   /// called once a step for each stage, by the thread that calls step(), when the stage's gradients are pushed, and
@@ -149,6 +149,7 @@ class Pipeline {
   std::vector<Stage> stages_;
   std::shared_ptr<const detail::SharedWeights> shared_;
   std::vector<Variable> sequences_;  ///< one for each stage's device: push order is the schedule
+  std::vector<Variable> forwards_;   ///< of each stage: a free order's, too, run one after another
   LossFunction loss_;
   Plan plan_;
   std::uint64_t step_ = 0;
