@@ -149,7 +149,7 @@ class Pipeline {
   std::vector<Stage> stages_;
   std::shared_ptr<const detail::SharedWeights> shared_;
   std::vector<Variable> sequences_;  ///< one for each stage's device: push order is the schedule
-  std::vector<Variable> forwards_;   ///< of each stage: a free order's, too, run one after another
+  std::vector<Variable> forwards_;   ///< one for each stage: in a free order its forwards run in turn
   LossFunction loss_;
   Plan plan_;
   std::uint64_t step_ = 0;

@@ -127,7 +127,7 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
   for (const std::size_t given : {options.output_bytes.size(), options.gradient_share.size(), options.bytes.size()}) {
     if (given == 0 || given == costs.size()) continue;
     throw std::invalid_argument("schedule '" + schedule.name + "' has " + std::to_string(schedule.stages) +
-                                " stages, but options are given for " + std::to_string(given));
+                                " stages, but bytes or shares are given for " + std::to_string(given));
   }
   for (const double share : options.gradient_share) {
     if (!(share >= 0 && share <= 1))
@@ -150,12 +150,12 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
     const double share = a.kind == ActionKind::backward && !options.gradient_share.empty()
                              ? options.gradient_share[static_cast<std::size_t>(a.stage)]
                              : 1;
-    const auto add = [&](double part) {
-      return graph.add_task({.device = order.device(a), .pool = cores, .work = part * work, .rank = rank});
+    const auto add = [&](double part, int at) {
+      return graph.add_task({.device = order.device(a), .pool = cores, .work = part * work, .rank = at});
     };
-    // In a fixed order nothing comes between the two parts of a backward pass.
-    const int first = share < 1 ? add(share) : TaskGraph::kNone;
-    task_of(a) = add(share < 1 ? 1 - share : 1);
+    // Nothing comes between the two parts of a backward pass: the second has the least rank of all.
+    const int first = share < 1 ? add(share, rank) : TaskGraph::kNone;
+    task_of(a) = share < 1 ? add(1 - share, -1) : add(1, rank);
     if (share < 1) graph.add_dependency(task_of(a), first);
     begins.push_back(share < 1 ? first : task_of(a));
     sends[static_cast<std::size_t>(index_of(schedule, a))] = begins.back();

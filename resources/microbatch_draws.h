@@ -20,7 +20,8 @@ namespace sluice {
 /// Microbatch 0 has the stream's own numbers; so a step in one microbatch is a step without a division. Microbatch k
 /// has those of a stream derived from k and the number of the stream's first draw in the step. Each draw counts in the
 /// stream too, so the next step has other numbers, and a stream's state() between steps is all that a checkpoint
-/// needs. What is drawn outside of scopes has the stream's own numbers as well: draw it before the step or after it.
+/// needs. What is drawn outside of scopes has the stream's own numbers as well: draw it before the step or after it,
+/// or microbatch 0 may get the same.
 class MicrobatchDraws {
  public:
   MicrobatchDraws();

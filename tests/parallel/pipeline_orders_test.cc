@@ -88,6 +88,44 @@ TEST(PipelineOrders, MasksAreThoseOfMicrobatchesWhateverTheOrder) {
   EXPECT_TRUE(run("s0 F1 R1 F2 F0 R2 B2 B1 B0\ns1 F2 F1 B2 F0 B1 B0\n") == expected);
 }
 
+/// The second operation of a forward waits for a weight that comes last. Until then no other forward of the stage
+/// begins.
+TEST(PipelineOrders, ForwardsOfAFreeOrderDoNotOvertake) {
+  test::DefaultEngine engine({.threads = 1, .logical_cpus = 1});
+  struct Stage : Module {
+    NDArray forward(const NDArray& x) override {
+      const int k = calls++;
+      const NDArray first = empty({1}, DType::f32), second = empty({1}, DType::f32);
+      push_op([this, k](ArrayContext&) { ran.push_back(10 * k); }, {x}, {first}, {.name = "first"});
+      push_op([this, k](ArrayContext&) { ran.push_back(10 * k + 1); }, {x, late}, {second}, {.name = "second"});
+      return x * weight;
+    }
+    void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
+      out.push_back({prefix + "weight", &weight});
+    }
+    NDArray weight = ones({kWidth}, DType::f64).with_grad(), late = empty({1}, DType::f32);
+    std::vector<int> ran;
+    int calls = 0;
+  };
+  const auto stage = std::make_shared<Stage>();
+  parallel::Pipeline net({{stage, cpu(0)}}, loss_of);
+  const auto [x, y] = batch(DType::f64, 0);
+  engine.engine().wait_all();
+  std::latch started(1), held(1);
+  const NDArray busy = empty({1}, DType::f32);
+  push_op([&](ArrayContext&) { started.count_down(), held.wait(); }, {}, {busy}, {.name = "held"});
+  started.wait();  // the only thread is held until all is pushed
+  {
+    const PriorityScope last(0);
+    push_op([](ArrayContext&) {}, {}, {stage->late}, {.name = "late"});
+  }
+  const NDArray loss = net.step(x, y, {.microbatches = 3, .schedule = "dynamic:3,3"});
+  held.count_down();
+  loss.wait();
+  engine.engine().wait_all();
+  EXPECT_EQ(stage->ran, (std::vector<int>{0, 1, 10, 11, 20, 21}));
+}
+
 TEST(PushPriority, OfAScopeHoldsForTheThreadsPushesOnArrays) {
   test::DefaultEngine engine({.threads = 1, .logical_cpus = 1});
   EXPECT_THROW(PriorityScope{kPriorities}, UsageError);
