@@ -153,18 +153,17 @@ class Search {
     first_weights_ = 0;
     while (first_weights_ < layers_ - 1 && p_.layers[at(first_weights_)].gradients == 0) ++first_weights_;
     forward_before_.assign(at(layers_) + 1, 0);
-    backward_before_ = gradient_before_ = work_behind_ = forward_before_;
+    gradient_before_ = work_behind_ = forward_before_;
     for (int l = 0; l < layers_; ++l) {
       const LayerSample& layer = p_.samples[at(l)];
       forward_before_[at(l) + 1] = forward_before_[at(l)] + layer.forward;
-      backward_before_[at(l) + 1] =
-          backward_before_[at(l)] + layer.weight_gradient + (l > first_weights_ ? layer.input_gradient : 0);
       gradient_before_[at(l) + 1] = gradient_before_[at(l)] + (l == 0 ? layer.weight_gradient : 0) +
                                     (l > first_weights_ ? layer.input_gradient : 0);
     }
     for (int l = layers_ - 1; l >= 0; --l) {
-      const double all = forward_before_[at(l) + 1] - forward_before_[at(l)] + backward_before_[at(l) + 1] -
-                         backward_before_[at(l)] + p_.layers[at(l)].step / p_.schedule.microbatches;
+      const LayerSample& layer = p_.samples[at(l)];
+      const double all = layer.forward + layer.weight_gradient + (l > first_weights_ ? layer.input_gradient : 0) +
+                         p_.layers[at(l)].step / p_.schedule.microbatches;
       work_behind_[at(l)] = work_behind_[at(l) + 1] + passes_ * all;
     }
   }
@@ -405,7 +404,7 @@ class Search {
   std::vector<int> device_of_;
   std::vector<std::vector<int>> stages_of_;
   std::vector<Schedule> part_;
-  std::vector<double> forward_before_, backward_before_, gradient_before_, work_behind_;
+  std::vector<double> forward_before_, gradient_before_, work_behind_;
   std::vector<std::vector<double>> least_behind_, needs_behind_, even_behind_;
   std::vector<std::vector<int>> needs_end_;
   std::map<std::pair<int, std::vector<int>>, double> peaks_;
