@@ -90,7 +90,7 @@ TEST(PipelineOrders, MasksAreThoseOfMicrobatchesWhateverTheOrder) {
 
 /// The second operation of a forward waits for a weight that comes last. Until then no other forward of the stage
 /// begins.
-TEST(PipelineOrders, ForwardsOfAFreeOrderDoNotOvertake) {
+TEST(FreeOrderOnOneThread, ForwardsDoNotOvertake) {
   test::DefaultEngine engine({.threads = 1, .logical_cpus = 1});
   struct Stage : Module {
     NDArray forward(const NDArray& x) override {
