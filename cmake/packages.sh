@@ -2,7 +2,7 @@
 # The one list of Debian packages that Sluice needs, and the one place that installs them.
 #
 #   cmake/packages.sh [--no-install] GROUP...        groups: build data test bench format peer_libomp
-#                                                   peer_starpu clang
+#                                                   peer_starpu clang cache
 #
 # Installs what is missing, as root or through sudo. With --no-install it only says what is missing.
 # Exit status: 0 all there, 2 something is missing and was not installed, 1 the installation failed.
@@ -17,6 +17,7 @@ bench="libbenchmark-dev"
 format="clang-format git"
 peer_libomp="clang-19 libomp-19-dev"  # bench/engine.sh's peers; libomp-19-dev takes the place of another libomp
 peer_starpu="libstarpu-dev pkg-config"
+cache="ccache"  # what was compiled once, in any checkout, is not compiled again
 clang="clang-19 libclang-rt-19-dev llvm-19"  # the presets asan-clang and tsan-clang
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,7 +28,8 @@ wanted=()
 for argument in "$@"; do
   case $argument in
     --no-install) install=no ;;
-    build | data | test | bench | format | peer_libomp | peer_starpu | clang) read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
+    build | data | test | bench | format | peer_libomp | peer_starpu | clang | cache)
+      read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
     *) echo "packages.sh: unknown argument '$argument'" >&2; exit 2 ;;
   esac
 done

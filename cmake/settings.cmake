@@ -18,8 +18,9 @@ if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "(^|/)ccache$")
+  # Paths below the project count from its root, so that two checkouts share what was compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-      ${CMAKE_CXX_COMPILER_LAUNCHER})
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CMAKE_CXX_COMPILER_LAUNCHER})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     add_compile_options("SHELL:-Xclang -fno-pch-timestamp")  # or one that comes from the cache counts as out of date
   endif()
@@ -40,6 +41,12 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(sluice_settings INTERFACE -Wno-deprecated-declarations)
 endif()
+# What a file is called in errors, traces and debug information: by its path from the project's root, wherever the
+# checkout lies, and whether or not ccache made the paths relative to the build folder.
+file(RELATIVE_PATH SLUICE_ROOT_FROM_BUILD ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+target_compile_options(sluice_settings INTERFACE
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${SLUICE_ROOT_FROM_BUILD}/=
+  -ffile-prefix-map=${PROJECT_BINARY_DIR}/include/sluice/= -ffile-prefix-map=include/sluice/=)
 # One rounding per operation unless a kernel says otherwise: bits must not depend on what the compiler contracts.
 target_compile_options(sluice_settings INTERFACE -ffp-contract=off)
 # Nothing here reads errno after a maths function, and a call that may set it keeps loops with sqrt from vectorising.

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "paths.h"
 #include "support.h"
 
 namespace sluice {

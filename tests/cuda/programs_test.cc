@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "paths.h"
 #include "sluice/tests/support/program.h"
 #include "sluice/tests/support/small_fashion_mnist.h"
 #include "sluice/tests/support/temporary_directory.h"
@@ -24,7 +25,8 @@ class FashionMnistOnCuda : public ::testing::Test {
   Outcome train(std::vector<std::string> arguments, std::vector<std::pair<std::string, std::string>> environment = {}) {
     arguments.insert(arguments.end(), {"--device", "cuda", "--data", data_.path(), "--out", out_ / "run", "--batch",
                                        "16", "--epochs", "1", "--microbatches", "2"});
-    return test::run_program(SLUICE_FASHION_MNIST_ON_DOUBLE, arguments, {.environment = std::move(environment)});
+    return test::run_program(SLUICE_BINARY_DIR "/tests/fashion_mnist_on_double", arguments,
+                             {.environment = std::move(environment)});
   }
 
   /// The model that a run saves. Nothing may be on stderr, where the double reports.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "faults.h"
+#include "paths.h"
 #include "process.h"
 #include "sluice/engine/detail/sanitizers.h"
 #include "sluice/resources/providers/sim.h"
@@ -69,7 +70,7 @@ test::Outcome run(const char* how, int signal) {
     options.on_output = [&](pid_t process, const std::string& out) {
       if (!std::exchange(sent, out.find("busy") != std::string::npos)) ::kill(process, signal);
     };
-  return test::run_program(SLUICE_EXITS, {how}, options);
+  return test::run_program(SLUICE_BINARY_DIR "/tests/engine_exits", {how}, options);
 }
 
 TEST(Lifecycle, Case35And36AProcessMayEndInAnyWay) {
@@ -111,7 +112,7 @@ TEST(Lifecycle, Case42ASignalEndsTheProcessAsEverOrThroughAHandler) {
 TEST(Lifecycle, Case35ALibraryIsClosedWithOpsInFlight) {
   std::atomic<int> ran{0};
   for (int i = 1; i <= 3; ++i) {
-    void* library = ::dlopen(SLUICE_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    void* library = ::dlopen(SLUICE_BINARY_DIR "/tests/libengine_plugin.so", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << ::dlerror();
     const auto keep_busy = reinterpret_cast<void (*)(int, std::atomic<int>*)>(::dlsym(library, "keep_busy"));
     ASSERT_NE(keep_busy, nullptr);

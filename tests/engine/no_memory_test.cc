@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "sluice/tests/support/program.h"
 
 namespace sluice {
@@ -16,7 +17,7 @@ namespace {
 test::Outcome run(const std::vector<std::string>& arguments) {
   test::ProgramOptions options;
   options.limit = std::chrono::seconds(60);
-  return test::run_program(SLUICE_NO_MEMORY, arguments, options);
+  return test::run_program(SLUICE_BINARY_DIR "/tests/engine_no_memory", arguments, options);
 }
 
 /// The number at the end of what the program said.

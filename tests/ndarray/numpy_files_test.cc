@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "paths.h"
 #include "sluice/ndarray/formats/npy.h"
 #include "sluice/ndarray/formats/npz.h"
 #include "sluice/tests/support/format_checks.h"

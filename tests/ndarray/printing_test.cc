@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "paths.h"
+
 namespace sluice {
 namespace {
 

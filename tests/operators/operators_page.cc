@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ops_table.h"
+#include "paths.h"
 
 namespace sluice::testing {
 namespace {

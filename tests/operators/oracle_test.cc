@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops_table.h"
+#include "paths.h"
 #include "sluice/operators/attributes.h"
 
 namespace sluice::testing {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "paths.h"
 #include "sluice/tests/support/program.h"
 
 namespace sluice {
@@ -21,7 +22,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 /// Every way to a GPU says the reason, with the operator and the push site; the CPU works.
 void expect_no_device(const Environment& environment, const std::string& why) {
-  const test::Outcome run = test::run_program(SLUICE_PUSH_TO_GPU, {}, {.environment = environment});
+  const test::Outcome run = test::run_program(SLUICE_BINARY_DIR "/tests/push_to_gpu", {}, {.environment = environment});
   ASSERT_EQ(run.status, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_THAT(run.out, StartsWith("unavailable: " + why));

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "paths.h"
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -14,6 +14,8 @@
 #include <set>
 #include <string>
 
+#include "paths.h"
+
 namespace {
 
 namespace fs = std::filesystem;

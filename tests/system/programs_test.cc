@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "sluice/tests/support/idx_files.h"
 #include "sluice/tests/support/program.h"
 #include "sluice/tests/support/small_fashion_mnist.h"
