@@ -44,6 +44,7 @@ endif()
 # What a file is called in errors, traces and debug information: by its path from the project's root, wherever the
 # checkout lies, and whether or not ccache made the paths relative to the build folder.
 file(RELATIVE_PATH SLUICE_ROOT_FROM_BUILD ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+string(REGEX REPLACE "/$" "" SLUICE_ROOT_FROM_BUILD "${SLUICE_ROOT_FROM_BUILD}")
 target_compile_options(sluice_settings INTERFACE
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${SLUICE_ROOT_FROM_BUILD}/=
   -ffile-prefix-map=${PROJECT_BINARY_DIR}/include/sluice/= -ffile-prefix-map=include/sluice/=)

@@ -33,7 +33,9 @@ constexpr Device null(int index = 0) { return {DeviceKind::null, detail::device_
 /// "cpu(0)".
 inline std::string to_string(Device d) {
   constexpr const char* names[kDeviceKinds] = {"cpu", "gpu", "sim", "null"};
-  return std::string(names[static_cast<int>(d.kind)]) + "(" + std::to_string(d.index) + ")";
+  const int kind = static_cast<int>(d.kind);
+  return (kind < kDeviceKinds ? std::string(names[kind]) : "kind " + std::to_string(kind)) + "(" +
+         std::to_string(d.index) + ")";
 }
 
 /// Each device has a compute lane and three copy lanes: for what comes from the host, for what goes there, and for what

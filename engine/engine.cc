@@ -23,6 +23,7 @@ ScopeState& current_scope() {
 
 namespace detail {
 
+bool capturing() noexcept { return thread_state().recorder != nullptr; }
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 
@@ -91,6 +92,9 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
   for (const ProviderFactory& make : given.providers) {
     std::shared_ptr<Provider> provider = make ? make() : nullptr;
     if (!provider) throw UsageError("EngineOptions: an empty provider");
+    if (const int kind = static_cast<int>(provider->kind()); kind >= kDeviceKinds)
+      throw UsageError("EngineOptions: a provider of device kind " + std::to_string(kind) + "; kinds are 0 to " +
+                       std::to_string(kDeviceKinds - 1));
     for (const auto& other : options.providers)
       if (other->kind() == provider->kind())
         throw UsageError("EngineOptions: two providers of " + to_string(Device{provider->kind(), 0}));
@@ -131,6 +135,8 @@ bool Ticket::wait_for(std::chrono::nanoseconds limit) const {
 bool Ticket::cancel() const { return core_ && core_->ticket_cancel(index_, generation_); }
 
 void* detail::CoreBase::keep(Device device, const std::function<std::shared_ptr<void>()>& make) {
+  if (static_cast<std::size_t>(device.kind) >= kept_.size() || device.index >= kept_.front().size())
+    throw UsageError("[keep] no engine has a device " + to_string(device));
   std::atomic<void*>& there = kept_[static_cast<std::size_t>(device.kind)][device.index];
   if (void* kept = there.load(std::memory_order_acquire)) return kept;
   std::lock_guard lock(keep_mutex_);
@@ -220,9 +226,9 @@ Engine& Engine::instance() {
 
 namespace detail {
 Capture::Capture(CoreBase& core, std::shared_ptr<ProgramBase> program) : core_(core), program_(std::move(program)) {
-  current_scope().recorder = program_.get();
+  thread_state().recorder = program_.get();
 }
-Capture::~Capture() { current_scope().recorder = nullptr; }
+Capture::~Capture() { thread_state().recorder = nullptr; }
 Program Capture::finish() {
   core_.end_capture(*program_);
   return Program(std::move(program_));

@@ -25,11 +25,13 @@ struct EngineOptions {
   int threads = 0;       ///< SLUICE_THREADS [cores]: worker threads, shared out over the CPU devices, at least one each
   int logical_cpus = 0;  ///< SLUICE_LOGICAL_CPUS [1]
   std::vector<ProviderFactory> providers{};  ///< devices beside the CPU's, one provider for each kind [none]
-  std::chrono::nanoseconds device_limit{0};  ///< a device that makes no progress for so long counts as lost [never]
-  std::size_t max_ops = 0;                   ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
-  std::size_t max_bytes = 0;                 ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60.
-                                             ///< Ops with up to max_bytes / max_ops / 4 bytes do not count.
-  bool log_order = false;                    ///< keep the order in which pushes took effect (take_order)
+  /// A device that finishes no op for so long, although some op is issued to it that waits for no other stream, counts
+  /// as lost [never]. With a limit an event is recorded for each op, else for up to 64 (docs/devices.md has the cost).
+  std::chrono::nanoseconds device_limit{0};
+  std::size_t max_ops = 0;    ///< SLUICE_MAX_OPS [16384]: ops in flight before outside pushers block
+  std::size_t max_bytes = 0;  ///< SLUICE_MAX_BYTES [4 GiB]: the same for declared bytes; at most 2^60.
+                              ///< Ops with up to max_bytes / max_ops / 4 bytes do not count.
+  bool log_order = false;     ///< keep the order in which pushes took effect (take_order)
 };
 
 enum class StopMode : std::uint8_t { drain, cancel };

@@ -18,7 +18,6 @@ namespace sluice {
 struct OperationRecord;
 namespace detail {
 struct Layer;
-struct ProgramBase;
 /// The flags that each thread begins with. Higher floors set them while the program starts.
 inline constinit std::atomic<std::uint32_t> first_flags{0};
 struct CancelState {
@@ -26,6 +25,9 @@ struct CancelState {
   std::mutex mutex;
   ErrorRef root;  ///< made once, by the first op that is skipped: a cancelled scope is one root
 };
+/// Whether the calling thread captures (Engine::capture): its pushes are recorded. It is no part of the scope, so that
+/// nobody who restores a scope restores a capture that is over.
+bool capturing() noexcept;
 }  // namespace detail
 
 /// What travels with a push. Copied into the op; set around its body.
@@ -36,7 +38,6 @@ struct ScopeState {
   std::uint64_t tag = 0;  ///< free for the program; traces carry it (parallel/ puts the action there)
   std::shared_ptr<detail::CancelState> cancel;
   Variable sequence;  ///< every push of the scope names it with `order`; pushes from the bodies do not
-  detail::ProgramBase* recorder = nullptr;  ///< during a capture: where the thread's pushes go (Engine::capture)
   /// If it is set (its line is not 0), operators on arrays name this as their place in the source, and not the line of
   /// the call: so the operators that a gradient is made of name the line of the program that the gradient is for.
   std::source_location where{};

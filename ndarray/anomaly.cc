@@ -276,7 +276,7 @@ Ticket detail::push_looked_at(const ArrayPush& given, Ticket (*push)(const Array
   }
   // Null: a thread of bodies. What is captured does not run now.
   State* const state = current ? current : environment.state;
-  if (!state || !state->looks() || current_scope().recorder) return run();
+  if (!state || !state->looks() || capturing()) return run();
   const std::uint64_t number = state->pushes.fetch_add(1, std::memory_order_relaxed);
   if (std::none_of(given.outputs.begin(), given.outputs.end(), can_be_bad)) return run();
   if (!state->everywhere) state->asked = false;

@@ -165,7 +165,7 @@ Ticket push_seen(const ArrayPush& push) {
   check(push, name, options.on.device, first.engine());
   // A replay would need its versions pinned (docs/semantics.md, 21). Arrays cannot do that yet, so a capture is
   // refused.
-  if (scope.recorder) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
+  if (detail::capturing()) throw ArrayError(name, push.where, "operations on arrays cannot be captured");
   return push_checked(push, name, options, first.core(), false, scope.records);
 }
 

@@ -24,7 +24,7 @@ std::span<const WaitingFunction> waiting_functions() { return kWaiting; }
 
 void builtin::check_may_wait(const char* name, const std::source_location& where) {
   const ScopeState& scope = current_scope();
-  const bool captures = scope.recorder != nullptr;
+  const bool captures = detail::capturing();
   if (!captures && (scope.flags & kNoWaitFlag) == 0) [[likely]]
     return;
   const auto* const known = std::find_if(kWaiting.begin(), kWaiting.end(),

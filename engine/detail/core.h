@@ -288,6 +288,7 @@ class Core final : public CoreBase {
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
   bool call_body(Op* op, Lane<P>& here);
+  static void leave_body(Lane<P>& here);
   std::exception_ptr run_anywhere(Op* op, Lane<P>& lane);
   void execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P>& ready);
   std::exception_ptr call(const ClosureTable& table, void* closure, Operation& operation, ScopeState scope,
@@ -295,6 +296,7 @@ class Core final : public CoreBase {
   static void restore_scope(ThreadState& state, const Lane<P>& here);
   static void reset_scope(ThreadState& state, const Lane<P>& here);
   void destroy_closure(Op* op) noexcept;
+  void end_closure(Op* op, const void* confirms = nullptr) noexcept;
   void process(ReadyList<P>& ready, Lane<P>* here, Run** hand_off);
   void finish(Op* op, ReadyList<P>& ready, bool clean = false);
   void finish_clean(Op* op, Slot<P>& slot, ReadyList<P>& ready);
@@ -348,7 +350,7 @@ class Core final : public CoreBase {
   void device_done(Op* op, std::exception_ptr error, bool wrote_nothing, Slot<P>& slot, ReadyList<P>& ready);
   void finish_issued(Op* op, Slot<P>& slot, ReadyList<P>& ready);
   void release_held(DeviceQueue<P>& queue);
-  bool devices_move() const;
+  bool devices_move(const void* but = nullptr) const;
 
   // core_order.h
   struct HostOrder;
@@ -383,7 +385,7 @@ class Core final : public CoreBase {
   bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);
   ErrorRef reason_to_skip(Captured* op);
   void settle_captured(Captured* op, const ErrorRef& error);
-  void captured_device_done(Captured* op, std::exception_ptr error, ReadyList<P>& ready);
+  void captured_device_done(Captured* op, std::exception_ptr error, bool wrote_nothing, ReadyList<P>& ready);
   void finish_captured(Captured* op, ReadyList<P>& ready);
   bool has_alone(Operation* operation, const Node* node) const;
 
@@ -414,7 +416,7 @@ class Core final : public CoreBase {
   bool in_op() const { return thread_state().core == this; }
   bool any_thread_moves(bool queues, std::int64_t& held);
   bool anything_moves();
-  bool all_stand();
+  bool all_stand(const void* confirmed);
   std::uint64_t progress() const;
   bool is_over(std::uint32_t index, std::uint64_t generation);
   bool wait_live(std::chrono::nanoseconds limit, Lane<P>* helped = nullptr);
@@ -439,6 +441,7 @@ class Core final : public CoreBase {
   RareParts<P>* answers_later(Operation* operation) const;
   bool grant(Op* op, Wait& waiter);
   void let_go(RareParts<P>& parts);
+  void disown_borrows(Slot<P>& slot);
   /// The time in ns between the first looks for circles of a wait that may never end.
   std::int64_t tick() const {
     return std::chrono::nanoseconds(options_.serial ? std::chrono::milliseconds(1) : P::kTick).count();

@@ -9,13 +9,13 @@ namespace sluice::detail {
 
 template <class P>
 void Core<P>::refuse_capture(const char* what) const {
-  if (current_scope().recorder)
+  if (thread_state().recorder)
     throw UsageError("[" + std::string(what) + "] inside a capture: nothing runs before the replay");
 }
 
 template <class P>
 std::shared_ptr<ProgramBase> Core<P>::begin_capture(const char* name, const std::source_location& where) {
-  if (current_scope().recorder) throw UsageError("[capture] " + to_string(where) + ": inside another capture");
+  if (thread_state().recorder) throw UsageError("[capture] " + to_string(where) + ": inside another capture");
   auto program = std::make_shared<Recorded>();
   program->core = shared_from_this();
   program->name = name;
@@ -28,7 +28,7 @@ template <class P>
 OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_size, std::size_t closure_align,
                          const PushOptions& options, const std::source_location& where, Lane<P>& lane) {
   const ScopeState& scope = current_scope();
-  Recorded& program = *static_cast<Recorded*>(scope.recorder);
+  Recorded& program = *static_cast<Recorded*>(thread_state().recorder);
   if (program.core.get() != this) bad_use(options, where, "inside a capture of another engine");
   Info& info = program.infos.emplace_back();
   try {

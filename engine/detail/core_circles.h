@@ -14,6 +14,8 @@
 #include <cstring>
 #include <new>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "sluice/engine/detail/circles.h"
 #include "sluice/engine/detail/core.h"
@@ -25,17 +27,23 @@ namespace sluice::detail {
 template <class P>
 class Core<P>::Standing {
  public:
-  explicit Standing(Core& core) : core_(core) {
-    for (Wait* w = core.waits_.blocked; w; w = w->next_blocked)
-      if (!w->ends && w->state.load(std::memory_order_acquire) == Wait::waiting) waits_.emplace(w->target, w);
-  }
+  explicit Standing(Core& core) : core_(core) {}
   Standing(const Standing&) = delete;
   Standing& operator=(const Standing&) = delete;
 
-  /// Adds the op and all that stands behind it.
-  void follow(Op* op) {
+  /// Adds the op and all that stands behind it, or as much of that as is needed to come to the op with the id `until`.
+  /// The chains come first: what is wanted most often stands close by.
+  void follow(Op* op, std::uint64_t until = 0) {
     node(op);
-    for (; seen_ < ops_.size(); ++seen_) visit(static_cast<int>(seen_));
+    while (until == 0 || find(until) < 0) {
+      if (chained_ < ops_.size()) {
+        add_chained(static_cast<int>(chained_++));
+      } else if (waited_ < ops_.size()) {
+        add_waiting(static_cast<int>(waited_++));
+      } else {
+        return;
+      }
+    }
   }
   /// The number of an op that is one of those or stands behind one; else -1.
   int find(std::uint64_t id) const {
@@ -73,6 +81,10 @@ class Core<P>::Standing {
   static void for_held_up(Wait& wait, F&& f) {
     for (Wait* w = &wait; w; w = w->below)
       if (w->inside) f(w->inside);
+    for_borrows(wait, f);
+  }
+  template <class F>
+  static void for_borrows(Wait& wait, F&& f) {
     if (wait.slot->blocked_wait != &wait) return;
     for (RareParts<P>* held = wait.slot->held; held; held = held->next_held) {
       bool here = !held->taken_in;
@@ -90,7 +102,7 @@ class Core<P>::Standing {
     return it->second;
   }
 
-  void visit(int i) {
+  void add_chained(int i) {
     Op* const op = ops_[static_cast<std::size_t>(i)];
     for (Token<P>& t : core_.tokens(op)) {
       if (t.exclusive()) {
@@ -99,9 +111,26 @@ class Core<P>::Standing {
         graph_.connect(i, node(next));
       }
     }
-    const auto [first, last] = waits_.equal_range(id_of(static_cast<const Op*>(op)));
-    for (auto w = first; w != last; ++w)
-      for_held_up(*w->second, [&](Op* held_up) { graph_.connect(i, node(held_up)); });
+  }
+
+  /// Behind an op stand the ops in whose bodies a thread waits for it. Of several on one stack each can only be over
+  /// when the one above it has returned, so each stands behind that one; so deep stacks are walked once.
+  void add_waiting(int i) {
+    if (!std::exchange(mapped_, true))
+      for (Wait* w = core_.waits_.blocked; w; w = w->next_blocked)
+        if (!w->ends && w->state.load(std::memory_order_acquire) == Wait::waiting) waits_.emplace(w->target, w);
+    const auto [first, last] = waits_.equal_range(id_of(static_cast<const Op*>(ops_[static_cast<std::size_t>(i)])));
+    for (auto at = first; at != last; ++at) {
+      for_borrows(*at->second, [&](Op* held_up) { graph_.connect(i, node(held_up)); });
+      int above = i;
+      for (Wait* w = at->second; w; w = w->below) {
+        if (w->inside) {
+          graph_.connect(above, node(w->inside));
+          above = node(w->inside);
+        }
+        if (!walked_.insert(w).second) break;
+      }
+    }
   }
 
   /// The next token in the chain. A token that stands behind an op which is not over is not retired.
@@ -156,10 +185,12 @@ class Core<P>::Standing {
   Core& core_;
   Graph graph_;  ///< from each op to those that cannot be over before it is
   std::vector<Op*> ops_;
-  std::size_t seen_ = 0;  ///< how many of the ops were visited
+  std::size_t chained_ = 0, waited_ = 0;  ///< how many of the ops what stands behind was added for: in chains; by waits
+  std::unordered_set<const Wait*> walked_;  ///< waits below which everything was added
   std::unordered_map<const Op*, int> nodes_;
   std::unordered_map<std::uint64_t, int> by_id_;
-  std::unordered_multimap<std::uint64_t, Wait*> waits_;  ///< by what they wait for
+  std::unordered_multimap<std::uint64_t, Wait*> waits_;  ///< by what they wait for; made when it is wanted
+  bool mapped_ = false;
   std::unordered_map<const Token<P>*, Op*> next_alone_;  ///< for reads: the next exclusive access
 };
 
@@ -235,8 +266,8 @@ RareParts<P>* Core<P>::answers_later(Operation* operation) const {
 template <class P>
 bool Core<P>::grant(Op* op, Wait& waiter) {
   RareParts<P>& parts = rare(op);
-  Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
   std::lock_guard lock(waits_.blocked_mutex);
+  Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
   std::uint32_t expected = Wait::waiting;
   if (!waiter.state.compare_exchange_strong(expected, Wait::done, std::memory_order_acq_rel)) return false;
   parts.held_op = op;
@@ -250,11 +281,29 @@ bool Core<P>::grant(Op* op, Wait& waiter) {
 /// Called when a Borrow is released.
 template <class P>
 void Core<P>::let_go(RareParts<P>& parts) {
-  Slot<P>& slot = *parts.borrower.load(std::memory_order_relaxed);
-  slot.borrows.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard lock(waits_.blocked_mutex);
+  Slot<P>* const owner = parts.borrower.load(std::memory_order_relaxed);
+  if (!owner) {
+    waits_.disowned.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
+  Slot<P>& slot = *owner;
+  slot.borrows.fetch_sub(1, std::memory_order_relaxed);
   (parts.before_held ? parts.before_held->next_held : slot.held) = parts.next_held;
   if (parts.next_held) parts.next_held->before_held = parts.before_held;
+}
+
+/// Called when a thread ends: the Borrows that it has not released are nobody's from here on. They must not count as
+/// those of the next thread that gets the slot.
+template <class P>
+void Core<P>::disown_borrows(Slot<P>& slot) {
+  if (slot.borrows.load(std::memory_order_relaxed) == 0) return;
+  std::lock_guard lock(waits_.blocked_mutex);
+  for (RareParts<P>* held = std::exchange(slot.held, nullptr); held; held = held->next_held) {
+    held->borrower.store(nullptr, std::memory_order_relaxed);
+    waits_.disowned.fetch_add(1, std::memory_order_relaxed);
+    slot.borrows.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace sluice::detail

@@ -182,8 +182,7 @@ void Core<P>::drain(Lane<P>& lane, int width) {
   if (lane.failed_starts.load(std::memory_order_relaxed)) lane.failed_starts.store(0, std::memory_order_seq_cst);
   ThreadState& state = thread_state();
   const ThreadState saved = std::exchange(state, ThreadState{nullptr, nullptr, &lane, width});
-  ScopeState saved_scope =
-      std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}, nullptr});
+  ScopeState saved_scope = std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}});
   {
     Slot<P>& slot = my_slot();
     Drainer d(*this, lane, slot);
@@ -342,7 +341,7 @@ auto Core<P>::take_needed(std::uint64_t target) -> Run* try {
       for (Run* op = list.head; op; before = op, op = op->next) {
         // No other thread has it, so the ops behind it stay. A captured op ends its replay.
         Captured* const captured = op->is(kCaptured) ? static_cast<Captured*>(op) : nullptr;
-        standing.follow(captured ? static_cast<Op*>(captured->program->running) : static_cast<Op*>(op));
+        standing.follow(captured ? static_cast<Op*>(captured->program->running) : static_cast<Op*>(op), target);
         if (standing.find(target) < 0) continue;
         list.remove(before, op);
         return op;
@@ -378,6 +377,7 @@ bool Core<P>::awaits_completions() {
   std::int64_t open = open_.load(std::memory_order_acquire);
   std::lock_guard lock(slots_mutex_);
   for (auto& slot : slots_) open -= slot->borrows.load(std::memory_order_acquire);
+  open -= waits_.disowned.load(std::memory_order_acquire);
   return open > 0;
 }
 

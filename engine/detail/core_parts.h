@@ -72,6 +72,7 @@ struct Waits {
   std::int64_t look_interval = 0, look_not_before = 0;
   std::uint64_t looks = 0;            ///< calls of all_stand
   Atomic<std::int64_t> next_look{0};  ///< for circles; changed under the mutex
+  Atomic<std::int64_t> disowned{0};   ///< Borrows that are held and whose threads have ended; changed under the mutex
 };
 
 /// A root, and what the engine knows of it.

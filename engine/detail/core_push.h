@@ -183,7 +183,7 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     bad_use(options, where,
             place.lane > LaneKind::io ? "no lane of kind " + std::to_string(static_cast<int>(place.lane))
                                       : no_device(place.device));
-  if (scope.recorder) return record(accesses, closure_size, closure_align, options, where, *lane);
+  if (thread_state().recorder) return record(accesses, closure_size, closure_align, options, where, *lane);
   if (stopped_.load(std::memory_order_acquire) && !in_op()) refuse_stopped(options, where);
   if (in_op() && thread_state().operation->kind == OpKind::captured)
     bad_use(options, where, "a captured op may not push");

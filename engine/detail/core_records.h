@@ -87,8 +87,7 @@ void Core<P>::release_slot(Slot<P>& slot) {
   flush(slot);
   return_credits(slot, slot.credits, true);
   slot.credits = 0;
-  // A Borrow that outlives its thread must not count as another thread's.
-  if (slot.borrows.load(std::memory_order_relaxed) != 0) return;
+  disown_borrows(slot);
   std::lock_guard lock(slots_mutex_);
   slot.taken.store(false, std::memory_order_relaxed);
   ++idle_slots_;

@@ -261,9 +261,12 @@ void Core<P>::place_captured(Captured* op, DeviceQueue<P>& queue, std::uint64_t 
 }
 
 template <class P>
-void Core<P>::captured_device_done(Captured* op, std::exception_ptr error, ReadyList<P>& ready) {
+void Core<P>::captured_device_done(Captured* op, std::exception_ptr error, bool wrote_nothing, ReadyList<P>& ready) {
   RareParts<P>& parts = *op->info->rare;
-  if (error) parts.device_error = std::move(error);
+  if (error) {
+    parts.device_error = std::move(error);
+    if (wrote_nothing) op->info->wrote_nothing = true;
+  }
   take_times(parts, *lanes_.all[op->lane]);
   if (parts.finish_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_captured(op, ready);
 }

@@ -51,6 +51,8 @@ std::exception_ptr Core<P>::call(const ClosureTable& table, void* closure, Opera
   ThreadState& state = thread_state();
   const ThreadState saved = state;
   std::swap(current_scope(), scope);
+  state.recorder = nullptr;  // a thread that captures may answer a Completion, and run ops by that in serial mode
+  state.confirms = nullptr;
   state.core = this;
   state.operation = &operation;
   std::exception_ptr thrown;
@@ -88,7 +90,7 @@ template <class P>
 
 template <class P>
 [[gnu::noinline, gnu::cold]] void Core<P>::reset_scope(ThreadState& state, const Lane<P>& here) {
-  ThreadObject<ScopeState>::get() = ScopeState{here.device, 0, 0, nullptr, {}, nullptr};
+  ThreadObject<ScopeState>::get() = ScopeState{here.device, 0, 0, nullptr, {}};
   state.scope_touched = false;
 }
 
@@ -96,6 +98,23 @@ template <class P>
 [[gnu::always_inline]] inline void Core<P>::destroy_closure(Op* op) noexcept {
   if (op->table->destroy) op->table->destroy(op->closure());
   if (op->is(kHeapClosure)) ::operator delete (op->closure(), std::align_val_t{64});
+}
+
+/// The same where the thread is not in the op's body any more, or never was: the destructor may push and wait as the
+/// body may. `confirms`: the Watch for which the calling thread confirms ops, none of which is before this returns.
+template <class P>
+void Core<P>::end_closure(Op* op, const void* confirms) noexcept {
+  if (!op->table->destroy) return destroy_closure(op);
+  ThreadState& state = thread_state();
+  const ThreadState saved = state;
+  state.core = this;
+  state.operation = op;
+  state.recorder = nullptr;
+  state.confirms = confirms;
+  destroy_closure(op);
+  const bool touched = state.scope_touched;
+  state = saved;
+  state.scope_touched = touched;
 }
 
 /// The op begins: nobody can cancel it from here on. Returns its word.
@@ -126,7 +145,7 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
     tell<P>(Step::start, op);
     const bool returned = call_body(op, *here);
     destroy_closure(op);
-    restore_scope(thread_state(), *here);
+    leave_body(*here);
     if (returned) {
       finish_clean(op, slot, ready);
     } else {
@@ -148,7 +167,8 @@ auto Core<P>::execute(Run* runnable, Slot<P>& slot, Lane<P>* here) -> Run* {
   return next;
 }
 
-/// Calls the body on a thread of its lane. Returns false if it threw; the exception is in the rare parts.
+/// Calls the body on a thread of its lane, which stays in the op until leave_body. Returns false if it threw; the
+/// exception is in the rare parts.
 template <class P>
 [[gnu::always_inline]] inline bool Core<P>::call_body(Op* op, Lane<P>& here) {
   ThreadState& state = thread_state();
@@ -162,9 +182,15 @@ template <class P>
     rare(op).thrown = std::current_exception();
     clean = false;
   }
+  return clean;
+}
+
+template <class P>
+[[gnu::always_inline]] inline void Core<P>::leave_body(Lane<P>& here) {
+  ThreadState& state = thread_state();
   state.core = nullptr;
   state.operation = nullptr;
-  return clean;
+  restore_scope(state, here);
 }
 
 /// The same in the scope of its push, for any op. Returns what the body threw.
@@ -212,7 +238,7 @@ void Core<P>::execute_any(Op* op, std::uint64_t word, Slot<P>& slot, ReadyList<P
       rare(op).thrown = std::move(thrown);
     }
   }
-  destroy_closure(op);
+  end_closure(op);
   if (timed) rare(op).ended_at = P::now();
   if (answers_later) {
     rare(op).returned.store(true, std::memory_order_relaxed);

@@ -2,7 +2,7 @@
 // is (core_watch.h reads that).
 //
 // A stream's progress is one number, the place of an op in its lane. One point is recorded for many ops: after
-// DeviceQueue::kBatch, when the lane has nothing more to issue, when its thread blocks, and when a point is needed by
+// DeviceQueue::batch, when the lane has nothing more to issue, when its thread blocks, and when a point is needed by
 // an op of the host that stands behind an issued one, by another stream, by a waiting thread, or by a pusher at the
 // cap. An event that is recorded late also stands for later ops; that is allowed, and counted (DeviceQueue::covered).
 #pragma once
@@ -88,6 +88,10 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   }
   if (waited.load(std::memory_order_acquire) >= at) return true;
   if (other.pointed.load(std::memory_order_acquire) < at && !point(other)) throw std::bad_alloc();
+  if (queue.awaits_known) {
+    std::lock_guard lock(queue);
+    queue.awaits.push_back({queue.issued.load(std::memory_order_relaxed) + 1, &other, at});
+  }
   if (queue.stream->wait({other.stream.get(), at})) {
     waited.store(at, std::memory_order_release);
     queue.waits.fetch_add(1, std::memory_order_relaxed);
@@ -195,7 +199,7 @@ template <class P>
   }
   queue.ring[at % DeviceQueue<P>::kRing] = op;
   queue.issued.store(at, std::memory_order_release);
-  const bool due = alone || at - queue.pointed.load(std::memory_order_relaxed) >= DeviceQueue<P>::kBatch;
+  const bool due = alone || at - queue.pointed.load(std::memory_order_relaxed) >= queue.batch;
   queue.unlock();
   if (due || ready.host_waits) {
     ready.host_waits = false;
@@ -244,7 +248,7 @@ void Core<P>::issue(Op* op, std::uint64_t doubts, ReadyList<P>& ready) {
     return place(op, queue, doubts, ready);
   }
   if (order_) pass_order(op);
-  destroy_closure(op);                                // before any op behind it goes on, which must see its error
+  end_closure(op);                                    // before any op behind it goes on, which must see its error
   const std::int16_t parts = op->is(kAsync) ? 2 : 1;  // there will be no device work, nor a Completion
   if (op->finish_pending.fetch_sub(parts, std::memory_order_acq_rel) == parts) finish(op, ready);
 }
@@ -273,7 +277,7 @@ bool Core<P>::issue_plain(Op* op, Lane<P>& lane, ReadyList<P>& ready) {
     return false;
   tell<P>(Step::start, op);
   op->troubled = !call_body(op, lane);
-  restore_scope(thread_state(), lane);
+  leave_body(lane);
   place(op, queue, doubts, ready);
   return true;
 }

@@ -62,11 +62,12 @@ bool Core<P>::anything_moves() {
 }
 
 /// True if no thread, device or Completion moves, and no thread can be had for what is queued. The Completion of an op
-/// whose body is blocked does not count, because it cannot end that op.
+/// whose body is blocked does not count, because it cannot end that op. `confirmed`: null, or the Watch for which the
+/// calling thread confirms ops, so that its devices do not count; then what is queued counts as moving.
 template <class P>
-bool Core<P>::all_stand() {
+bool Core<P>::all_stand(const void* confirmed) {
   std::int64_t held = 0;
-  if (any_thread_moves(false, held) || devices_move() || !anything_queued()) return false;
+  if (any_thread_moves(confirmed, held) || devices_move(confirmed) || !(confirmed || anything_queued())) return false;
   std::lock_guard lock(waits_.blocked_mutex);
   ++waits_.looks;
   for (Wait* w = waits_.blocked; w; w = w->next_blocked) {
@@ -223,6 +224,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   std::optional<Doing<P>> doing;
   if (may_never_end) doing.emplace(slot, Activity::blocked);
   Blocked result = Blocked::done;
+  const void* const confirms = inside ? thread_state().confirms : nullptr;
   bool given_up = false, no_thread = false;
   std::uint64_t seen = 0;
   int starved = 0, rounds = 0;
@@ -237,7 +239,7 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     if (told()) break;
     // Many threads may wait, so each wakes less and less often.
     std::int64_t slice = tick();
-    if (!options_.serial && !starts_fail()) slice <<= std::min(rounds++, 6);
+    if (!options_.serial && !starts_fail() && !confirms) slice <<= std::min(rounds++, 6);
     if (bounded) {
       const std::int64_t left = deadline - P::now();
       if (left <= 0) {
@@ -261,10 +263,11 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
     look_for_circles();
     given_up = wait.state.load(std::memory_order_acquire) == Wait::left;
     if (given_up) break;
-    // There is no thread for what this wait needs, and no op may run on this thread's stack.
-    const bool fails = starts_fail();
+    // There is no thread for what this wait needs, and no op may run on this thread's stack; or this thread is the one
+    // that would confirm what it waits for.
+    const bool fails = confirms || starts_fail();
     const std::uint64_t now = fails ? progress() : 0;
-    starved = fails && (starved == 0 || now == seen) && all_stand() ? starved + 1 : 0;
+    starved = fails && (starved == 0 || now == seen) && all_stand(confirms) ? starved + 1 : 0;
     seen = now;
     no_thread = starved >= kStarvedTicks && leave();
     if (no_thread) break;
@@ -272,7 +275,11 @@ auto Core<P>::block(Wait& wait, std::uint64_t target, std::chrono::nanoseconds l
   doing.reset();
   blockade.reset();
   if (given_up) deadlock(std::string(what) + " can never end: before it must be over " + wait.circle);
-  if (no_thread) deadlock(std::string(what) + ": no thread can be started to end it");
+  if (no_thread)
+    deadlock(std::string(what) + (confirms
+                                      ? " can never end: it is in the destructor of a closure, and what a device has "
+                                        "done is not confirmed before that returns"
+                                      : ": no thread can be started to end it"));
   return result;
 }
 
@@ -302,10 +309,10 @@ auto Core<P>::on_device(std::uint64_t target, const Node* node) -> OnDevice {
 }
 
 template <class P>
-bool Core<P>::devices_move() const {
+bool Core<P>::devices_move(const void* but) const {
   for (const auto& watch : lanes_.watches)
     for (const DeviceQueue<P>* queue : watch->queues)
-      if (queue->in_flight()) return true;
+      if (watch.get() != but && queue->in_flight()) return true;
   return false;
 }
 

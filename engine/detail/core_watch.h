@@ -117,7 +117,8 @@ void Core<P>::confirm_all(Watch<P>& watch) {
 }
 
 /// Takes a device for lost that has made no progress for so long as EngineOptions::device_limit says, with something
-/// in flight all the time. The time begins with the first look that finds something in flight.
+/// in flight all the time that waits for no other stream. The time begins with the first look that finds that. Each op
+/// has a point (DeviceQueue::batch), so progress is an op.
 template <class P>
 void Core<P>::give_up_silent(Watch<P>& watch) {
   const std::int64_t limit = options_.device_limit.count(), now = P::now();
@@ -125,14 +126,15 @@ void Core<P>::give_up_silent(Watch<P>& watch) {
     auto& device = watch.devices[d];
     const int index = static_cast<int>(d);
     std::uint64_t finished = 0;
-    bool waits = false;
-    for (const DeviceQueue<P>* queue : watch.queues) {
+    bool owes = false;
+    for (DeviceQueue<P>* queue : watch.queues) {
       if (queue->device != index) continue;
       const std::uint64_t at = queue->finished.load(std::memory_order_relaxed);
       finished += at;
-      waits = waits || at < queue->pointed.load(std::memory_order_relaxed);
+      owes = owes || (at < queue->pointed.load(std::memory_order_relaxed) && !queue->waits_for_another());
     }
-    if (device.lost || !waits) continue;
+    if (!owes) device.since = 0;
+    if (device.lost || !owes) continue;
     if (device.since == 0 || finished != device.seen) {
       device.seen = finished;
       device.since = now;
@@ -314,7 +316,7 @@ void Core<P>::confirm(Watch<P>& watch, DeviceQueue<P>& queue) {
           queue.lost.load(std::memory_order_relaxed)) [[unlikely]]
         error = late_error(watch, queue, run, at, wrote_nothing);
       if (run->is(kCaptured)) {
-        captured_device_done(static_cast<Captured*>(run), std::move(error), ready);
+        captured_device_done(static_cast<Captured*>(run), std::move(error), wrote_nothing, ready);
       } else {
         device_done(static_cast<Op*>(run), std::move(error), wrote_nothing, slot, ready);
       }
@@ -352,7 +354,7 @@ std::exception_ptr Core<P>::late_error(Watch<P>& watch, DeviceQueue<P>& queue, R
 /// Called when the device is over with an op, so that nothing of the op is in use any more.
 template <class P>
 void Core<P>::device_done(Op* op, std::exception_ptr error, bool wrote_nothing, Slot<P>& slot, ReadyList<P>& ready) {
-  destroy_closure(op);
+  end_closure(op, lanes_.all[op->lane]->queue->watch);
   if (error) {
     rare(op).device_error = std::move(error);
     op->troubled = true;

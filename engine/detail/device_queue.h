@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "sluice/engine/detail/record.h"
@@ -29,12 +30,15 @@ struct DeviceQueue {
   static constexpr std::uint64_t kBatch = P::kPointBatch;  ///< ops after which a point is recorded at the latest
   static constexpr int kLostErrorsShift = 32;              ///< in `doubts`
 
-  DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes)
+  /// `limited`: the device is given up when it is silent for long (EngineOptions::device_limit).
+  DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes, bool limited)
       : provider(p),
         device(d),
         stream(std::move(s)),
         most(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2)),
         ranges(p.wants_ranges()),
+        awaits_known(limited),
+        batch(limited ? 1 : kBatch),
         waited(std::make_unique<Atomic<std::uint64_t>[]>(lanes)) {}
 
   void lock() {
@@ -54,14 +58,25 @@ struct DeviceQueue {
     if ((now ^ before) >> kLostErrorsShift) suspects.store(at, std::memory_order_relaxed);
     return true;
   }
+  /// Whether the first op that is not finished waits for another stream. Called under the watch's mutex.
+  bool waits_for_another() {
+    std::lock_guard guard(*this);
+    const std::uint64_t first = finished.load(std::memory_order_relaxed) + 1;
+    std::erase_if(awaits, [&](const Await& a) {
+      return a.before < first || a.other->finished.load(std::memory_order_acquire) >= a.at;
+    });
+    return std::any_of(awaits.begin(), awaits.end(), [&](const Await& a) { return a.before == first; });
+  }
   bool in_flight() const { return finished.load(std::memory_order_acquire) != issued.load(std::memory_order_acquire); }
 
   Provider& provider;
   Watch<P>* watch = nullptr;
   const int device;
   const std::unique_ptr<Stream> stream;
-  const std::uint64_t most;  ///< how many ops may be unconfirmed
-  const bool ranges;         ///< the provider is told of each op that is issued
+  const std::uint64_t most;   ///< how many ops may be unconfirmed
+  const bool ranges;          ///< the provider is told of each op that is issued
+  const bool awaits_known;    ///< `awaits` is kept
+  const std::uint64_t batch;  ///< ops after which a point is recorded: each one where a device's silence is timed
 
   // Written by the thread that issues.
   alignas(64) Atomic<bool> locked{false};
@@ -69,6 +84,13 @@ struct DeviceQueue {
   Atomic<std::uint64_t> pointed{0};  ///< the place up to which points are recorded; changed under the lock
   std::array<Plain<Runnable<P>*>, kRing> ring{};
   std::unique_ptr<Atomic<std::uint64_t>[]> waited;  ///< for each lane: the place up to which this stream waits for it
+  /// What the stream waits for before the op at a place, or an earlier one of a thread that is blocked in its body.
+  struct Await {
+    std::uint64_t before;
+    const DeviceQueue* other;
+    std::uint64_t at;
+  };
+  std::vector<Await> awaits;           ///< those that may not be over; under the lock
   Plain<OpRecord<P>*> held = nullptr;  ///< ops of other lanes that are held back for this one; under the lock
   Atomic<std::uint64_t> points{0}, waits{0}, covered{0};  ///< for Engine::lane_stats; the first is under the lock
 

@@ -15,6 +15,8 @@
 
 namespace sluice::detail {
 
+struct ProgramBase;
+
 /// What a thread is doing. A thread that looks for a deadlock reads it.
 enum class Activity : std::uint32_t {
   outside,  ///< it does nothing for this engine: it makes ops ready only by a Completion, a Borrow or a push
@@ -182,6 +184,8 @@ struct ThreadState {
   /// For a thread that is not one of the lane's and runs its ops: the arena that it must join for a loop
   /// (Workers::arena).
   void* joins = nullptr;
+  ProgramBase* recorder = nullptr;  ///< during a capture: where the thread's pushes go
+  const void* confirms = nullptr;   ///< while it destroys a closure: the Watch for which it confirms ops
   /// current_scope() gave out a reference to the thread's scope since the scope was last set to the lane's own.
   bool scope_touched = false;
 };

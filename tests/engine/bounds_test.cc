@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "soak.h"
@@ -175,6 +176,71 @@ TEST(Bounds, Case22TicketsOverTheEndOfTheirNumbers) {
   held.completion.done();
   engine.wait(a);
   EXPECT_TRUE(engine.stop());
+}
+
+/// Threads that end with a Borrow, which another thread releases soon or much later: nothing of them stays.
+TEST(Bounds, AThreadThatEndsWithABorrowLeavesNothing) {
+#ifdef SLUICE_SANITIZED
+  constexpr int kThreads = 2'000, kHeld = 100;
+#else
+  constexpr int kThreads = 40'000, kHeld = 1'000;
+#endif
+  testing::QuietEngine engine({.threads = 1});
+  std::vector<Variable> v(kHeld);
+  std::ranges::generate(v, [&] { return engine.variable(); });
+  std::vector<Borrow> held(kHeld);
+  const auto release = [&] {
+    for (Borrow& b : held) b = {};
+  };
+  const auto round = [&](int threads) {
+    for (int i = 0; i < threads; ++i) {
+      const auto at = static_cast<std::size_t>(i % kHeld);
+      std::thread([&] { held[at] = engine.borrow(update(v[at])); }).join();
+      if (at == kHeld - 1) release();
+    }
+  };
+  const auto time = [&] {
+    auto least = std::chrono::nanoseconds::max();
+    for (int i = 0; i < 50; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      engine.push([] {}, {update(v[0])});
+      engine.wait_all();
+      least = std::min<std::chrono::nanoseconds>(least, std::chrono::steady_clock::now() - start);
+    }
+    return least;
+  };
+  round(2 * kHeld);
+  const std::size_t start = testing::resident_bytes();
+  const auto before = time();
+  round(kThreads);
+  const auto after = time();
+  const std::size_t grown = testing::resident_bytes() - std::min(start, testing::resident_bytes());
+  std::printf("%d threads: %zu KiB; push and wait_all %lld ns, then %lld ns\n", kThreads, grown >> 10,
+              static_cast<long long>(before.count()), static_cast<long long>(after.count()));
+#ifndef SLUICE_SANITIZED
+  EXPECT_LE(grown, std::size_t{4} << 20);
+#endif
+  EXPECT_LE(after.count(), 20 * before.count() + 20'000);
+  EXPECT_EQ(engine.in_flight(), 0u);
+}
+
+/// Such a Borrow is nobody's: who waits for it does not stand behind the next thread that has the place of the first.
+TEST(Bounds, ABorrowOfAThreadThatEndedIsNotTheNextThreads) {
+  testing::QuietEngine engine({.threads = 1});
+  const Variable v = engine.variable(), w = engine.variable();
+  Borrow held;
+  testing::Signal taken;
+  std::thread([&] { held = engine.borrow(update(v)); }).join();
+  std::thread waiter([&] {  // it has a Borrow of its own, so that its wait is looked at for circles
+    const Borrow own = engine.borrow(update(w));
+    taken.raise();
+    engine.wait(v);
+  });
+  taken.wait();
+  EXPECT_FALSE(engine.wait_for(w, std::chrono::milliseconds(200)));
+  held = {};
+  waiter.join();
+  EXPECT_EQ(testing::failure([&] { engine.wait(w); }), "");
 }
 
 }  // namespace

@@ -223,5 +223,49 @@ TEST(DeviceErrors, AReplayGoesOnBesideAnotherKindOfDevice) {
   EXPECT_EQ(runs.load(), 1);
 }
 
+/// Ops that are each far below the limit, of which the last ends long after it: progress is an op.
+TEST(DeviceErrors, ADeviceThatWorksIsNotSilent) {
+  constexpr auto kLimit = 200ms;
+  constexpr int kOps = 40;
+  QuietEngine engine({.providers = {sim_devices(1, {.delay = kLimit / 10})}, .device_limit = kLimit});
+  const Variable v = engine.variable();
+  int runs = 0;
+  Gate host;
+  engine.push([&] { host.pass(); }, {write(v)});
+  for (int i = 0; i < kOps; ++i)
+    engine.push([&](Context& c) { launch(c, [&] { ++runs; }); }, {update(v)}, {.on = sim(0)});
+  host.open();
+  EXPECT_EQ(failure([&] { engine.wait(v); }), "");
+  EXPECT_EQ(runs, kOps);
+  EXPECT_GE(engine.lane_stats(sim(0)).points, std::uint64_t{kOps});
+}
+
+/// One that waits for another is not slow, however long that works; and is not lost with the other.
+TEST(DeviceErrors, ADeviceThatWaitsForAnotherIsNotSilent) {
+  constexpr auto kLimit = 200ms;
+  const auto control = std::make_shared<SimControl>();
+  QuietEngine engine(
+      {.providers = {sim_devices(2, {.delay = kLimit / 10, .control = control})}, .device_limit = kLimit});
+  const Variable a = engine.variable(), b = engine.variable(), c = engine.variable();
+  Gate host;
+  const auto work = [&](int device, std::vector<Access> accesses) {
+    engine.push([](Context& x) { launch(x, [] {}); }, accesses, {.on = sim(device)});
+  };
+  engine.push([&] { host.pass(); }, {write(a), write(b)});
+  for (int i = 0; i < 30; ++i) work(0, {update(a)});
+  work(1, {read(a), update(b)});
+  work(0, {read(b), update(c)});  // and back again
+  host.open();
+  for (const Variable& v : {a, b, c}) EXPECT_EQ(failure([&] { engine.wait(v); }), "");
+  // The one that waits for a silent one gets the silent one's error, and goes on.
+  control->silence(0);
+  work(0, {update(a)});
+  work(1, {read(a), update(b)});
+  for (const Variable& v : {a, b})
+    EXPECT_NE(failure([&] { engine.wait(v); }).find("sim(0) was lost: it has not answered"), std::string::npos);
+  engine.push([](Context& x) { launch(x, [] {}); }, {write(b)}, {.on = sim(1)});
+  EXPECT_EQ(failure([&] { engine.wait(b); }), "");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -303,5 +303,24 @@ TEST(Devices, ALateErrorMaySayThatNothingWasWritten) {
   engine.wait(v);
 }
 
+/// A captured op as a pushed one: intact where the report says that nothing was written, torn else.
+TEST(Devices, ALateErrorSaysTheSameOfAReplay) {
+  for (const bool wrote_nothing : {true, false}) {
+    QuietEngine engine({.providers = {sim_devices(1)}});
+    const Variable v = engine.variable();
+    const auto body = [=](Context& c) {
+      c.stream()->launch([=] { report_late_error(std::make_exception_ptr(std::runtime_error("no")), wrote_nothing); });
+    };
+    const Program program = engine.capture([&] { engine.push(body, {update(v)}, {.on = sim(0)}); });
+    for (int run = 0; run < 2; ++run) {
+      engine.replay(program);
+      EXPECT_NE(failure([&] { engine.wait(v); }), "");
+      engine.recover(v);
+      EXPECT_EQ(failure([&] { engine.wait(v); }) == "", wrote_nothing);
+      engine.push([] {}, {write(v)}).wait();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -382,6 +383,51 @@ TEST(Replay, IsTracedOpByOp) {
   for (const TraceEvent& e : events) one += e.name == std::string("one"), two += e.name == std::string("two");
   EXPECT_EQ(one, 2);
   EXPECT_EQ(two, 2);
+}
+
+/// What restores a scope restores no capture: neither one that is over, nor one that goes on.
+TEST(Replay, AScopeThatOutlivesACaptureEndsNothingAndBeginsNothing) {
+  QuietEngine engine;
+  const Variable v = engine.variable();
+  int runs = 0;
+  std::optional<ScopeGuard> before, inside;
+  ScopeState copy;
+  before.emplace();
+  const Program program = engine.capture([&] {
+    inside.emplace();
+    copy = current_scope();
+    before.reset();
+    engine.push([&] { ++runs; }, {update(v)});  // recorded all the same
+  });
+  EXPECT_EQ(runs, 0);
+  inside.reset();
+  engine.push([&] { runs += 10; }, {update(v)}).wait();
+  EXPECT_EQ(runs, 10);
+  current_scope() = copy;
+  engine.push([&] { runs += 10; }, {update(v)}).wait();
+  EXPECT_EQ(runs, 20);
+  engine.replay(program).wait();
+  EXPECT_EQ(runs, 21);
+}
+
+/// In serial mode the answer of a Completion runs what waits for it, on the thread that answers; its pushes are its
+/// own.
+TEST(Replay, AnOpThatRunsDuringACaptureIsNotInIt) {
+  QuietEngine engine({.mode = EngineMode::serial});
+  const Variable v = engine.variable(), w = engine.variable();
+  testing::Held held;
+  int runs = 0, pushed = 0;
+  engine.push(held.body(), {write(v)});
+  engine.push([&] { engine.push([&] { ++pushed; }, {update(w)}); }, {read(v)});
+  const Program program = engine.capture([&] {
+    held.completion.done();
+    engine.push([&] { ++runs; }, {update(w)});
+  });
+  engine.wait_all();
+  EXPECT_EQ(pushed, 1);
+  engine.replay(program).wait();
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(pushed, 1);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Serial mode: what a wait inside an op runs on that op's stack, and in which order (docs/semantics.md, 1, 3, 18).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -167,6 +169,56 @@ TEST(Serial, ManyOpsWaitedForOneByOne) {
       {});
   ASSERT_EQ(ran.size(), kOps);
   for (int i = 0; i < kOps; ++i) ASSERT_EQ(ran[static_cast<std::size_t>(i)], kOps - 1 - i);
+}
+
+/// Each op pushes the next and waits for it, and something that is not needed: the time is that of the looks, each of
+/// which is for what it adds.
+TEST(Serial, DeepStacksOfWaits) {
+#ifdef SLUICE_SANITIZED
+  constexpr int kDepth = 300;
+#else
+  constexpr int kDepth = 2'001;
+#endif
+  SerialEngine engine;
+  const Variable other = engine.variable();
+  std::vector<Variable> v(kDepth);
+  for (Variable& x : v) x = engine.variable();
+  int deepest = 0, others = 0;
+  std::function<void(int)> go = [&](int i) {
+    deepest = std::max(deepest, i + 1);
+    if (i + 1 == kDepth) return;
+    const auto at = static_cast<std::size_t>(i + 1);
+    if (i % 100 == 0) engine.push([&] { ++others; }, {update(other)});
+    engine.push([&go, i] { go(i + 1); }, {write(v[at])}, {.name = "deeper"});
+    i % 2 ? engine.wait(v[at]) : (void)engine.wait_for(v[at], 100s);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  engine.push([&] { go(0); }, {write(v[0])});
+  std::printf("%d waits: %.2f s\n", kDepth,
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  EXPECT_EQ(deepest, kDepth);
+  EXPECT_EQ(others, (kDepth + 98) / 100);
+}
+
+/// At the bottom of a deep stack a wait for an op further up can never end, and is told so.
+TEST(Serial, ACircleAtTheBottomOfADeepStack) {
+  constexpr int kDepth = 50;
+  SerialEngine engine;
+  std::vector<Variable> v(kDepth);
+  for (Variable& x : v) x = engine.variable();
+  std::string said;
+  std::function<void(int)> go = [&](int i) {
+    if (i + 1 == kDepth) {
+      said = failure([&] { engine.wait(v[7]); });
+      return;
+    }
+    const auto at = static_cast<std::size_t>(i + 1);
+    engine.push([&go, i] { go(i + 1); }, {write(v[at])}, {.name = "deeper"});
+    engine.wait(v[at]);
+  };
+  engine.push([&] { go(0); }, {write(v[0])});
+  EXPECT_NE(said.find("can never end"), std::string::npos) << said;
+  EXPECT_EQ(failure([&] { engine.wait(v[0]); }), "");
 }
 
 }  // namespace

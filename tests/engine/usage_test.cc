@@ -95,6 +95,50 @@ TEST(Usage, BadOptionsThrow) {
   EXPECT_NE(misuse([] { Engine({.providers = {nullptr}}); }), "");
 }
 
+/// One device that nobody can use.
+class OtherKind final : public Provider {
+ public:
+  explicit OtherKind(DeviceKind kind) : kind_(kind) {}
+  DeviceKind kind() const override { return kind_; }
+  int devices() const override { return 1; }
+  std::unique_ptr<Stream> make_stream(int, LaneKind) override { return nullptr; }
+  std::uint64_t progress() const noexcept override { return 0; }
+  void await_progress(std::uint64_t, std::chrono::nanoseconds) noexcept override {}
+  void* allocate(int, std::size_t, Stream*) noexcept override { return nullptr; }
+  void free(int, void*, std::size_t, Stream*) noexcept override {}
+  void copy(void*, const void*, std::size_t, Stream*) override {}
+  void fill(void*, std::byte, std::size_t, Stream*) override {}
+
+ private:
+  const DeviceKind kind_;
+};
+
+/// A provider, or a program, may name a device of any number.
+TEST(Usage, KindsOfDevicesThatThereAreNot) {
+  for (const int kind : {kDeviceKinds, 200, 255}) {
+    const Device device{static_cast<DeviceKind>(kind), 3};
+    const ProviderFactory make = [kind]() -> std::shared_ptr<Provider> {
+      return std::make_shared<OtherKind>(static_cast<DeviceKind>(kind));
+    };
+    const std::string number = std::to_string(kind);
+    EXPECT_NE(misuse([&] { Engine({.providers = {make}}); }).find("device kind " + number), std::string::npos);
+    EXPECT_EQ(to_string(device), "kind " + number + "(3)");
+    Engine engine;
+    EXPECT_NE(misuse([&] { engine.push([] {}, {}, {.on = device}); }).find("kind " + number), std::string::npos);
+    EXPECT_NE(misuse([&] {
+                const DeviceScope scope(device);
+                engine.push([] {}, {});
+              }).find("kind " + number),
+              std::string::npos);
+    EXPECT_NE(misuse([&] { engine.provider(device); }).find("kind " + number), std::string::npos);
+    EXPECT_NE(misuse([&] { engine.keep(device, [] { return std::make_shared<int>(); }); }).find("kind " + number),
+              std::string::npos);
+    EXPECT_EQ(engine.device_count(device.kind), 0);
+    EXPECT_EQ(engine.threads(device), 0);
+    EXPECT_EQ(engine.lane_stats(device).issued, 0u);
+  }
+}
+
 TEST(Usage, TheEnvironmentChoosesModeAndSizes) {
   {
     const Environment mode("SLUICE_ENGINE", "serial");
