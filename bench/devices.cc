@@ -1,6 +1,6 @@
 // What a device with streams costs the host: a chain of ops whose bodies do nothing, on a CPU lane and on a lane of the
-// null provider, in turns. The lane's part and the pusher's are timed apart: the first op holds the lane until all are
-// pushed.
+// null provider, in turns; and on the latter with a limit for silent devices, where each op has a point. The lane's
+// part and the pusher's are timed apart: the first op holds the lane until all are pushed.
 //
 // And what the record of accesses (resources/providers/order_record.h) takes for each op of a program on two streams.
 //
@@ -90,21 +90,27 @@ double median(std::vector<double> x, double at = 0.5) {
 
 int main(int count, char** words) {
   const int rounds = count > 1 ? std::atoi(words[1]) : 15, ops = count > 2 ? std::atoi(words[2]) : 100'000;
-  sluice::Engine engine(
-      {.mode_given = true, .threads = 1, .providers = {sluice::null_devices(1)}, .max_ops = 1u << 18});
+  const auto options = [](std::chrono::nanoseconds limit) {
+    return sluice::EngineOptions{.mode_given = true,
+                                 .threads = 1,
+                                 .providers = {sluice::null_devices(1)},
+                                 .device_limit = limit,
+                                 .max_ops = 1u << 18};
+  };
+  sluice::Engine engine(options({})), limited(options(std::chrono::seconds(100)));
   std::printf("%-10s %-8s %28s %28s %28s\n", "variables", "lane", "push, ns (quartiles)", "lane, ns (quartiles)",
               "until over, ns (quartiles)");
   for (const int variables : {1, 64}) {
-    const sluice::Place places[] = {sluice::cpu(0), sluice::null(0)};
-    std::vector<double> push[2], lane[2], end[2];
+    const sluice::Place places[] = {sluice::cpu(0), sluice::null(0), sluice::null(0)};
+    std::vector<double> push[3], lane[3], end[3];
     for (int i = 0; i <= rounds; ++i)
-      for (int k = 0; k < 2; ++k) {
-        const Cost cost = chain(engine, places[k], ops, variables);
+      for (int k = 0; k < 3; ++k) {
+        const Cost cost = chain(k == 2 ? limited : engine, places[k], ops, variables);
         if (i == 0) continue;  // warm
         push[k].push_back(cost.push), lane[k].push_back(cost.lane), end[k].push_back(cost.end);
       }
-    for (int k = 0; k < 2; ++k) {
-      std::printf("%-10d %-8s", variables, k ? "null(0)" : "cpu(0)");
+    for (int k = 0; k < 3; ++k) {
+      std::printf("%-10d %-8s", variables, k == 0 ? "cpu(0)" : k == 1 ? "null(0)" : "limited");
       for (const auto* x : {&push[k], &lane[k], &end[k]})
         std::printf("%10.1f (%6.1f to %6.1f)", median(*x), median(*x, 0.25), median(*x, 0.75));
       std::printf("\n");

@@ -163,8 +163,7 @@ void Core<P>::help(Lane<P>& lane, bool in_place, bool batches, Enough&& enough) 
   void* const arena = lane.workers.arena();
   const ThreadState saved =
       std::exchange(thread_state(), ThreadState{nullptr, nullptr, &lane, arena ? lane.width : 1, arena});
-  ScopeState saved_scope =
-      std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}});
+  ScopeState saved_scope = std::exchange(ThreadObject<ScopeState>::get(), ScopeState{lane.device, 0, 0, nullptr, {}});
   {
     const Doing<P> doing(slot, Activity::running);
     Drainer d(*this, lane, slot, batches);

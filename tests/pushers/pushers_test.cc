@@ -1,0 +1,172 @@
+// Several threads that push at once: arrays of their own and arrays that they share, gradients, training, pipelines.
+// Each result has the bits that it has when its thread is alone. ThreadSanitizer runs this in CI (docs/testing.md).
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "../support/devices.h"
+#include "sluice/sluice.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kPushers = 4;
+#ifdef SLUICE_SANITIZED
+constexpr int kSteps = 8;
+#else
+constexpr int kSteps = 40;
+#endif
+
+using Bytes = std::vector<std::byte>;
+
+/// Calls f(0) to f(kPushers - 1), each on a thread of its own, all at once.
+void at_once(const std::function<void(int)>& f) {
+  std::latch begin(kPushers);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kPushers; ++t)
+    threads.emplace_back([&, t] {
+      begin.arrive_and_wait();
+      f(t);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// What each of `programs` results in when all run at once is what it results in alone.
+void expect_the_same_alone(const std::function<Bytes(int)>& program) {
+  std::vector<Bytes> together(kPushers);
+  at_once([&](int t) { together[static_cast<std::size_t>(t)] = program(t); });
+  for (int t = 0; t < kPushers; ++t) EXPECT_EQ(together[static_cast<std::size_t>(t)], program(t)) << "pusher " << t;
+}
+
+struct Pushers : ::testing::Test {
+  test::DefaultEngine engine{{.threads = 2, .logical_cpus = 2}};
+};
+
+TEST_F(Pushers, OwnArraysAndSharedOperands) {
+  RandomStream random(1);
+  const NDArray weight = normal({24, 24}, random) * 0.1, bias = normal({24}, random);
+  expect_the_same_alone([&](int t) {
+    RandomStream own(static_cast<std::uint64_t>(t) + 2);
+    NDArray x = normal({16, 24}, own);
+    for (int i = 0; i < kSteps; ++i) {
+      NDArray y = tanh(matmul(x, weight) + bias);
+      y(i % 16).fill(i * 0.25);
+      x += softmax(y, 1) * 0.5;
+      x = concat({x.narrow(0, 8, 16), x.narrow(0, 0, 8)}, 0).transpose().contiguous().transpose();
+      if (i % 4 == t) x(0) = sum(y, {0});
+      if (i % 8 == 0) {
+        EXPECT_GE(max(abs(x)).item<float>(), 0.0F);
+      }
+    }
+    return x.contiguous().to_bytes();
+  });
+}
+
+/// Each writes its rows; meanwhile all read the whole, whose values at that moment nobody knows.
+TEST_F(Pushers, RowsOfOneArray) {
+  const NDArray all = zeros({2 * kPushers, 32});
+  at_once([&](int t) {
+    for (int i = 0; i < kSteps; ++i) {
+      for (const int row : {t, t + kPushers}) {
+        NDArray mine = all(row);
+        mine += row + 1;
+      }
+      if (i % 4 == 0) {
+        EXPECT_GE(sum(all).item<float>(), 0.0F);
+      }
+    }
+  });
+  const std::vector<float> values = all.to_vector<float>();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(values[i], static_cast<float>(kSteps) * static_cast<float>(i / 32 + 1)) << i;
+}
+
+/// Values that a gradient holds, written in place meanwhile; and a weight to whose gradient all add. All are small
+/// integers, so that the order of the sums does not matter.
+TEST_F(Pushers, GradientsOfHeldValuesAndOfASharedWeight) {
+  const NDArray weight = full({8}, 2.0).with_grad();
+  at_once([&](int t) {
+    const NDArray x = full({8}, t + 1.0).with_grad();
+    for (int i = 0; i < kSteps; ++i) {
+      NDArray y = x * x;
+      const NDArray loss = sum(y * y * weight);
+      y.fill(-1);
+      loss.backward();
+    }
+    EXPECT_EQ(x.grad().to_vector<float>(),
+              std::vector<float>(8, static_cast<float>(kSteps * 8 * (t + 1) * (t + 1) * (t + 1))));
+  });
+  int sum_of_powers = 0;
+  for (int t = 1; t <= kPushers; ++t) sum_of_powers += t * t * t * t;
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(8, static_cast<float>(kSteps * sum_of_powers)));
+}
+
+/// A checkpointed network with dropout and Adam.
+TEST_F(Pushers, TrainingOfOwnNetworks) {
+  expect_the_same_alone([](int t) {
+    RandomStream random(static_cast<std::uint64_t>(t) + 10);
+    Sequential net(
+        {std::make_shared<Linear>(12, 16, random), std::make_shared<Relu>(), std::make_shared<Linear>(16, 4, random)});
+    Adam adam(net.parameters(), {.lr = 0.01});
+    const NDArray x = normal({8, 12}, random);
+    const NDArray labels = from(std::vector<std::int64_t>{0, 1, 2, 3, 0, 1, 2, 3}, {8});
+    Bytes bytes;
+    for (int i = 0; i < kSteps / 2; ++i) {
+      cross_entropy(net.forward(x), labels).backward();
+      adam.step();
+    }
+    for (const NamedParameter& p : net.parameters()) {
+      const Bytes one = p.value->to_bytes();
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    return bytes;
+  });
+}
+
+TEST_F(Pushers, PipelinesBesideEachOther) {
+  const auto schedules = {parallel::gpipe, parallel::one_f_one_b, parallel::zb_h1, parallel::zb_h2};
+  expect_the_same_alone([&](int t) {
+    RandomStream random(static_cast<std::uint64_t>(t) + 20);
+    std::vector<parallel::Stage> stages;
+    for (int i = 0; i < 2; ++i)
+      stages.push_back(
+          {std::make_shared<Sequential>(Sequential({std::make_shared<Linear>(8, 8, random), std::make_shared<Relu>()})),
+           test::device(i)});
+    parallel::Pipeline net(stages);
+    const NDArray x = normal({8, 8}, random);
+    const NDArray labels = from(std::vector<std::int64_t>{7, 6, 5, 4, 3, 2, 1, 0}, {8});
+    for (int i = 0; i < kSteps / 4; ++i) net.step(x, labels, {.microbatches = 4, .schedule = std::data(schedules)[t]});
+    Bytes bytes;
+    for (const NamedParameter& p : net.parameters()) {
+      const Bytes one = p.value->grad().to_bytes();
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    return bytes;
+  });
+}
+
+/// What fails in one thread's arrays poisons those, and they heal by an overwrite; the others never see it.
+TEST_F(Pushers, ErrorsStayWithTheirArrays) {
+  at_once([&](int t) {
+    NDArray x = full({16}, 1.0);
+    for (int i = 0; i < kSteps; ++i) {
+      if (t % 2 == 0) {
+        engine.engine().push([] { throw std::runtime_error("planted"); }, {write(x)});
+        EXPECT_THROW((x * 2).wait(), Error);
+        x.fill(1);
+      }
+      x = x * 1.0 + 0.0;
+      EXPECT_EQ(sum(x).item<float>(), 16.0F);
+    }
+  });
+  engine.engine().clear_errors();
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,41 @@
+# Two checkouts that share a cache: the second compiles nothing, and errors, traces and headers name the same files, as
+# they do without ccache.
+#   cmake -DWORK=... -DPROJECT=... -DSETTINGS=... -DHEADERS=... -DENGINE=... -DGENERATOR=... -DCOMPILER=... -DCCACHE=...
+#     -P ccache_test.cmake
+function(run what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${what} failed (${status}):\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+set(ENV{CCACHE_DIR} ${WORK}/cache)
+set(ENV{CCACHE_CONFIGPATH} ${WORK}/none)
+foreach(checkout first deeper/second without)
+  file(COPY ${PROJECT}/ DESTINATION ${WORK}/${checkout})
+  set(launcher)
+  if(checkout STREQUAL without)
+    set(launcher -DCMAKE_CXX_COMPILER_LAUNCHER=env)
+  endif()
+  run("${checkout}: configuring" ${CMAKE_COMMAND} -S ${WORK}/${checkout} -B ${WORK}/${checkout}/build/release
+    -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release -DSETTINGS=${SETTINGS}
+    -DHEADERS=${HEADERS} -DENGINE=${ENGINE} ${launcher})
+  run("${checkout}: building" ${CMAKE_COMMAND} --build ${WORK}/${checkout}/build/release)
+  run("${checkout}: running" ${WORK}/${checkout}/build/release/program)
+  string(REGEX REPLACE "[0-9]+" "LINE" said "${output}")
+  string(FIND "${said}" "source/program.cc:LINE\n" trace)
+  string(FIND "${said}" "program.cc:LINE: planted" error)
+  if(NOT said MATCHES "\nsource/place.h\n$" OR trace EQUAL -1 OR error EQUAL -1 OR said MATCHES "${WORK}")
+    message(FATAL_ERROR "${checkout}: files have other names:\n${output}")
+  endif()
+  if(DEFINED before AND NOT before STREQUAL output)
+    message(FATAL_ERROR "${checkout} says\n${output}\nand the one before\n${before}")
+  endif()
+  set(before "${output}")
+endforeach()
+run("the cache's counts" ${CCACHE} --print-stats)
+if(NOT output MATCHES "direct_cache_hit[ \t]+1\n")
+  message(FATAL_ERROR "the second checkout was compiled again:\n${output}")
+endif()
