@@ -5,8 +5,6 @@
 namespace sluice::mutants {
 namespace {
 
-void nothing() {}
-
 /// No thread for the watcher, and no memory for points.
 std::string no_watcher(std::uint64_t seed) {
   auto bed = std::make_unique<Bed>(seed);
