@@ -16,7 +16,8 @@
 #include <thread>
 #include <type_traits>
 
-#include <concurrentqueue/concurrentqueue.h>
+// Distributions keep it in folders of different names, which cmake/dependencies.cmake looks through.
+#include <concurrentqueue.h>
 
 #include "sluice/engine/detail/ring.h"
 

@@ -186,9 +186,7 @@ void bf16_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, cons
                                 of_c = matrix(rows, columns, memory::data_type::f32, false, ldc);
              const OneThread one;
              // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
-             dnnl::primitive_attr attributes;
-             attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-             const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(of_a, of_b, of_c), attributes, engine);
+             const auto description = describe<dnnl::matmul>(of_a, of_b, of_c);
              std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
              const auto in = [&](const memory::desc& what, const void* data) {
                return memory(what, engine, const_cast<void*>(data));
