@@ -12,7 +12,8 @@
 # Exit status: that of the command; 77 if it cannot be run here.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-dir=$root/build/deep/debian13 base=$root/build/deep/debian13/base
+dir=$root/build/deep/debian13
+base=$dir/base
 
 command=(./test.sh)
 case ${1-} in
@@ -45,6 +46,9 @@ if [ ! -e "$base" ]; then
   mv "$dir/new" "$base"
 fi
 
+# With sudo the checkout belongs to somebody else, from whom git clones nothing unless it is told so, by a file.
+printf '[safe]\n\tdirectory = %s\n\tdirectory = %s/.git\n' "$root" "$root" >"$dir/gitconfig"
+export GIT_CONFIG_GLOBAL=$dir/gitconfig
 if [ -n "$(git -C "$root" status --porcelain)" ]; then
   echo "   note: what is not committed is not in the clone"
 fi
