@@ -3,7 +3,9 @@ find_package(Threads REQUIRED)
 find_package(TBB REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(dnnl REQUIRED)
-find_path(SLUICE_CONCURRENTQUEUE_DIR concurrentqueue/concurrentqueue.h REQUIRED)
+# Where it lies in Debian 12, in Debian 13, and where its own installation puts it.
+find_path(SLUICE_CONCURRENTQUEUE_DIR concurrentqueue.h
+  PATH_SUFFIXES concurrentqueue concurrentqueue/moodycamel moodycamel REQUIRED)
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 find_package(OpenBLAS MODULE REQUIRED)
 find_package(nlohmann_json 3 REQUIRED)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The one list of Debian packages that Sluice needs, and the one place that installs them.
+# The one list of Debian packages that Sluice needs, and the one place that installs them. The names are those of Debian
+# 12 and of Debian 13.
 #
 #   cmake/packages.sh [--no-install] GROUP...        groups: build data test bench format peer_libomp
-#                                                   peer_starpu clang cache
+#                                                   peer_starpu clang cache debian13
 #
 # Installs what is missing, as root or through sudo. With --no-install it only says what is missing.
 # Exit status: 0 all there, 2 something is missing and was not installed, 1 the installation failed.
@@ -19,6 +20,7 @@ peer_libomp="clang-19 libomp-19-dev"  # bench/engine.sh's peers; libomp-19-dev t
 peer_starpu="libstarpu-dev pkg-config"
 cache="ccache"  # what was compiled once, in any checkout, is not compiled again
 clang="clang-19 libclang-rt-19-dev llvm-19"  # the presets asan-clang and tsan-clang
+debian13="debootstrap git"  # tests/debian13.sh
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 log=$root/build/packages.log
@@ -28,7 +30,7 @@ wanted=()
 for argument in "$@"; do
   case $argument in
     --no-install) install=no ;;
-    build | data | test | bench | format | peer_libomp | peer_starpu | clang | cache)
+    build | data | test | bench | format | peer_libomp | peer_starpu | clang | cache | debian13)
       read -r -d '' -a group <<<"${!argument}" || true; wanted+=("${group[@]}") ;;
     *) echo "packages.sh: unknown argument '$argument'" >&2; exit 2 ;;
   esac

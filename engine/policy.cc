@@ -28,6 +28,13 @@ void begin_tbb() {
     try {
       static_cast<void>(tbb::tbb_allocator<char>::allocator_type());
       static_cast<void>(tbb::info::default_concurrency());
+#if TBB_INTERFACE_VERSION >= 12110
+      // What its arenas have in common it makes with the first of them and gives up with the last. Since 2021.11 it
+      // holds a lock meanwhile which it takes again to throw, so that without memory it waits for ever: so it has that
+      // here, right after the look for memory, and until the process ends.
+      static tbb::task_arena* const kept = new tbb::task_arena(1, 1);
+      kept->initialize();
+#endif
     } catch (...) {
       SystemPolicy::tbb_failed();
     }

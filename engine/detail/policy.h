@@ -16,7 +16,15 @@
 #include <thread>
 #include <type_traits>
 
-#include <concurrentqueue/concurrentqueue.h>
+// Distributions keep it in folders of different names, which cmake/dependencies.cmake looks through. GCC 14 believes
+// that a ProducerToken's destructor reads fields which were never set: it loses track of whether an optional, where our
+// tokens are, is empty. clang does not know that warning.
+#pragma GCC diagnostic push
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <concurrentqueue.h>
+#pragma GCC diagnostic pop
 
 #include "sluice/engine/detail/ring.h"
 

@@ -18,6 +18,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -207,9 +208,9 @@ std::map<std::string, std::vector<std::string>> rows_of(const std::string& text)
   return rows;
 }
 
-const TraceEvent& event_of(const std::vector<TraceEvent>& events, const std::string& name) {
+const TraceEvent& event_of(const std::vector<TraceEvent>& events, std::string_view name) {
   const auto at = std::find_if(events.begin(), events.end(), [&](const TraceEvent& e) { return e.name == name; });
-  if (at == events.end()) throw std::runtime_error(name + " is not in the trace");
+  if (at == events.end()) throw std::runtime_error(std::string(name) + " is not in the trace");
   return *at;
 }
 

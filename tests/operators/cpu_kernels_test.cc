@@ -83,6 +83,39 @@ TYPED_TEST(GemmTest, SameBitsOnAnyWidth) {
   }
 }
 
+// Exact: sums of small integers. Between rows there is NaN, and single rows and columns are cut off from larger arrays.
+TEST(Bf16Gemm, EqualsPlainLoopsInArraysWithGaps) {
+  std::mt19937 random(kSeed);
+  const int64_t sizes[] = {1, 2, 17, 65};
+  const auto check = [&](int64_t m, int64_t n, int64_t k, bool ta, bool tb, int64_t gap) {
+    const int64_t lda = (ta ? m : k) + gap, ldb = (tb ? k : n) + gap;
+    std::vector<BFloat16> a(static_cast<std::size_t>((ta ? k : m) * lda), BFloat16(NAN));
+    std::vector<BFloat16> b(static_cast<std::size_t>((tb ? n : k) * ldb), BFloat16(NAN));
+    const auto at_a = [&](int64_t i, int64_t p) { return static_cast<std::size_t>(ta ? p * lda + i : i * lda + p); };
+    const auto at_b = [&](int64_t p, int64_t j) { return static_cast<std::size_t>(tb ? j * ldb + p : p * ldb + j); };
+    for (int64_t p = 0; p < k; ++p) {
+      for (int64_t i = 0; i < m; ++i) a[at_a(i, p)] = BFloat16(static_cast<float>(pick(random, -8, 8)));
+      for (int64_t j = 0; j < n; ++j) b[at_b(p, j)] = BFloat16(static_cast<float>(pick(random, -8, 8)));
+    }
+    std::vector<float> c(static_cast<std::size_t>(m * n), NAN), wanted(c.size());
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        float& sum = wanted[static_cast<std::size_t>(i * n + j)];
+        for (int64_t p = 0; p < k; ++p) sum += static_cast<float>(a[at_a(i, p)]) * static_cast<float>(b[at_b(p, j)]);
+      }
+    }
+    cpu_backend::bf16_gemm(ta, tb, m, n, k, a.data(), lda, b.data(), ldb, c.data(), n);
+    EXPECT_EQ(c, wanted) << m << " x " << n << " x " << k << " trans " << ta << tb << " gap " << gap;
+  };
+  if (!cpu_backend::bf16_is_native()) return;  // then nothing calls it
+  for (const int64_t m : sizes)
+    for (const int64_t n : sizes)
+      for (const int64_t k : sizes)
+        for (const int64_t gap : {0, 1, 3})
+          for (const int form : {0, 1, 2, 3}) check(m, n, k, form % 2 != 0, form / 2 != 0, gap);
+  for (const int form : {0, 1, 2, 3}) check(73, 73, 8000, form % 2 != 0, form / 2 != 0, 1);  // the last part is a row
+}
+
 template <class T>
 class FusedTest : public testing::Test {};
 using FloatingTypes = testing::Types<float, double>;

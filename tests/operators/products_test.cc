@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "operators_test_support.h"
 #include "ops_table.h"
@@ -46,6 +48,31 @@ TEST(Products, LargeMatricesInAStackEqualEachAlone) {
                               wanted = values_of(matmul(a(i).to(DType::f64), b(i).to(DType::f64)));
     for (std::size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], wanted[k], 1e-4);
   }
+}
+
+TEST(Products, BitsDoNotDependOnThreads) {
+  const auto results = [](int threads) {
+    Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = threads});
+    set_default_engine(&engine);
+    std::vector<std::vector<std::byte>> bytes;
+    for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+      // Whole tiles, odd sizes, one row, and a long sum.
+      for (const Dims& size : {Dims{256, 256, 256}, Dims{301, 257, 133}, Dims{1, 1023, 900}, Dims{65, 9000, 70}}) {
+        RandomStream stream(5);
+        const NDArray a = uniform({size[0], size[1]}, stream, -1, 1).to(dtype).with_grad();
+        const NDArray b = uniform({size[1], size[2]}, stream, -1, 1).to(dtype).with_grad();
+        const NDArray y = matmul(a, b), turned = matmul(b, a, {.transpose_a = true, .transpose_b = true});
+        sum(y * y).backward();
+        for (const NDArray& of : {y, turned, a.grad(), b.grad()}) bytes.push_back(of.to_bytes());
+      }
+    }
+    engine.wait_all();
+    set_default_engine(nullptr);
+    return bytes;
+  };
+  const auto one = results(1);
+  EXPECT_TRUE(one == results(2));
+  EXPECT_TRUE(one == results(4));
 }
 
 TEST(Products, ShapesOfVectorsAndNothing) {

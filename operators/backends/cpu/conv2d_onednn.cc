@@ -27,9 +27,7 @@ struct Operand {
     const auto& engine = onednn_engine();
     const Desc& from = is_output ? blocked : plain;
     const Desc& to = is_output ? plain : blocked;
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::reorder::primitive_desc description(engine, from, engine, to, attributes);
+    const dnnl::reorder::primitive_desc description(engine, from, engine, to, own_scratch());
     scratch = description.scratchpad_desc();
     turn = dnnl::reorder(description);
     bytes = rounded(blocked.get_size());
@@ -71,7 +69,6 @@ Desc plain_piece(const dnnl::memory::dims& dims, int64_t channels) {
 std::shared_ptr<const Plan> make_plan(const Key& key) {
   const OneThread one;
   const Conv2dShape& s = key.s;
-  const auto& engine = onednn_engine();
   constexpr auto f32 = dnnl::memory::data_type::f32;
   const dnnl::memory::dims x_dims{s.batch, s.in_channels, s.height, s.width};
   const dnnl::memory::dims w_dims{s.out_channels, s.in_channels, s.kernel_h, s.kernel_w};
@@ -85,36 +82,32 @@ std::shared_ptr<const Plan> make_plan(const Key& key) {
   const Desc plain_y = plain_piece(y_dims, cuts_input ? s.out_channels : key.whole);
   const auto algorithm = key.algorithm == Algorithm::winograd ? dnnl::algorithm::convolution_winograd
                                                               : dnnl::algorithm::convolution_direct;
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
   auto plan = std::make_shared<Plan>();
   plan->bias = Desc({s.out_channels}, f32, Tag::a);
-  const auto forward_desc = key.bias ? dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x,
-                                                                       w, plan->bias, y, strides, padding, padding)
-                                     : dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x,
-                                                                       w, y, strides, padding, padding);
-  const dnnl::convolution_forward::primitive_desc forward(forward_desc, attributes, engine);
+  using Forward = dnnl::convolution_forward;
+  constexpr auto training = dnnl::prop_kind::forward_training;
+  const Forward::primitive_desc forward =
+      key.bias ? describe<Forward>(training, algorithm, x, w, plan->bias, y, strides, padding, padding)
+               : describe<Forward>(training, algorithm, x, w, y, strides, padding, padding);
   if (key.pass == Conv2dPass::forward) {
-    plan->primitive = dnnl::convolution_forward(forward);
+    plan->primitive = Forward(forward);
     plan->x = Operand(plain_x, forward.src_desc(), false);
     plan->w = Operand(plain_w, forward.weights_desc(), false);
     plan->y = Operand(plain_y, forward.dst_desc(), true);
     plan->scratch = forward.scratchpad_desc();
   } else if (key.pass == Conv2dPass::input_grad) {
-    const dnnl::convolution_backward_data::primitive_desc description(
-        dnnl::convolution_backward_data::desc(algorithm, x, w, y, strides, padding, padding), attributes, engine,
-        forward);
-    plan->primitive = dnnl::convolution_backward_data(description);
+    using Gradient = dnnl::convolution_backward_data;
+    const auto description = describe_gradient<Gradient>(forward, algorithm, x, w, y, strides, padding, padding);
+    plan->primitive = Gradient(description);
     plan->x = Operand(plain_x, description.diff_src_desc(), true);
     plan->w = Operand(plain_w, description.weights_desc(), false);
     plan->y = Operand(plain_y, description.diff_dst_desc(), false);
     plan->scratch = description.scratchpad_desc();
   } else {
-    const dnnl::convolution_backward_weights::primitive_desc description(
-        dnnl::convolution_backward_weights::desc(algorithm, x, w, y, strides, padding, padding), attributes, engine,
-        forward);
-    plan->primitive = dnnl::convolution_backward_weights(description);
+    using Gradient = dnnl::convolution_backward_weights;
+    const auto description = describe_gradient<Gradient>(forward, algorithm, x, w, y, strides, padding, padding);
+    plan->primitive = Gradient(description);
     plan->x = Operand(plain_x, description.src_desc(), false);
     plan->w = Operand(plain_w, description.diff_weights_desc(), true);
     plan->y = Operand(plain_y, description.diff_dst_desc(), false);
@@ -222,16 +215,14 @@ struct ReluInPlace {
 
 // relu on what a piece made, blocked or plain; pieces of a plain array have the rest of each image between their
 // images.
-void relu_in_place(const Plan& plan, const dnnl::memory& made, float* plain, int64_t image_pitch) {
+void relu_in_place(const Plan& plan, const dnnl::memory& made, float* plain, int64_t images, int64_t image_size,
+                   int64_t image_pitch) {
   if (plan.y.bytes != 0) {
     dispatch(ReluInPlace{}, static_cast<float*>(made.get_data_handle()),
              static_cast<int64_t>(plan.y.blocked.get_size() / sizeof(float)));
     return;
   }
-  const auto dims = plan.y.plain.dims();
-  for (int64_t i = 0; i < dims[0]; ++i) {
-    dispatch(ReluInPlace{}, plain + i * image_pitch, dims[1] * dims[2] * dims[3]);
-  }
+  for (int64_t i = 0; i < images; ++i) dispatch(ReluInPlace{}, plain + i * image_pitch, image_size);
 }
 
 // One chunk: copies in, the primitive, the copy out.
@@ -286,7 +277,7 @@ void onednn_forward(const Conv2dShape& s, Algorithm algorithm, const float* x, c
                                             {DNNL_ARG_DST, to},
                                             {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
                    // Not oneDNN's post-op, which turns NaN into 0. The chunk is still in the cache.
-                   if (relu) relu_in_place(*plan, to, out, s.out_channels * plane);
+                   if (relu) relu_in_place(*plan, to, out, images, channels * plane, s.out_channels * plane);
                    deliver(plan->y, to, out, chunk.scratch());
                  });
 }

@@ -181,14 +181,20 @@ void bf16_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, cons
              const auto matrix = [](int64_t height, int64_t width, memory::data_type type, bool turned, int64_t step) {
                return memory::desc({height, width}, type, turned ? memory::dims{1, step} : memory::dims{step, 1});
              };
-             const memory::desc of_a = matrix(rows, k, memory::data_type::bf16, trans_a, lda),
+             // oneDNN 3.7 takes the elements of a single row to follow each other, whatever the description says.
+             std::vector<BFloat16> row;
+             if (rows == 1 && trans_a && lda != 1) {
+               row.resize(static_cast<std::size_t>(k));
+               for (int64_t p = 0; p < k; ++p) row[static_cast<std::size_t>(p)] = pa[p * lda];
+               pa = row.data();
+             }
+             const bool turned_a = trans_a && row.empty();
+             const memory::desc of_a = matrix(rows, k, memory::data_type::bf16, turned_a, row.empty() ? lda : k),
                                 of_b = matrix(k, columns, memory::data_type::bf16, trans_b, ldb),
                                 of_c = matrix(rows, columns, memory::data_type::f32, false, ldc);
              const OneThread one;
              // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
-             dnnl::primitive_attr attributes;
-             attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-             const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(of_a, of_b, of_c), attributes, engine);
+             const auto description = describe<dnnl::matmul>(of_a, of_b, of_c);
              std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
              const auto in = [&](const memory::desc& what, const void* data) {
                return memory(what, engine, const_cast<void*>(data));

@@ -7,6 +7,8 @@
 // Then there is all again, and everything must work. The last line has a count.
 #include "no_memory.h"
 
+#include <oneapi/tbb/task_arena.h>
+
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -203,6 +205,12 @@ void pushers(std::uint64_t seed) {
 }  // namespace
 
 int main(int argc, char** argv) {
+#if TBB_INTERFACE_VERSION >= 12110
+  // The one thing in which oneTBB waits for ever where it finds no memory for it: what its arenas have in common
+  // (docs/decisions/0010-no-memory.md, "What is left").
+  tbb::task_arena held(1, 1);
+  held.initialize();
+#endif
   const std::string_view how = argc > 2 ? argv[1] : "";
   const long n = argc > 2 ? std::atol(argv[2]) : 0;
   if (how == "first" || how == "stays") {
