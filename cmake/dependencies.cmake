@@ -4,7 +4,7 @@ find_package(TBB REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(dnnl REQUIRED)
 # Where it lies in Debian 12, in Debian 13, and where its own installation puts it.
-find_path(SLUICE_CONCURRENTQUEUE_DIR concurrentqueue.h
+find_path(SLUICE_CONCURRENTQUEUE_INCLUDE concurrentqueue.h
   PATH_SUFFIXES concurrentqueue concurrentqueue/moodycamel moodycamel REQUIRED)
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 find_package(OpenBLAS MODULE REQUIRED)

@@ -5,7 +5,7 @@ add_library(sluice::engine ALIAS sluice_engine)
 set_target_properties(sluice_engine PROPERTIES EXPORT_NAME engine)
 target_include_directories(sluice_engine PUBLIC
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
-target_include_directories(sluice_engine SYSTEM PRIVATE ${SLUICE_CONCURRENTQUEUE_DIR})
+target_include_directories(sluice_engine SYSTEM PRIVATE ${SLUICE_CONCURRENTQUEUE_INCLUDE})
 target_link_libraries(sluice_engine PUBLIC Threads::Threads TBB::tbb PRIVATE $<BUILD_INTERFACE:sluice_settings>)
 target_compile_features(sluice_engine PUBLIC cxx_std_20)
 # Read once, not by every file, which halves what reading headers costs. Not in a release build: there GCC 12 warns of

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "sluice/engine/detail/at_exit.h"
 #include "sluice/engine/detail/core.h"
@@ -24,6 +25,8 @@ ScopeState& current_scope() {
 namespace detail {
 
 bool capturing() noexcept { return thread_state().recorder != nullptr; }
+OutsideCapture::OutsideCapture() noexcept : recorder_(std::exchange(thread_state().recorder, nullptr)) {}
+OutsideCapture::~OutsideCapture() { thread_state().recorder = recorder_; }
 SlotCache& slot_cache() { return ThreadObject<SlotCache>::get(); }
 void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_variable(variable); }
 

@@ -28,6 +28,18 @@ struct CancelState {
 /// Whether the calling thread captures (Engine::capture): its pushes are recorded. It is no part of the scope, so that
 /// nobody who restores a scope restores a capture that is over.
 bool capturing() noexcept;
+struct ProgramBase;
+/// What the calling thread pushes while one lives is not captured.
+class OutsideCapture {
+ public:
+  OutsideCapture() noexcept;
+  ~OutsideCapture();
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  ProgramBase* const recorder_;
+};
 }  // namespace detail
 
 /// What travels with a push. Copied into the op; set around its body.

@@ -69,6 +69,7 @@ template <class F>
 void push_aside(detail::CoreBase& core, F closure, std::span<const Access> accesses, const Place& on, const char* name,
                 const std::source_location& where) {
   const ScopeGuard restored;
+  const detail::OutsideCapture uncaptured;
   current_scope() = ScopeState();
   const PushOptions options{.on = on, .name = name, .never_blocks = true};
   const auto [operation, place] = core.begin_push(accesses, sizeof(F), alignof(F), options, where);
