@@ -5,6 +5,7 @@
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/tbb_allocator.h>
+#include <oneapi/tbb/version.h>
 
 #include <memory>
 #include <new>

@@ -103,7 +103,9 @@ struct SystemPolicy {
       producer.beside_ += static_cast<std::uint32_t>(count);
       return producer.token_ ? queue_.enqueue_bulk(*producer.token_, items, count) : enqueue_of_crowd(items, count);
     }
-    bool enqueue_bulk(const T* items, std::size_t count) { return queue_.enqueue_bulk(items, count); }
+    /// By a thread for whose producer there was no memory. Not by moodycamel's own call without a token: since 1.0.4
+    /// that has the end of the thread noted, for which the C library ends the process where it finds no memory.
+    bool enqueue_bulk(const T* items, std::size_t count) { return enqueue_of_crowd(items, count); }
     bool try_dequeue(T& item) { return try_dequeue_bulk(&item, 1) == 1; }
     /// Takes up to `most` items, and at most one of `share` that are there, but one if there is any. `turn`: where to
     /// look first.

@@ -8,6 +8,7 @@
 #include "no_memory.h"
 
 #include <oneapi/tbb/task_arena.h>
+#include <oneapi/tbb/version.h>
 
 #include <array>
 #include <cstdio>
