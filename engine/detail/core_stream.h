@@ -90,6 +90,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   if (other.pointed.load(std::memory_order_acquire) < at && !point(other)) throw std::bad_alloc();
   if (queue.awaits_known) {
     std::lock_guard lock(queue);
+    if (queue.awaits.size() >= DeviceQueue<P>::kBatch) queue.forget_awaits();  // where no watcher looks
     queue.awaits.push_back({queue.issued.load(std::memory_order_relaxed) + 1, &other, at});
   }
   if (queue.stream->wait({other.stream.get(), at})) {

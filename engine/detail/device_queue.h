@@ -61,11 +61,16 @@ struct DeviceQueue {
   /// Whether the first op that is not finished waits for another stream. Called under the watch's mutex.
   bool waits_for_another() {
     std::lock_guard guard(*this);
+    forget_awaits();
     const std::uint64_t first = finished.load(std::memory_order_relaxed) + 1;
-    std::erase_if(awaits, [&](const Await& a) {
-      return a.before < first || a.other->finished.load(std::memory_order_acquire) >= a.at;
-    });
     return std::any_of(awaits.begin(), awaits.end(), [&](const Await& a) { return a.before == first; });
+  }
+  /// Forgets the waits that are over. Called under the lock.
+  void forget_awaits() {
+    const std::uint64_t at = finished.load(std::memory_order_acquire);
+    std::erase_if(awaits, [&](const Await& a) {
+      return a.before <= at || a.other->finished.load(std::memory_order_acquire) >= a.at;
+    });
   }
   bool in_flight() const { return finished.load(std::memory_order_acquire) != issued.load(std::memory_order_acquire); }
 
