@@ -107,7 +107,46 @@ TEST_F(Pushers, GradientsOfHeldValuesAndOfASharedWeight) {
   EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(8, static_cast<float>(kSteps * sum_of_powers)));
 }
 
-/// A checkpointed network with dropout and Adam.
+/// Each holds the value that an array has for its gradient, and then writes to the array, which goes to a new version
+/// under the others' eyes. Each gradient is one of the values that the array has had.
+TEST_F(Pushers, NewVersionsOfAnArrayWhoseValuesAreHeld) {
+  const NDArray all = zeros({8});
+  at_once([&](int) {
+    for (int i = 0; i < kSteps; ++i) {
+      const NDArray weight = full({8}, 1.0).with_grad();
+      const NDArray loss = sum(weight * all);
+      NDArray mine = all;
+      mine += 1;
+      loss.backward();
+      const std::vector<float> grad = weight.grad().to_vector<float>();
+      EXPECT_EQ(grad, std::vector<float>(8, grad[0]));
+      EXPECT_EQ(8 * grad[0], loss.item<float>());
+      EXPECT_GE(grad[0], static_cast<float>(i));
+    }
+  });
+  EXPECT_EQ(all.to_vector<float>(), std::vector<float>(8, static_cast<float>(kPushers * kSteps)));
+}
+
+/// Recorded writes to one array, each of which gives it another history, while others ask for that.
+TEST_F(Pushers, AnArrayWhoseHistoryGrows) {
+  const NDArray weight = full({4}, 1.0).with_grad();
+  NDArray all = zeros({4}) * weight;
+  at_once([&](int t) {
+    for (int i = 0; i < kSteps; ++i) {
+      EXPECT_TRUE(all.requires_grad());
+      if (t % 2 == 0) {
+        NDArray mine = all;
+        mine += weight;
+      } else {
+        EXPECT_TRUE((all * 2).requires_grad());
+      }
+    }
+  });
+  sum(all).backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(4, static_cast<float>(kPushers / 2 * kSteps)));
+}
+
+/// Adam, on small networks.
 TEST_F(Pushers, TrainingOfOwnNetworks) {
   expect_the_same_alone([](int t) {
     RandomStream random(static_cast<std::uint64_t>(t) + 10);
