@@ -3,8 +3,8 @@
 step() { printf '== %s\n' "$1"; }
 
 # build_preset PRESET LOG TARGET [CONFIGURE_ARGUMENT...]: configures and builds, quietly. On a terminal Ninja shows its
-# own line; elsewhere there is one line for each fifth of the way. A failure shows the end of build/LOG.log. SLUICE_CCACHE=OFF in the
-# environment does without ccache.
+# own line; elsewhere there is one line for each fifth of the way. A failure shows the end of build/LOG.log.
+# SLUICE_CCACHE=OFF in the environment does without ccache.
 build_preset() {
   local preset=$1 log=$root/build/$2.log target=$3
   shift 3
