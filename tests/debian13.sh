@@ -8,22 +8,24 @@
 #   tests/debian13.sh COMMAND...   something else, from the clone's root, such as ./quickstart.sh --epochs 1
 #
 # Wants root, and Debian's archive (DEBIAN_MIRROR, http_proxy). The base system is made once, in a minute, and kept in
-# build/deep/debian13; a run has a copy of it, of which the logs of a build that failed remain.
+# build/deep/debian13; a run has a copy of it, of which the logs of a build that failed remain. With --quick it has this
+# machine's ccache, so that a second run compiles only what has changed.
 # Exit status: that of the command; 77 if it cannot be run here.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 dir=$root/build/deep/debian13
 base=$dir/base
 
-command=(./test.sh)
+command=(./test.sh) cache=
 case ${1-} in
   "") ;;
   --quick)
-    command=(bash -euo pipefail -c 'root=$PWD; source cmake/steps.sh; cmake/packages.sh build data test
+    cache=$(ccache --get-config cache_dir 2>/dev/null || true)
+    command=(bash -euo pipefail -c 'root=$PWD; source cmake/steps.sh; cmake/packages.sh build test cache
       build_preset release quick operators_test -DSLUICE_TESTS=ON
       build/release/tests/operators_test --gtest_brief=1')
     ;;
-  -*) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [[ $1 = --help || $1 = -h ]] && exit 0 || exit 2 ;;
+  -*) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [[ $1 = --help || $1 = -h ]] && exit 0 || exit 2 ;;
   *) command=("$@") ;;
 esac
 
@@ -60,17 +62,20 @@ for file in /etc/resolv.conf /etc/hosts; do
 done
 git clone -q "$root" "$system/root/project"
 
+if [ -n "$cache" ] && [ -d "$cache" ]; then mkdir -p "$system/root/.cache/ccache"; else cache=; fi
+
 # What is mounted is so for these processes alone and goes with them, as they go with the first of them.
 status=0
 unshare --mount --pid --fork --kill-child bash -euc '
-  system=$1; shift
+  system=$1 cache=$2; shift 2
+  if [ -n "$cache" ]; then mount --bind "$cache" "$system/root/.cache/ccache"; fi
   mount -t proc proc "$system/proc"
   mount --rbind /sys "$system/sys"
   mount --rbind /dev "$system/dev"
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     ${http_proxy:+http_proxy=$http_proxy} ${https_proxy:+https_proxy=$https_proxy} \
     chroot "$system" /bin/bash -c "cd /root/project && exec \"\$@\"" debian13 "$@"' \
-  debian13 "$system" "${command[@]}" </dev/null || status=$?
+  debian13 "$system" "$cache" "${command[@]}" </dev/null || status=$?
 if [ $status != 0 ]; then
   cp "$system"/root/project/build/*.log "$dir/" 2>/dev/null || true
   echo "debian13.sh: exit status $status; the logs are in $dir" >&2

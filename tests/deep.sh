@@ -2,6 +2,7 @@
 # What is too long for CI, one part after the other; docs/testing.md says when to run which.
 #
 #   tests/deep.sh [--quick] [PART...]       all parts, or those that are named
+#   tests/deep.sh --turn                    one slice, that whose turn it is by the commit's hash: at most 4 minutes
 #
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
@@ -13,6 +14,8 @@
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
 #   --quick    a short form of each
+#   PART:K/N   the K-th of N slices of a part: of pipelines, mutants and soak (of which there are three)
+#   PART:quick the short form of this part
 #
 # The output of a part is also in build/deep/PART.log. The last line says how each ended, and after how many seconds;
 # the exit status is 0 if all that were run are ok.
@@ -20,14 +23,16 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
 all="models searches programs pipelines soak mutants debian13 explore"
+turns=(models searches programs pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick explore:quick)
 
-quick=()
+every_part_quick=()
 parts=()
 for word in "$@"; do
   case $word in
-    --quick) quick=(--quick) ;;
-    --help | -h) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) if [[ " $all " != *" $word "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
+    --quick) every_part_quick=(--quick) ;;
+    --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
+    --help | -h) sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
 done
@@ -51,25 +56,42 @@ pipelines() {
   build_preset release pipelines parallel_test -DSLUICE_TESTS=ON
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
-  env SLUICE_TEST_DEVICE=sim "${deep[@]}" "$root/build/release/tests/parallel_test" --gtest_brief=1 --gtest_filter='*PipelineOrders.*'
+  local shard=()
+  if [ -n "$slice" ]; then shard=("GTEST_SHARD_INDEX=$((${slice%/*} - 1))" "GTEST_TOTAL_SHARDS=${slice#*/}"); fi
+  env SLUICE_TEST_DEVICE=sim "${shard[@]}" "${deep[@]}" "$root/build/release/tests/parallel_test" --gtest_brief=1 \
+    --gtest_filter='*PipelineOrders.*'
 }
-soak() { "$root/tests/soak.sh" "${quick[@]}"; }
-mutants() { "$root/tests/mutations.sh" --unmutated 1 && "$root/tests/mutations.sh" "${quick[@]}"; }
+soak() {
+  local loads=(flood bare wrap)
+  if [ -n "$slice" ]; then loads=("${loads[$((${slice%/*} - 1))]}"); fi
+  "$root/tests/soak.sh" "${quick[@]}" "${loads[@]}"
+}
+mutants() {
+  if [ -n "$slice" ]; then
+    "$root/tests/mutations.sh" --slice "$slice"
+  else
+    "$root/tests/mutations.sh" --unmutated 1 && "$root/tests/mutations.sh" "${quick[@]}"
+  fi
+}
 debian13() { "$root/tests/debian13.sh" "${quick[@]}"; }
 explore() { "$root/tests/explore.sh" "${quick[@]}"; }
 
 mkdir -p "$root/build/deep"
 summary=() status=0
-for part in "${parts[@]}"; do
-  printf '\n#### %s\n' "$part"
-  start=$SECONDS
+for chosen in "${parts[@]}"; do
+  printf '\n#### %s\n' "$chosen"
+  start=$SECONDS part=${chosen%%:*} slice= quick=("${every_part_quick[@]}")
+  case $chosen in
+    *:quick) quick=(--quick) ;;
+    *:*) slice=${chosen#*:} ;;
+  esac
   "$part" 2>&1 </dev/null | tee "$root/build/deep/$part.log"
-  case $? in
+  case ${PIPESTATUS[0]} in
     0) ended=ok ;;
     77) ended='NOT RUN' ;;
     *) ended=FAILED status=1 ;;
   esac
-  summary+=("$part $ended in $((SECONDS - start)) s")
+  summary+=("$chosen $ended in $((SECONDS - start)) s")
 done
 printf '\ndeep: %s\n' "$(IFS=,; sed 's/,/, /g' <<<"${summary[*]}")"
 exit $status

@@ -9,6 +9,7 @@
 #   tests/mutations.sh             all of them: about seven minutes on two cores
 #   tests/mutations.sh --quick     some of each kind in each file: a minute
 #   --only TEXT                    those whose name and kind have the text, such as "chain.h take:" or "by hand"
+#   --slice K/N                    the K-th of N slices
 #   --seconds S  --jobs N          for each; at one time [60; all cores]
 #   --with-equivalents             judges those too, and so tries the arguments
 #   --list                         the mutants, and runs none
@@ -25,9 +26,9 @@ arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --jobs) jobs=$2 && shift ;;
-    --only | --seconds | --unmutated | --family | --replay) arguments+=("$1" "$2") && shift ;;
+    --only | --slice | --seconds | --unmutated | --family | --replay) arguments+=("$1" "$2") && shift ;;
     --quick | --few | --list | --with-equivalents) arguments+=("$1") ;;
-    *) sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [[ $1 = --help || $1 = -h ]] && exit 0 || exit 2 ;;
+    *) sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; [[ $1 = --help || $1 = -h ]] && exit 0 || exit 2 ;;
   esac
   shift
 done

@@ -1,6 +1,6 @@
 // Runs the mutants of the protocol (tests/mutations.sh): one process each, judged by the schedule explorer.
 //
-//   mutants_main [--quick | --few] [--seconds S] [--jobs N] [--only TEXT] [--with-equivalents] [--list]
+//   mutants_main [--quick | --few] [--slice K/N] [--seconds S] [--jobs N] [--only TEXT] [--with-equivalents] [--list]
 //   mutants_main --unmutated S [--family NAME]   the judge on the protocol as it is, which must find nothing
 //   mutants_main --family NAME --replay SEED     one schedule of a program of the judge's own, step by step
 //
@@ -171,6 +171,7 @@ struct Options {
   double seconds = 60, unmutated = 0;
   std::uint64_t replay = 0;
   int jobs = 1;
+  std::size_t slice = 0, slices = 1;  ///< every slices-th mutant from that of this place on
   std::string only, family, equivalents = SLUICE_SOURCE_DIR "/tests/mutants/equivalent.txt";
 };
 
@@ -244,6 +245,10 @@ int run(const Options& options) {
     std::erase_if(argued, [&](const auto& a) { return !seen.insert({a.first.site, a.first.change.what}).second; });
   }
   if (options.quick || options.few) judged = quick_choice(judged, options.few);
+  if (options.slices > 1) {
+    std::size_t at = 0;
+    std::erase_if(judged, [&](const Mutant&) { return at++ % options.slices != options.slice; });
+  }
   if (options.list) {
     for (const Mutant& m : judged)
       std::printf("%-80s %-10s line %d\n", m.name().c_str(), m.place().kind.c_str(), m.place().line);
@@ -327,6 +332,14 @@ int main(int count, char** words) {
       options.few = true;
     } else if (word == "--list") {
       options.list = true;
+    } else if (word == "--slice") {
+      unsigned k = 0, n = 0;
+      if (std::sscanf(value(), "%u/%u", &k, &n) != 2 || k < 1 || k > n) {
+        std::fprintf(stderr, "--slice wants K/N\n");
+        return 2;
+      }
+      options.slice = k - 1;
+      options.slices = n;
     } else if (word == "--seconds") {
       options.seconds = std::atof(value());
     } else if (word == "--jobs") {
