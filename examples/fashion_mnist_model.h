@@ -66,12 +66,12 @@ inline sluice::parallel::PlanOptions plan_options(const Arguments& a, const slui
 /// All schedules with all numbers of microbatches, or those that the arguments name.
 inline sluice::parallel::Plan make_plan(const Arguments& a, const sluice::Sequential& net) {
   using namespace sluice;
-  const bool all = a.schedule == "auto" || (a.plan && !a.schedule_given);
+  const bool every_schedule = a.schedule == "auto" || (a.plan && !a.schedule_given);
   std::vector<int> microbatches{a.microbatches};
-  if (all && !a.microbatches_given) microbatches = parallel::plannable_microbatches(a.batch);
+  if (every_schedule && !a.microbatches_given) microbatches = parallel::plannable_microbatches(a.batch);
   const parallel::Measured measured = measure(a, net, microbatches);
   parallel::PlanOptions options = plan_options(a, measured);
-  if (!all) options.schedules = {a.schedule};
+  if (!every_schedule) options.schedules = {a.schedule};
   options.microbatches = microbatches;
   return parallel::plan_layers(measured.layers, options);
 }

@@ -60,7 +60,7 @@ std::map<std::string, std::string> load_checkpoint(const std::filesystem::path& 
     }
   }
   for (const auto& [name, tensor] : found) {
-    const auto same_name = [&name = name](const NamedArray& array) { return array.name == name; };
+    const auto same_name = [&wanted_name = name](const NamedArray& array) { return array.name == wanted_name; };
     if (std::none_of(wanted.begin(), wanted.end(), same_name)) {
       throw FormatError(path, "tensor '" + name + "' (" + describe(tensor->dtype, tensor->shape) +
                                   ") is not among the arrays to load into");

@@ -45,10 +45,10 @@ struct Running::Workers {
     sluice::detail::Fiber first([](void*) {}, nullptr);
   }
   std::vector<std::unique_ptr<Worker>> all;
-  Worker& at(unsigned number) {
-    while (all.size() <= number) all.push_back(nullptr);
-    if (!all[number]) all[number] = std::make_unique<Worker>();
-    return *all[number];
+  Worker& at(unsigned place) {
+    while (all.size() <= place) all.push_back(nullptr);
+    if (!all[place]) all[place] = std::make_unique<Worker>();
+    return *all[place];
   }
 };
 

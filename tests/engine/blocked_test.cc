@@ -189,7 +189,7 @@ TEST(Blocked, TwoEnginesThatWaitForEachOtherAreNamed) {
   QuietEngine one({.threads = 1}), two({.threads = 1});
   const Variable a = one.variable("a");
   Ticket y, z;
-  Gate pushed, seen;
+  Gate pushed;
   const Ticket x = one.push([&] { pushed.pass(), y.wait(); }, {write(a)}, {.name = "x"});
   z = one.push([] {}, {read(a)}, {.name = "z"});
   // Gives up when it has been seen: for ever would be too long for a test.

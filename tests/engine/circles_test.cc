@@ -134,7 +134,6 @@ TEST(Circles, OfTwoAndThreeOpsOnSeveralLanes) {
 TEST(Circles, WhoWaitsForAMemberGoesOn) {
   BusyEngine engine;
   const Variable a = engine.variable("a"), b = engine.variable("b");
-  Signal blocked;
   Gate late;
   // Begin to wait before the circle is closed, and after.
   Ticket member;
@@ -201,7 +200,6 @@ TEST(Circles, ABorrowThatItsOpGaveAwayIsNotHeldByItsThread) {
   BusyEngine engine({.threads = 1, .logical_cpus = 1});
   const Variable v = engine.variable("v"), w = engine.variable("w");
   Borrow given;
-  Gate release;
   engine.push([&] { given = engine.borrow(update(v)); }, {}).wait();
   engine.push([] {}, {read(v), write(w)});
   const Ticket t = engine.push([&] { engine.wait(w); }, {});
@@ -297,7 +295,8 @@ class RandomCircles : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 /// Each op's body waits for an op or a variable, or does not. Exactly those throw whose wait is part of a circle: where
 /// errors are caught at least one of each circle, and where they spread nobody else.
 TEST_P(RandomCircles, OnlyMembersThrow) {
-  const auto [part, spreads] = GetParam();
+  const int part = std::get<0>(GetParam());
+  const bool spreads = std::get<1>(GetParam());
   int threw_in_all = 0, circles = 0;
   for (std::uint64_t seed = 1 + static_cast<std::uint64_t>(part) * 50;
        seed <= 50 + static_cast<std::uint64_t>(part) * 50; ++seed) {
@@ -315,7 +314,7 @@ TEST_P(RandomCircles, OnlyMembersThrow) {
       std::vector<Access> accesses;
       for (const auto& [variable, mode] : op.accesses)
         accesses.push_back({v[static_cast<std::size_t>(variable)].get(), mode});
-      const auto body = [&, i, spreads = spreads] {
+      const auto body = [&, i] {
         pushed.pass();
         const auto wait = [&] {
           if (op.waits_for_op >= 0) tickets[static_cast<std::size_t>(op.waits_for_op)].wait();

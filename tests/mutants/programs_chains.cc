@@ -203,7 +203,7 @@ std::string threads(std::uint64_t seed) {
     });
   };
   return run_bed(std::move(bed),
-                 {[&b, guest, n = 1 + b.below(4)] {
+                 {[guest, n = 1 + b.below(4)] {
                     ExplorePolicy::start_substitute([guest, n] { guest(n); });
                     ExplorePolicy::start_substitute([guest, n] { guest(n + 1); });
                     guest(2);

@@ -282,8 +282,8 @@ class File {
         {"hand-over",
          "enqueue|enqueue_all|keep_or_enqueue|ready\\.start\\.push|ready\\.finish\\.push|return_credits|retire|hold|"
          "drop"}};
-    for (const auto& [kind, names] : kinds)
-      each("(?:" + std::string(names) + ")\\(", [&, kind = kind](const std::smatch& m) {
+    for (const auto& [kind_of, names] : kinds)
+      each("(?:" + std::string(names) + ")\\(", [&, kind = kind_of](const std::smatch& m) {
         const auto at = static_cast<std::size_t>(m.position());
         if (at > 0 && (std::isalnum(static_cast<unsigned char>(code_[at - 1])) ||
                        std::string("_:.>").find(code_[at - 1]) != std::string::npos))

@@ -466,7 +466,7 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
             "schedule 'gpipe' is for 2 stages and 3 microbatches, and the pipeline has 2 and 2");
   EXPECT_EQ(why([](int, int) { return parallel::gpipe(3, 2); }),
             "schedule 'gpipe' is for 3 stages and 2 microbatches, and the pipeline has 2 and 2");
-  EXPECT_THROW(parallel::PipelineStep{.schedule = "zigzag"}, std::invalid_argument);
+  EXPECT_THROW((void)parallel::PipelineStep{.schedule = "zigzag"}, std::invalid_argument);
   EXPECT_TRUE(std::isfinite(net.step(data.x, data.y, {.microbatches = 2}).item<double>()));
 }
 

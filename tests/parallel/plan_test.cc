@@ -133,7 +133,7 @@ TEST(MeasuredLayers, BytesOfAnyStageAreThoseOfItsLayers) {
   const Sequential network = small_network();
   constexpr std::int64_t kRows = 3;
   const parallel::Measured measured =
-      measure_layers(network, small_batch(kRows), engine.all, {.rows = {{kRows}}, .rounds = 1});
+      measure_layers(network, small_batch(kRows), engine.all, {.rows = {kRows}, .rounds = 1});
   const Batch batch = small_batch(kRows);
   const auto layers = static_cast<int>(network.size());
   const auto saved = [&](int stage, const std::vector<int>& first) {
@@ -293,7 +293,7 @@ TEST(MeasuredLayers, WhatCannotBeMeasuredIsRefused) {
   EXPECT_THROW(measure_layers(Sequential(), batch, engine.all), UsageError);
   EXPECT_THROW(measure_layers(network, batch, {}), UsageError);
   EXPECT_THROW(measure_layers(network, batch, engine.all, {.rows = {{4, 4}}}), std::invalid_argument);
-  EXPECT_THROW(measure_layers(network, batch, engine.all, {.rows = {{9}}}), std::invalid_argument);
+  EXPECT_THROW(measure_layers(network, batch, engine.all, {.rows = {9}}), std::invalid_argument);
   EXPECT_THROW(measure_layers(network, batch, engine.all, {.rounds = 0}), std::invalid_argument);
 }
 

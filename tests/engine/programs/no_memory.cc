@@ -5,8 +5,6 @@
 //   loops N         no thread starts while N ops, which the waiting thread runs, have loops; one of them may fail
 //   pushers SEED    several threads are refused half of what they ask for while they push
 // Then there is all again, and everything must work. The last line has a count.
-#include "no_memory.h"
-
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/version.h>
 
@@ -19,6 +17,9 @@
 
 #include "sluice/engine/engine.h"
 #include "sluice/engine/loops.h"
+
+// Last: clang's headers declare again what this defines, which they may before it alone.
+#include "no_memory.h"
 
 namespace {
 using namespace sluice;
