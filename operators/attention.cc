@@ -47,19 +47,36 @@ std::array<NDArray, 3> composed_gradients(GradientContext& c) {
   const auto by_groups = [&](const NDArray& x) {
     return x.reshape({batch, groups, of_group, x.shape()[2], x.shape()[3]});
   };
-  const NDArray queries = by_groups(q), keys = k.unsqueeze(2), values = v.unsqueeze(2), of_result = by_groups(g);
+  // A row that is not finite must count for those alone who see it, which a product of matrices cannot know: there are
+  // zeros in its place, and NaN is added to what is made of it for each pair.
+  const bool hides = a.causal || c.inputs() == 4;
+  const auto finite = [&](const NDArray& x) { return hides ? where(isfinite(x), x, 0) : x; };
+  const auto marked = [&](const NDArray& of_pairs, const NDArray& x, int other_axis) {
+    if (!hides) return of_pairs;
+    const NDArray marks = where(all(isfinite(x), -1), zeros({}, x.dtype()), std::numeric_limits<double>::quiet_NaN());
+    return of_pairs + marks.unsqueeze(other_axis);
+  };
+  const NDArray all_queries = by_groups(q), all_keys = k.unsqueeze(2), all_values = v.unsqueeze(2),
+                of_result = by_groups(g);
+  const NDArray queries = finite(all_queries), keys = finite(all_keys), values = finite(all_values);
   NDArray scores = matmul(queries, keys, {.transpose_b = true}) * a.scale;
+  scores = marked(marked(scores, all_queries, 4), all_keys, 3);
+  NDArray dp = marked(matmul(of_result, values, {.transpose_b = true}), all_values, 3);
   if (c.inputs() == 4) {
     const NDArray& mask = c.input(3);
     const Dims& s = mask.shape();
-    scores = scores + mask.reshape({s[0], s[1] == 1 ? 1 : groups, s[1] == 1 ? 1 : of_group, s[2], s[3]});
+    const NDArray added = mask.reshape({s[0], s[1] == 1 ? 1 : groups, s[1] == 1 ? 1 : of_group, s[2], s[3]});
+    const NDArray unseen = added == -kInfinity;
+    scores = where(unseen, -kInfinity, scores + added);
+    dp = where(unseen, 0, dp);
   }
   if (a.causal) {
-    scores = where(arange(m).unsqueeze(0) <= arange(n).unsqueeze(1) + (m - n), scores, -kInfinity);
+    const NDArray seen = arange(m).unsqueeze(0) <= arange(n).unsqueeze(1) + (m - n);
+    scores = where(seen, scores, -kInfinity);
+    dp = where(seen, dp, 0);
   }
   const NDArray sees = (c.output(1) > -kInfinity).reshape({batch, groups, of_group, n, 1});
-  const NDArray p = where(sees, softmax(where(sees, scores, 0)), 0),
-                dp = matmul(of_result, values, {.transpose_b = true});
+  const NDArray p = where(sees, softmax(where(sees, scores, 0)), 0);
   const NDArray ds = p * (dp - sum(dp * p, -1, {.keep = true})) * a.scale;
   return {matmul(ds, keys).reshape(q.shape()), sum(matmul(ds, queries, {.transpose_a = true}), 2),
           sum(matmul(p, of_result, {.transpose_a = true}), 2)};

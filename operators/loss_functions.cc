@@ -91,7 +91,7 @@ NDArray kl_div(const Operand& x, const Operand& target, const LossOptions& optio
   p.made.require(p.x.rank() > 0, "a scalar has no rows");
   // The logarithm of 1 in the place of that of 0, so that neither the value nor the gradient is NaN there.
   const NDArray logarithm = log(where(p.target > 0, p.target, 1));
-  return reduced(p.target * (logarithm - p.x), options, p.x.shape()[0]);
+  return reduced(p.target * (logarithm - where(p.target == 0, 0, p.x)), options, p.x.shape()[0]);
 }
 
 namespace {
@@ -134,7 +134,10 @@ struct Rows {
     x = last.reshape({shape.count(), classes});
     labels = names.reshape({shape.count()}).to(DType::i64);
     inside = where((labels >= 0), where(labels < classes, labels, 0), 0);
-    if (o.ignore_index) counts = labels != *o.ignore_index;
+    if (o.ignore_index) {
+      counts = labels != *o.ignore_index;
+      x = where(counts.unsqueeze(1), x, 0);  // whatever they are: no factor of 0 makes infinities harmless
+    }
   }
 
   /// -values[row, label] for each row, by its weight.

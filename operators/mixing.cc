@@ -35,16 +35,22 @@ NDArray clip(const Operand& x, const ClipOptions& options) {
   return options.high ? minimum(raised, operand(*options.high)) : raised;
 }
 
-// From the nearer end, so that both ends are exact.
+// From the nearer end, so that both ends are exact. There the way to the other end counts only for the gradients, and
+// not where it is infinite.
 NDArray lerp(const Operand& a, const Operand& b, const Operand& weight) {
   const builtin::Composition scope("lerp", a);
-  const NDArray way = b - a;
-  return where(less(weight, 0.5), a + way * weight, b - way * (1 - weight));
+  const NDArray way = b - a, rest = 1 - weight;
+  const auto beyond = [&](const NDArray& part) {
+    return where(logical_and(equal(part, 0), logical_not(isfinite(way))), 0, way) * part;
+  };
+  const NDArray nearer_a = less(weight, 0.5);
+  return where(nearer_a, a + beyond(where(nearer_a, weight, 0)), b - beyond(where(nearer_a, 0, rest)));
 }
 NDArray lerp(const Operand& a, const Operand& b, const ScalarOperand& weight) {
   const builtin::Composition scope("lerp", a);
-  const NDArray way = b - a;
   const double part = weight.as<double>();
+  NDArray way = b - a;
+  if (part == 0 || part == 1) way = where(isfinite(way), way, 0);
   return part < 0.5 ? a + way * part : b - way * (1 - part);
 }
 

@@ -20,6 +20,41 @@ constexpr std::int64_t kQueries = 32, kKeys = 64;  // of a block
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
+/// Which keys of a block each query sees, a bit for each.
+struct Seen {
+  std::uint64_t of[kQueries];
+  bool all = true;  ///< each sees every one
+  bool operator()(std::int64_t query, std::int64_t key) const { return (of[query] >> key & 1U) != 0; }
+};
+static_assert(kKeys <= 64);
+
+/// C (rows x width) += op(P) (rows x inner) . B (inner x width), all of one block, P with rows of kKeys. P is 0 where
+/// sees(row, inner place) is false, and a row of B that is not finite counts only for rows that see it.
+template <class T, class Sees>
+void add_product(bool transposed, std::int64_t rows, std::int64_t width, std::int64_t inner, const T* p, const T* b,
+                 T* c, bool all_seen, Sees sees) {
+  const auto is_finite = [&](std::int64_t first, std::int64_t count) {
+    int outside = 0;
+    for (std::int64_t i = first; i < first + count; ++i) outside |= static_cast<int>(b[i] - b[i] != T(0));
+    return outside == 0;
+  };
+  if (all_seen || is_finite(0, inner * width)) {
+    gemm_here(transposed, false, rows, width, inner, T(1), p, kKeys, b, width, T(1), c, width);
+    return;
+  }
+  std::vector<T> finite(b, b + inner * width);
+  for (std::int64_t k = 0; k < inner; ++k) {
+    if (is_finite(k * width, width)) continue;
+    std::fill_n(finite.begin() + k * width, width, T(0));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (!sees(r, k)) continue;
+      const T factor = transposed ? p[k * kKeys + r] : p[r * kKeys + k];
+      for (std::int64_t t = 0; t < width; ++t) c[r * width + t] += factor * b[k * width + t];
+    }
+  }
+  gemm_here(transposed, false, rows, width, inner, T(1), p, kKeys, finite.data(), width, T(1), c, width);
+}
+
 /// The operands of a call, and the scores of a block.
 template <class T>
 struct Blocks {
@@ -39,20 +74,27 @@ struct Blocks {
   const T* keys(std::int64_t head, std::int64_t j) const { return k + (s.group_of(head) * s.m + j) * s.size; }
   const T* values(std::int64_t head, std::int64_t j) const { return v + (s.group_of(head) * s.m + j) * s.value_size; }
 
-  /// scores[r, c] (rows of kKeys) of queries i + r and keys j + c; -infinity where a query does not see a key.
-  void scores(std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t columns,
+  /// scores[r, c] (rows of kKeys) of queries i + r and keys j + c; -infinity where a query does not see a key, whatever
+  /// that is.
+  Seen scores(std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t columns,
               T* out) const {
     gemm_here(false, true, rows, columns, s.size, static_cast<T>(s.scale), q + (head * s.n + i) * s.size, s.size,
               keys(head, j), s.size, T(0), out, kKeys);
-    if (!mask && !s.causal) return;
+    const std::uint64_t every = ~std::uint64_t{0} >> (64 - columns);
+    Seen seen;
     for (std::int64_t r = 0; r < rows; ++r) {
       T* const row = out + r * kKeys;
-      if (mask) {
-        for (std::int64_t c = 0; c < columns; ++c) row[c] += mask[s.mask_at(head, i + r, j + c)];
+      const std::int64_t below = std::clamp<std::int64_t>(s.keys_of(i + r) - j, 0, columns);
+      seen.of[r] = below == 0 ? 0 : ~std::uint64_t{0} >> (64 - below);
+      for (std::int64_t c = 0; c < below && mask; ++c) {
+        const T added = mask[s.mask_at(head, i + r, j + c)];
+        row[c] = added == -kInfinity<T> ? added : row[c] + added;
+        seen.of[r] &= ~(std::uint64_t{row[c] == -kInfinity<T>} << c);
       }
-      const std::int64_t seen = std::clamp<std::int64_t>(s.keys_of(i + r) - j, 0, columns);
-      std::fill(row + seen, row + columns, -kInfinity<T>);
+      std::fill(row + below, row + columns, -kInfinity<T>);
+      seen.all = seen.all && seen.of[r] == every;
     }
+    return seen;
   }
 };
 
@@ -82,7 +124,7 @@ struct Attention {
     const std::int64_t keys = s.keys_of(i + rows - 1);
     for (std::int64_t j = 0; j < keys; j += kKeys) {
       const std::int64_t columns = std::min(kKeys, keys - j);
-      blocks.scores(head, i, rows, j, columns, scores.data());
+      const Seen seen = blocks.scores(head, i, rows, j, columns, scores.data());
       for (std::int64_t r = 0; r < rows; ++r) {
         T* const row = scores.data() + r * kKeys;
         T most = largest[r];
@@ -101,8 +143,7 @@ struct Attention {
           total[r] += row[c];
         }
       }
-      gemm_here(false, false, rows, width, columns, T(1), scores.data(), kKeys, blocks.values(head, j), width, T(1), y,
-                width);
+      add_product(false, rows, width, columns, scores.data(), blocks.values(head, j), y, seen.all, seen);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       const bool sees = total[r] != T(0);
@@ -121,31 +162,37 @@ struct AttentionGrad {
     const T *const y = c.input(3).as<T>(), *const logarithms = c.input(4).as<T>(), *const g = c.input(5).as<T>();
     T *const dq = c.output(0).as<T>(), *const dk = c.output(1).as<T>(), *const dv = c.output(2).as<T>();
     const std::int64_t width = s.value_size;
-    // The products of each query's result and its gradient.
-    const Scratch kept = c.scratch(static_cast<std::size_t>(std::max<std::int64_t>(1, s.query_rows())) * sizeof(T));
+    // The products of each query's result and its gradient, and whether that is 0: then nothing depends on the query.
+    const auto queries = static_cast<std::size_t>(std::max<std::int64_t>(1, s.query_rows()));
+    const Scratch kept = c.scratch(queries * sizeof(T)), kept_flags = c.scratch(queries);
     T* const deltas = kept.as<T>();
+    auto* const unused = kept_flags.as<std::uint8_t>();
     parallel_for(s.query_rows(), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, width)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
                      T sum = 0;
-                     for (std::int64_t t = 0; t < width; ++t) sum += g[row * width + t] * y[row * width + t];
+                     const T* const of_y = g + row * width;
+                     for (std::int64_t t = 0; t < width; ++t) sum += of_y[t] * y[row * width + t];
                      deltas[row] = sum;
+                     unused[row] = std::all_of(of_y, of_y + width, [](T part) { return part == T(0); }) ? 1 : 0;
                    }
                  });
     /// p and ds, the gradient of the scores, of one block.
     const auto gradients = [&](std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j,
                                std::int64_t columns, T* p, T* ds) {
-      blocks.scores(head, i, rows, j, columns, p);
+      Seen seen = blocks.scores(head, i, rows, j, columns, p);
       gemm_here(false, true, rows, columns, width, T(1), g + (head * s.n + i) * width, width, blocks.values(head, j),
                 width, T(0), ds, kKeys);
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t row = head * s.n + i + r;
-        const bool sees = logarithms[row] != -kInfinity<T>;
-        for (std::int64_t at = r * kKeys; at < r * kKeys + columns; ++at) {
-          p[at] = sees ? std::exp(p[at] - logarithms[row]) : T(0);
-          ds[at] = p[at] * (ds[at] - deltas[row]) * static_cast<T>(s.scale);
+        if (logarithms[row] == -kInfinity<T> || unused[row] != 0) seen.of[r] = 0, seen.all = false;
+        for (std::int64_t k = 0; k < columns; ++k) {
+          const std::int64_t at = r * kKeys + k;
+          p[at] = seen(r, k) ? std::exp(p[at] - logarithms[row]) : T(0);
+          ds[at] = seen(r, k) ? p[at] * (ds[at] - deltas[row]) * static_cast<T>(s.scale) : T(0);
         }
       }
+      return seen;
     };
     constexpr auto kBlock = static_cast<std::size_t>(kQueries * kKeys);
     const std::int64_t each = blocks.blocks_of_queries();
@@ -158,9 +205,8 @@ struct AttentionGrad {
         const std::int64_t keys = s.keys_of(i + rows - 1);
         for (std::int64_t j = 0; j < keys; j += kKeys) {
           const std::int64_t columns = std::min(kKeys, keys - j);
-          gradients(head, i, rows, j, columns, p.data(), ds.data());
-          gemm_here(false, false, rows, s.size, columns, T(1), ds.data(), kKeys, blocks.keys(head, j), s.size, T(1),
-                    out, s.size);
+          const Seen seen = gradients(head, i, rows, j, columns, p.data(), ds.data());
+          add_product(false, rows, s.size, columns, ds.data(), blocks.keys(head, j), out, seen.all, seen);
         }
       }
     });
@@ -176,11 +222,10 @@ struct AttentionGrad {
           const std::int64_t head = group / s.groups * s.heads + group % s.groups * heads_of_group + h;
           for (std::int64_t i = s.first_query_of(j) / kQueries * kQueries; i < s.n; i += kQueries) {
             const std::int64_t rows = std::min(kQueries, s.n - i), row = head * s.n + i;
-            gradients(head, i, rows, j, columns, p.data(), ds.data());
-            gemm_here(true, false, columns, s.size, rows, T(1), ds.data(), kKeys, blocks.q + row * s.size, s.size, T(1),
-                      of_k, s.size);
-            gemm_here(true, false, columns, width, rows, T(1), p.data(), kKeys, g + row * width, width, T(1), of_v,
-                      width);
+            const Seen seen = gradients(head, i, rows, j, columns, p.data(), ds.data());
+            const auto is_seen = [&](std::int64_t key, std::int64_t query) { return seen(query, key); };
+            add_product(true, columns, s.size, rows, ds.data(), blocks.q + row * s.size, of_k, seen.all, is_seen);
+            add_product(true, columns, width, rows, p.data(), g + row * width, of_v, seen.all, is_seen);
           }
         }
       }

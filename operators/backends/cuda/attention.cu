@@ -37,11 +37,13 @@ struct Operands {
     visit(v);
     visit(mask);
   }
-  /// The score of query i of a head and key j.
+  /// The score of query i of a head and key j: -infinity where the mask says so, whatever the key is.
   __device__ C score(std::int64_t head, std::int64_t i, std::int64_t j) const {
     const C plain = static_cast<C>(s.scale) *
                     product(q + (head * s.n + i) * s.size, k + (s.group_of(head) * s.m + j) * s.size, s.size);
-    return mask ? plain + number(mask[s.mask_at(head, i, j)]) : plain;
+    if (!mask) return plain;
+    const C added = number(mask[s.mask_at(head, i, j)]);
+    return added == -C(INFINITY) ? added : plain + added;
   }
 };
 
@@ -91,22 +93,27 @@ struct Gradients {
   Operands<T> o;
   const T* g;
   const C* logarithms;
-  C* deltas;  ///< the products of each query's result and its gradient
+  C* deltas;             ///< the products of each query's result and its gradient
+  std::uint8_t* unused;  ///< whether that gradient is 0: then nothing depends on the query
   template <class Visit>
   void each_pointer(Visit visit) {
     o.each_pointer(visit);
     visit(g);
     visit(logarithms);
     visit(deltas);
+    visit(unused);
   }
-  /// The weight of key j for query i of a head, and the gradient of their score.
-  __device__ C at(std::int64_t head, std::int64_t i, std::int64_t j, C* ds) const {
+  /// Whether query i of a head sees key j; then the weight p of the key, and the gradient ds of their score.
+  __device__ bool at(std::int64_t head, std::int64_t i, std::int64_t j, C* p, C* ds) const {
     const AttentionSizes& s = o.s;
     const std::int64_t row = head * s.n + i, width = s.value_size;
-    const C p = logarithms[row] == -C(INFINITY) ? C(0) : std::exp(o.score(head, i, j) - logarithms[row]);
+    const bool sees = logarithms[row] != -C(INFINITY) && unused[row] == 0;
+    const C score = sees ? o.score(head, i, j) : -C(INFINITY);
+    if (score == -C(INFINITY)) return false;
+    *p = std::exp(score - logarithms[row]);
     const C dp = product(g + row * width, o.v + (s.group_of(head) * s.m + j) * width, width);
-    *ds = p * (dp - deltas[row]) * static_cast<C>(s.scale);
-    return p;
+    *ds = *p * (dp - deltas[row]) * static_cast<C>(s.scale);
+    return true;
   }
 };
 
@@ -127,12 +134,18 @@ struct QueryGradient {
   __device__ void operator()(std::int64_t row) const {
     const AttentionSizes& s = gradients.o.s;
     const std::int64_t head = row / s.n, i = row % s.n, keys = s.keys_of(i);
-    gradients.deltas[row] = product(gradients.g + row * s.value_size, y + row * s.value_size, s.value_size);
+    const T* const g = gradients.g + row * s.value_size;
+    gradients.deltas[row] = product(g, y + row * s.value_size, s.value_size);
+    std::uint8_t unused = 1;
+    for (std::int64_t t = 0; t < s.value_size; ++t) {
+      if (number(g[t]) != C(0)) unused = 0;
+    }
+    gradients.unused[row] = unused;
     C* const sum = sums + row * s.size;
     for (std::int64_t t = 0; t < s.size; ++t) sum[t] = 0;
     for (std::int64_t j = 0; j < keys; ++j) {
-      C ds;
-      gradients.at(head, i, j, &ds);
+      C p, ds;
+      if (!gradients.at(head, i, j, &p, &ds)) continue;
       const T* const key = gradients.o.k + (s.group_of(head) * s.m + j) * s.size;
       for (std::int64_t t = 0; t < s.size; ++t) sum[t] += ds * number(key[t]);
     }
@@ -163,8 +176,8 @@ struct KeyGradient {
     for (std::int64_t h = 0; h < of_group; ++h) {
       const std::int64_t head = group / s.groups * s.heads + group % s.groups * of_group + h;
       for (std::int64_t i = s.first_query_of(j); i < s.n; ++i) {
-        C ds;
-        const C p = gradients.at(head, i, j, &ds);
+        C p, ds;
+        if (!gradients.at(head, i, j, &p, &ds)) continue;
         const std::int64_t query = head * s.n + i;
         for (std::int64_t t = 0; t < s.size; ++t) of_k[t] += ds * number(gradients.o.q[query * s.size + t]);
         for (std::int64_t t = 0; t < width; ++t) of_v[t] += p * number(gradients.g[query * width + t]);
@@ -199,7 +212,7 @@ struct AttentionGrad {
     const Operands<T> operands(c, 6);
     const AttentionSizes& s = operands.s;
     const Gradients<T> gradients{operands, c.input(5).template as<T>(), c.input(4).template as<C>(),
-                                 numbers<C>(issue, s.query_rows())};
+                                 numbers<C>(issue, s.query_rows()), numbers<std::uint8_t>(issue, s.query_rows())};
     for_index(issue, s.query_rows(),
               QueryGradient<T>{gradients, c.input(3).template as<T>(), c.output(0).template as<T>(),
                                numbers<C>(issue, c.output(0).count())});

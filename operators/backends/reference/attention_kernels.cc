@@ -1,4 +1,5 @@
 // Attention of the reference backend: each query by itself, with sums in double.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -20,13 +21,15 @@ double product(const T* a, const T* b, std::int64_t n) {
   return sum;
 }
 
-/// The score of query i of a head and key j.
+/// The score of query i of a head and key j: -infinity where the mask says so, whatever the key is.
 template <class T>
 double score(const AttentionSizes& s, const T* q, const T* k, const T* mask, std::int64_t head, std::int64_t i,
              std::int64_t j) {
   const double plain =
       s.scale * product(q + (head * s.n + i) * s.size, k + (s.group_of(head) * s.m + j) * s.size, s.size);
-  return mask ? plain + term(mask[s.mask_at(head, i, j)]) : plain;
+  if (!mask) return plain;
+  const double added = term(mask[s.mask_at(head, i, j)]);
+  return added == -kInfinity ? added : plain + added;
 }
 
 template <class T>
@@ -51,6 +54,7 @@ struct Attention {
         }
         std::fill(sums.begin(), sums.end(), 0.0);
         for (std::int64_t j = 0; j < keys && sees; ++j) {
+          if (scores[static_cast<std::size_t>(j)] == -kInfinity) continue;  // 0 times an infinite value is no 0
           const double p = std::exp(scores[static_cast<std::size_t>(j)] - largest);
           total += p;
           for (std::int64_t t = 0; t < s.value_size; ++t) {
@@ -82,10 +86,14 @@ struct AttentionGrad {
         const std::int64_t row = head * s.n + i;
         const T* const of_y = g + row * s.value_size;
         const double delta = product(of_y, y + row * s.value_size, s.value_size);
-        if (std::isinf(static_cast<double>(logarithms[row]))) continue;
+        if (static_cast<double>(logarithms[row]) == -kInfinity) continue;
+        // Nothing depends on a query whose result has no gradient.
+        if (std::all_of(of_y, of_y + s.value_size, [](T part) { return term(part) == 0; })) continue;
         for (std::int64_t j = 0; j < s.keys_of(i); ++j) {
           const std::int64_t key = s.group_of(head) * s.m + j;
-          const double p = std::exp(score(s, q, k, mask, head, i, j) - static_cast<double>(logarithms[row]));
+          const double of_key = score(s, q, k, mask, head, i, j);
+          if (of_key == -kInfinity) continue;
+          const double p = std::exp(of_key - static_cast<double>(logarithms[row]));
           const double ds = p * (product(of_y, v + key * s.value_size, s.value_size) - delta) * s.scale;
           for (std::int64_t t = 0; t < s.size; ++t) {
             sums[0][static_cast<std::size_t>(row * s.size + t)] += ds * term(k[key * s.size + t]);
