@@ -3,12 +3,45 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "sluice/resources/host_device.h"
 
 namespace sluice {
 
-/// An IEEE binary16 number. Conversion from float rounds to nearest, ties to even.
+namespace detail {
+/// x as a float that rounds to f16 and bf16 as x does: where x is none, the one of the two floats beside it whose last
+/// bit is set ("round to odd": Boldo and Melquiond, Emulation of a FMA and correctly rounded sums, 2008).
+SLUICE_HD inline float odd_float(double x) {
+  const auto near = static_cast<float>(x);
+  const auto bits = std::bit_cast<std::uint32_t>(near);
+  const double back = static_cast<double>(near), size = x < 0 ? -x : x, size_back = back < 0 ? -back : back;
+  if (back == x || x != x || (bits & 1U) != 0) return near;
+  return std::bit_cast<float>(size_back > size ? bits - 1U : bits + 1U);
+}
+SLUICE_HD inline float odd_float(std::int64_t x) {
+  // Below 2^53 it is a double; of what is larger the last bits become one that says whether any is set.
+  const std::uint64_t size = x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x);
+  const std::uint64_t kept =
+      size >> 53U == 0 ? size : (size & ~std::uint64_t{0xfff}) | ((size & 0xfffU) != 0 ? 0x1000U : 0U);
+  const auto value = static_cast<double>(kept);
+  return odd_float(x < 0 ? -value : value);
+}
+template <class N>
+SLUICE_HD float to_float_once(N x) {
+  if constexpr (std::is_same_v<N, double>) {
+    return odd_float(x);
+  } else if constexpr (sizeof(N) == 8) {
+    return odd_float(static_cast<std::int64_t>(x));
+  } else if constexpr (sizeof(N) == 4) {
+    return odd_float(static_cast<double>(x));
+  } else {
+    return static_cast<float>(x);
+  }
+}
+}  // namespace detail
+
+/// An IEEE binary16 number. Conversion from any number rounds once, to nearest, ties to even.
 struct Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
@@ -23,6 +56,8 @@ struct Float16 {
     const std::uint32_t number = size >= 0x477ff000U ? 0x7c00U : finite;  // 65520: infinity
     bits = static_cast<std::uint16_t>(sign | (size > 0x7f800000U ? 0x7e00U : number));
   }
+  template <class N>
+  requires std::is_arithmetic_v<N> SLUICE_HD explicit Float16(N value) : Float16(detail::to_float_once(value)) {}
   SLUICE_HD explicit operator float() const {
     const std::uint32_t size = bits & 0x7fffU;
     const bool small = size < 0x400U, infinite = size >= 0x7c00U;
@@ -35,7 +70,7 @@ struct Float16 {
   }
 };
 
-/// A bfloat16 number: the upper half of a float. Conversion from float rounds to nearest, ties to even.
+/// A bfloat16 number: the upper half of a float. Conversion from any number rounds once, to nearest, ties to even.
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
@@ -44,6 +79,8 @@ struct BFloat16 {
     bits = value != value ? static_cast<std::uint16_t>(whole >> 16U | 0x40U)
                           : static_cast<std::uint16_t>((whole + 0x7fffU + (whole >> 16U & 1U)) >> 16U);
   }
+  template <class N>
+  requires std::is_arithmetic_v<N> SLUICE_HD explicit BFloat16(N value) : BFloat16(detail::to_float_once(value)) {}
   SLUICE_HD explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U); }
 };
 

@@ -40,7 +40,12 @@ NDArray clip_gradients(const ParameterList& parameters, double max_norm, std::so
   }
   for (NDArray& g : gradients) {
     const DeviceScope scope(g.device());
-    g *= scale.to(g.device()).to(g.dtype());
+    const NDArray factor = scale.to(g.device());
+    if (computes_in_itself(g.dtype())) {
+      g *= factor.to(g.dtype());
+    } else {
+      g.assign((g.to(DType::f32) * factor.to(DType::f32)).to(g.dtype()));  // the factor may be 0 in f16
+    }
   }
   return norm;
 }

@@ -59,8 +59,11 @@ NDArray add_along_axis(const NDArray& g, const NDArray& index, int axis, const D
                        const std::source_location& where);
 /// For each element the product of the others along the last axis.
 NDArray product_of_others(const NDArray& x, const std::source_location& where);
-/// y with 0 in the place of -infinity, for exp(x - y) where x is -infinity too.
-NDArray above_minus_infinity(const NDArray& y, const std::source_location& at);
+/// exp(x - y), for a y that is the logarithm of a sum of exponentials of which exp(x) is one, infinities included: 1 where
+/// both are infinity, 0 where both are -infinity.
+NDArray share_of_exp(const NDArray& x, const NDArray& y, const std::source_location& at);
+/// The largest finite number of a floating dtype.
+double largest_number(DType dtype);
 void add_device_transfers(Registry& registry);
 void add_device_gates(Registry& registry);
 void add_cuda_kernels(Registry& registry);

@@ -70,6 +70,19 @@ void builtin::add_creation_rows(Registry& registry) {
   }
 }
 
+double builtin::largest_number(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return 65504;
+    case DType::bf16:
+      return 0x1.fep127;
+    case DType::f32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
 NDArray zeros(const Dims& shape, DType dtype, std::source_location where) {
   return filled("zeros", shape, 0, 0, dtype, {}, where);
 }
@@ -108,7 +121,14 @@ NDArray linspace(double begin, double end, std::int64_t n, DType dtype, std::sou
     throw ArrayError("linspace", where, "needs a floating dtype, not " + std::string(name_of(dtype)));
   }
   check_shape("linspace", {n}, dtype, where);
-  const double step = n > 1 ? (end - begin) / static_cast<double>(n - 1) : 0;
+  const double intervals = static_cast<double>(n - 1), step = n > 1 ? (end - begin) / intervals : 0;
+  if (std::isinf(step) && std::isfinite(begin) && std::isfinite(end)) {
+    // The way from begin to end is longer than any number: each half is counted from its end.
+    const NDArray place = arange(0, n, 1, DType::f64, where);
+    const double part = end / intervals - begin / intervals;
+    return sluice::where(place < intervals / 2, begin + place * part, end - (intervals - place) * part)
+        .to(dtype, where);
+  }
   const NDArray y = filled("linspace", {n}, begin, step, dtype, {}, where);
   if (n > 1) y.narrow(0, n - 1, n).fill(end);  // not begin + (n - 1) * step, which may be off by a rounding
   return y;
@@ -129,6 +149,14 @@ NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::
   const DType dtype = wanted.value_or(integers ? DType::i64 : DType::f32);
   check_number("arange", begin, dtype, where);
   check_number("arange", step, dtype, where);
+  if (integers && step.integer != 0 && !begin.above_i64 && !end.above_i64 && !step.above_i64) {
+    // Differences of integers may have 65 bits.
+    const __int128 way = static_cast<__int128>(end.integer) - begin.integer, by = step.integer;
+    const __int128 count = (way > 0) == (by > 0) && way != 0 ? (way + by + (by > 0 ? -1 : 1)) / by : 0;
+    if (count <= std::numeric_limits<std::int64_t>::max()) {
+      return filled("arange", {static_cast<std::int64_t>(count)}, begin, step, dtype, {}, where);
+    }
+  }
   const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
   if (step.as<double>() == 0 || !(length < 9e18)) {
     throw ArrayError(
@@ -142,7 +170,8 @@ NDArray arange(const Scalar& end, std::source_location where) { return arange(0,
 
 NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high, DType dtype, std::uint64_t first,
                 std::source_location where) {
-  if (low > high || std::isinf(high - low)) {
+  if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high) ||
+      std::max(std::abs(low), std::abs(high)) > builtin::largest_number(dtype)) {
     throw ArrayError("uniform", where, "[" + Scalar(low).text() + ", " + Scalar(high).text() + ") is no range");
   }
   return random("uniform", shape, stream, low, high, dtype, first, where);

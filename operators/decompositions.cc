@@ -5,6 +5,7 @@
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/creation.h"
 #include "sluice/operators/decomposition_conventions.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
@@ -85,10 +86,14 @@ void svd_gradient(GradientContext& c) {
     return;
   }
   const NDArray &of_u = c.gradient(0), of_v = turned(c.gradient(2));
-  const NDArray over = one_over_differences(s * s);
+  // The squares of the singular values may be out of range; those of their parts of the largest are not.
+  NDArray largest = k > 0 ? s.narrow(rank - 2, 0, 1).detach() : ones_like(s);
+  largest = where(largest > 0, largest, 1);
+  const NDArray parts = s / largest, over = one_over_differences(parts * parts);
   const NDArray from_u = matmul(u, of_u, {.transpose_a = true}), from_v = matmul(vt, of_v);
   const NDArray middle =
-      over * (from_u - turned(from_u)) * as_columns(s) + as_rows(s) * (over * (from_v - turned(from_v)));
+      (over * (from_u - turned(from_u)) * as_columns(parts) + as_rows(parts) * (over * (from_v - turned(from_v)))) /
+      as_rows(largest);
   NDArray g = matmul(matmul(u, middle) + u * as_columns(c.gradient(1)), vt);
   // What leaves the space of the k vectors; there is nothing beside it in a square matrix.
   if (u.size(-2) > k) g = g + matmul((of_u - matmul(u, from_u)) / as_columns(s), vt);
@@ -118,6 +123,24 @@ void inv_gradient(GradientContext& c) {
 
 /// g, a number for each matrix, times the transposed inverse of x.
 NDArray times_inverse(const NDArray& g, const NDArray& x) { return as_rows(as_rows(g)) * turned(inv(x)); }
+
+/// The derivative of det(x): det(x) times the transposed inverse of x; where there is none, by x = u s vt, whose others
+/// are det(u) det(vt) u diag(the products of the other singular values) vt. That has derivatives itself where the rank
+/// lacks one.
+NDArray cofactors(const NDArray& x, const NDArray& det_of_x) {
+  const std::int64_t n = x.size(-1);
+  if (x.count() == 0) return zeros_like(x);
+  const NDArray det = as_rows(as_rows(det_of_x)), singular = det == 0;
+  const NDArray regular = where(singular, eye(n, x.dtype()), x);
+  const NDArray unequal = eye(n, x.dtype()) * (arange(n) + 1);  // for the others: no two singular values are the same
+  const Svd parts = svd(where(singular, x, unequal));
+  const NDArray others =
+      builtin::product_of_others(parts.s.reshape({x.count() / (n * n), n}), std::source_location::current())
+          .reshape(parts.s.shape());
+  const NDArray sign = slogdet(parts.u).sign * slogdet(parts.vt).sign;
+  return where(singular, as_rows(as_rows(sign)) * matmul(parts.u * as_columns(others), parts.vt),
+               times_inverse(det_of_x, regular));
+}
 
 }  // namespace
 
@@ -193,7 +216,11 @@ void builtin::add_decomposition_rows(Registry& registry) {
       s.output(x.stack, s.dtype());
     };
     op.needs = {needs::input(0) | needs::output()};
-    op.gradient = [](GradientContext& c) { c.set(0, times_inverse(c.gradient() * c.output(), c.input(0))); };
+    op.gradient = [](GradientContext& c) {
+      const ScopeGuard scope;  // what it makes from nothing lies beside x
+      current_scope().device = c.input(0).device();
+      c.set(0, as_rows(as_rows(c.gradient())) * cofactors(c.input(0), c.output()));
+    };
   });
   // Outputs: the sign and the logarithm of the magnitude.
   add_operator(registry, "slogdet", [](Operator& op) {

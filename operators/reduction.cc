@@ -101,8 +101,8 @@ NDArray product_of_others(GradientContext& c, const Operand& x) {
   return product.reshape(sorted.shape(), c.where()).permute(back, c.where()).to(dtype, c.where());
 }
 
-NDArray above_minus_infinity(GradientContext& c, const Operand& y) {
-  return builtin::above_minus_infinity(y.array, c.where());
+NDArray share_of_exp(GradientContext& c, const Operand& x, const Operand& y) {
+  return builtin::share_of_exp(x.array, y.array, c.where());
 }
 
 // Operands carry the place of the forward call to the operators that they meet.
@@ -176,17 +176,19 @@ void builtin::add_reduction_rows(Registry& registry) {
     op.infer = infer_softmax;
     op.needs = {needs::output()};
     op.gradient = [](GradientContext& c) {
-      const NDArray& y = c.output();
-      const NDArray& g = c.gradient();
-      c.set(0, y * (g - sum(g * y, -1, {.keep = true})));
+      // f16 and bf16 in f32, or the products would be rounded before they are summed.
+      const DType dtype = c.output().dtype(), wide = *info_of(dtype).compute;
+      const NDArray y = c.output().to(wide), g = c.gradient().to(wide);
+      c.set(0, (y * (g - sum(g * y, -1, {.keep = true}))).to(dtype));
     };
   });
   add_operator(registry, "log_softmax", [&](Operator& op) {
     op.infer = infer_softmax;
     op.needs = {needs::output()};
     op.gradient = [](GradientContext& c) {
-      const NDArray& g = c.gradient();
-      c.set(0, g - exp(c.output()) * sum(g, -1, {.keep = true}));
+      const DType dtype = c.output().dtype(), wide = *info_of(dtype).compute;
+      const NDArray y = c.output().to(wide), g = c.gradient().to(wide);
+      c.set(0, (g - exp(y) * sum(g, -1, {.keep = true})).to(dtype));
     };
   });
 }

@@ -113,8 +113,12 @@ std::vector<NDArray> quantiles_of(const char* name, const Operand& x, std::span<
     const double part = position - static_cast<double>(below);
     NDArray y = sorted.narrow(1, below, below + 1, at);
     if (part > 0) {
-      const NDArray step = sub({sorted.narrow(1, below + 1, below + 2, at), at}, y);
-      y = add({y, at}, mul({step, at}, ScalarOperand(part, at)));
+      // From one to the other, where their difference has a value; else it is infinite, or they are.
+      const NDArray above = sorted.narrow(1, below + 1, below + 2, at), step = sub({above, at}, y);
+      const NDArray between = add({y, at}, mul({step, at}, ScalarOperand(part, at)));
+      const NDArray mixed =
+          add({mul({y, at}, ScalarOperand(1 - part, at)), at}, mul({above, at}, ScalarOperand(part, at)));
+      y = where({isfinite({step, at}), at}, between, where({equal({y, at}, above), at}, y, mixed));
     }
     y = where({equal({last, at}, last), at}, y, last);
     results.push_back(narrowed(y.reshape(shape, at), x));

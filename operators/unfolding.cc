@@ -56,7 +56,10 @@ void builtin::add_unfolding_rows(Registry& registry) {
     op.infer = [](Signature& s) { s.output(s.attributes<UnfoldAttributes>().wanted, s.dtype()); };
     op.gradient = [](GradientContext& c) {
       static const Operator& row = Registry::instance().get("unfold2d");
-      c.set(0, apply(row, {&c.gradient()}, c.attributes(), {.where = c.where()}));
+      const NDArray y = apply(row, {&c.gradient()}, c.attributes(), {.where = c.where()});
+      // Padding of a transposed convolution's result may have room for windows that there were none of.
+      const Dims& shape = c.input_spec(0).shape;
+      c.set(0, y.narrow(4, 0, shape[4], c.where()).narrow(5, 0, shape[5], c.where()));
     };
   });
 }

@@ -44,6 +44,14 @@ TEST_P(Clip, ScalesAllGradientsByTheNormThatTheyHaveTogether) {
 INSTANTIATE_TEST_SUITE_P(Precision, Clip, testing::Values(DType::f64, DType::f32, DType::f16),
                          [](const auto& of) { return std::string(name_of(of.param)); });
 
+TEST(Clipping, AFactorThatIsNoneOfTheDtypeIsUsedAllTheSame) {
+  TestEngine engine;
+  NDArray w = made_up({4}, 1, DType::f16).with_grad();
+  w.set_grad(full({4}, 60000, DType::f16));
+  clip_gradients({w}, 1e-3);  // by 8e-9, which is 0 in f16
+  expect_close(w.grad().to(DType::f64).to_vector<double>(), std::vector<double>(4, 5e-4), 1e-3);
+}
+
 TEST(Clipping, HasTheSameBitsOnOneDeviceAndOnTwo) {
   TestEngine engine({.threads = 2, .logical_cpus = 2});
   std::vector<std::string> results[2];

@@ -16,7 +16,7 @@ To convert(From value) {
   if constexpr (from_half) {
     return convert<To>(static_cast<float>(value));
   } else if constexpr (to_half) {
-    return To(static_cast<float>(value));
+    return To(value);
   } else if constexpr (std::is_same_v<To, bool>) {
     return value != From(0);
   } else {

@@ -6,6 +6,7 @@
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
+#include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
 namespace sluice::cpu_backend {
@@ -47,7 +48,8 @@ struct Random {
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<RandomAttributes>();
       const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
-      const T base = static_cast<T>(a.a), scale = static_cast<T>(is_normal ? a.b : a.b - a.a);
+      const T mean = static_cast<T>(a.a), deviation = static_cast<T>(a.b);
+      const UniformRange<T> range(a);
       T* y = c.output().as<T>();
       parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
@@ -58,7 +60,7 @@ struct Random {
           } else {
             u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
           }
-          y[i] = base + scale * u;
+          y[i] = is_normal ? mean + deviation * u : range(u);
         }
       });
     }

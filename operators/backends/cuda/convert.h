@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-/// x as an element of another type, as a static_cast would, by way of float for f16 and bf16.
+/// x as an element of another type, as a static_cast would, from f16 and bf16 by way of float.
 template <class To, class From>
 SLUICE_HD To converted(From x) {
   constexpr bool from_half = std::is_same_v<From, Float16> || std::is_same_v<From, BFloat16>;
@@ -18,7 +18,7 @@ SLUICE_HD To converted(From x) {
   } else if constexpr (from_half) {
     return converted<To>(static_cast<float>(x));
   } else if constexpr (to_half) {
-    return To(static_cast<float>(x));
+    return To(x);
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != From(0);
   } else {

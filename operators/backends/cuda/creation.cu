@@ -4,6 +4,7 @@
 #include "sluice/operators/backends/cuda/kernel.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 #include "sluice/operators/backends/cuda/walk.h"
+#include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
 namespace sluice::cuda {
@@ -42,7 +43,8 @@ struct RandomAt {
   T* y;
   ElementKey key;
   std::uint64_t first;
-  compute_of<T> base, scale;
+  compute_of<T> mean, deviation;
+  UniformRange<compute_of<T>> range;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(y);
@@ -55,7 +57,7 @@ struct RandomAt {
     } else {
       u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
     }
-    y[i] = T(base + scale * u);
+    y[i] = T(is_normal ? mean + deviation * u : range(u));
   }
 };
 template <bool is_normal>
@@ -67,7 +69,7 @@ struct Random {
       const auto& a = c.attributes<RandomAttributes>();
       for_index(Issue(c), c.output().count(),
                 RandomAt<is_normal, T>{c.output().as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}), a.first,
-                                       static_cast<C>(a.a), static_cast<C>(is_normal ? a.b : a.b - a.a)});
+                                       static_cast<C>(a.a), static_cast<C>(a.b), UniformRange<C>(a)});
     }
   };
 };

@@ -3,6 +3,7 @@
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
 namespace sluice::reference {
@@ -30,7 +31,8 @@ struct Random {
       using C = compute_of<T>;
       const auto& a = c.attributes<RandomAttributes>();
       const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
-      const C base = static_cast<C>(a.a), scale = static_cast<C>(is_normal ? a.b : a.b - a.a);
+      const C mean = static_cast<C>(a.a), deviation = static_cast<C>(a.b);
+      const UniformRange<C> range(a);
       T* y = c.output().as<T>();
       for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
         const std::uint64_t e = a.first + static_cast<std::uint64_t>(i);
@@ -40,7 +42,7 @@ struct Random {
         } else {
           u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
         }
-        y[at] = T(base + scale * u);
+        y[at] = T(is_normal ? mean + deviation * u : range(u));
       });
     }
   };

@@ -43,15 +43,14 @@ T element(N x) {
   return static_cast<T>(static_cast<compute_of<T>>(x));
 }
 
-/// x as an element of another type, as a static_cast would, by way of float for f16 and bf16.
+/// x as an element of another type, as a static_cast would, from f16 and bf16 by way of float.
 template <class To, class From>
 To converted(From x) {
-  constexpr bool half = sizeof(From) == 2 || sizeof(To) == 2;
   if constexpr (std::is_same_v<To, bool> && sizeof(From) == 2) {
     return static_cast<float>(x) != 0;
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != From(0);
-  } else if constexpr (half) {
+  } else if constexpr (sizeof(From) == 2) {
     return static_cast<To>(static_cast<float>(x));
   } else {
     return static_cast<To>(x);
