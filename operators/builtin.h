@@ -11,6 +11,7 @@
 
 namespace sluice {
 
+struct Axes;
 class GradientContext;
 class NDArray;
 struct Operand;
@@ -59,6 +60,9 @@ NDArray add_along_axis(const NDArray& g, const NDArray& index, int axis, const D
                        const std::source_location& where);
 /// For each element the product of the others along the last axis.
 NDArray product_of_others(const NDArray& x, const std::source_location& where);
+/// x less `average`, its mean over the axes with keep, and less the mean of what is left: far from 0 the rounding of
+/// the first mean is much of a deviation. The second has no gradient: but for roundings it is 0.
+NDArray less_mean(const NDArray& x, const NDArray& average, const Axes& axes, const std::source_location& at);
 /// y with 0 in the place of -infinity, for exp(x - y) where x is -infinity too.
 NDArray above_minus_infinity(const NDArray& y, const std::source_location& at);
 void add_device_transfers(Registry& registry);

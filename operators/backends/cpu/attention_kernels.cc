@@ -1,5 +1,6 @@
 // Attention of the CPU backend: blocks of queries against blocks of keys, whose scores are matrix products. A block's
-// sums go from the first key to the last, so that bits do not depend on the number of threads.
+// sums go from the first key to the last, so that bits do not depend on the number of threads. Products of blocks are
+// added in double.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +8,7 @@
 
 #include "sluice/engine/loops.h"
 #include "sluice/operators/attention_sizes.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 
@@ -19,6 +21,31 @@ constexpr std::int64_t kQueries = 32, kKeys = 64;  // of a block
 
 template <class T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+/// Sums in double of products of blocks.
+template <class T>
+class Totals {
+ public:
+  explicit Totals(std::int64_t most)
+      : product_(static_cast<std::size_t>(most)), totals_(static_cast<std::size_t>(most)) {}
+  void clear() { std::fill(totals_.begin(), totals_.end(), 0.0); }
+  double* row(std::int64_t first) { return totals_.data() + first; }
+  /// Adds op(A) B, as gemm_here() has it.
+  void add(bool trans_a, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b) {
+    gemm_here(trans_a, false, m, n, k, T(1), a, lda, b, n, T(0), product_.data(), n);
+    dispatch(AddTo{}, static_cast<const T*>(product_.data()), totals_.data(), m * n);
+  }
+  void write(T* out, std::int64_t n) const { std::copy(totals_.begin(), totals_.begin() + n, out); }
+
+ private:
+  struct AddTo {
+    SLUICE_KERNEL_BODY void operator()(const T* x, double* __restrict totals, std::int64_t n) const {
+      for (std::int64_t i = 0; i < n; ++i) totals[i] += static_cast<double>(x[i]);
+    }
+  };
+  std::vector<T> product_;
+  std::vector<double> totals_;
+};
 
 /// The operands of a call, and the scores of a block.
 template <class T>
@@ -65,20 +92,22 @@ struct Attention {
     const std::int64_t each = blocks.blocks_of_queries();
     parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> scores(static_cast<std::size_t>(kQueries * kKeys));
+      Totals<T> sums(kQueries * s.value_size);
       for (std::int64_t at = begin; at < end; ++at)
-        one_block(blocks, at / each, at % each * kQueries, scores, y, logarithms);
+        one_block(blocks, at / each, at % each * kQueries, scores, sums, y, logarithms);
     });
   }
 
-  static void one_block(const Blocks<T>& blocks, std::int64_t head, std::int64_t i, std::vector<T>& scores, T* all_y,
-                        T* logarithms) {
+  static void one_block(const Blocks<T>& blocks, std::int64_t head, std::int64_t i, std::vector<T>& scores,
+                        Totals<T>& sums, T* all_y, T* logarithms) {
     const AttentionSizes& s = blocks.s;
     const std::int64_t rows = std::min(kQueries, s.n - i), width = s.value_size;
     T* const y = all_y + (head * s.n + i) * width;
-    T largest[kQueries], total[kQueries];
+    T largest[kQueries];
+    double total[kQueries];
     std::fill(largest, largest + rows, -kInfinity<T>);
-    std::fill(total, total + rows, T(0));
-    std::fill(y, y + rows * width, T(0));
+    std::fill(total, total + rows, 0.0);
+    sums.clear();
     const std::int64_t keys = s.keys_of(i + rows - 1);
     for (std::int64_t j = 0; j < keys; j += kKeys) {
       const std::int64_t columns = std::min(kKeys, keys - j);
@@ -89,25 +118,28 @@ struct Attention {
         for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
         if (most == -kInfinity<T>) {  // it has seen no key yet; a score that is no number stays one
           for (std::int64_t c = 0; c < columns; ++c) row[c] = row[c] == -kInfinity<T> ? T(0) : row[c];
-          for (std::int64_t c = 0; c < columns; ++c) total[r] += row[c];
+          for (std::int64_t c = 0; c < columns; ++c) total[r] += static_cast<double>(row[c]);
           continue;
         }
-        const T shrink = std::exp(largest[r] - most);
-        total[r] *= shrink;
-        for (std::int64_t t = 0; t < width; ++t) y[r * width + t] *= shrink;
-        largest[r] = most;
+        if (most != largest[r]) {
+          const auto shrink = static_cast<double>(std::exp(largest[r] - most));
+          total[r] *= shrink;
+          for (std::int64_t t = 0; t < width; ++t) sums.row(r * width)[t] *= shrink;
+          largest[r] = most;
+        }
         for (std::int64_t c = 0; c < columns; ++c) {
           row[c] = std::exp(row[c] - most);
-          total[r] += row[c];
+          total[r] += static_cast<double>(row[c]);
         }
       }
-      gemm_here(false, false, rows, width, columns, T(1), scores.data(), kKeys, blocks.values(head, j), width, T(1), y,
-                width);
+      sums.add(false, rows, width, columns, scores.data(), kKeys, blocks.values(head, j));
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      const bool sees = total[r] != T(0);
-      for (std::int64_t t = 0; t < width && sees; ++t) y[r * width + t] /= total[r];
-      logarithms[head * s.n + i + r] = sees ? largest[r] + std::log(total[r]) : -kInfinity<T>;
+      const bool sees = total[r] != 0;
+      const double* const of_row = sums.row(r * width);
+      for (std::int64_t t = 0; t < width; ++t)
+        y[r * width + t] = static_cast<T>(sees ? of_row[t] / total[r] : of_row[t]);
+      logarithms[head * s.n + i + r] = sees ? largest[r] + static_cast<T>(std::log(total[r])) : -kInfinity<T>;
     }
   }
 };
@@ -127,9 +159,11 @@ struct AttentionGrad {
     parallel_for(s.query_rows(), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, width)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
-                     T sum = 0;
-                     for (std::int64_t t = 0; t < width; ++t) sum += g[row * width + t] * y[row * width + t];
-                     deltas[row] = sum;
+                     double sum = 0;
+                     for (std::int64_t t = 0; t < width; ++t) {
+                       sum += static_cast<double>(g[row * width + t]) * static_cast<double>(y[row * width + t]);
+                     }
+                     deltas[row] = static_cast<T>(sum);
                    }
                  });
     /// p and ds, the gradient of the scores, of one block.
@@ -151,38 +185,38 @@ struct AttentionGrad {
     const std::int64_t each = blocks.blocks_of_queries();
     parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> p(kBlock), ds(kBlock);
+      Totals<T> sums(kQueries * s.size);
       for (std::int64_t at = begin; at < end; ++at) {
         const std::int64_t head = at / each, i = at % each * kQueries, rows = std::min(kQueries, s.n - i);
-        T* const out = dq + (head * s.n + i) * s.size;
-        std::fill(out, out + rows * s.size, T(0));
+        sums.clear();
         const std::int64_t keys = s.keys_of(i + rows - 1);
         for (std::int64_t j = 0; j < keys; j += kKeys) {
           const std::int64_t columns = std::min(kKeys, keys - j);
           gradients(head, i, rows, j, columns, p.data(), ds.data());
-          gemm_here(false, false, rows, s.size, columns, T(1), ds.data(), kKeys, blocks.keys(head, j), s.size, T(1),
-                    out, s.size);
+          sums.add(false, rows, s.size, columns, ds.data(), kKeys, blocks.keys(head, j));
         }
+        sums.write(dq + (head * s.n + i) * s.size, rows * s.size);
       }
     });
     const std::int64_t of_keys = blocks.blocks_of_keys(), heads_of_group = s.groups == 0 ? 0 : s.heads / s.groups;
     parallel_for(s.batch * s.groups * of_keys, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> p(kBlock), ds(kBlock);
+      Totals<T> of_k(kKeys * s.size), of_v(kKeys * width);
       for (std::int64_t at = begin; at < end; ++at) {
         const std::int64_t group = at / of_keys, j = at % of_keys * kKeys, columns = std::min(kKeys, s.m - j);
-        T *const of_k = dk + (group * s.m + j) * s.size, *const of_v = dv + (group * s.m + j) * width;
-        std::fill(of_k, of_k + columns * s.size, T(0));
-        std::fill(of_v, of_v + columns * width, T(0));
+        of_k.clear();
+        of_v.clear();
         for (std::int64_t h = 0; h < heads_of_group; ++h) {
           const std::int64_t head = group / s.groups * s.heads + group % s.groups * heads_of_group + h;
           for (std::int64_t i = s.first_query_of(j) / kQueries * kQueries; i < s.n; i += kQueries) {
             const std::int64_t rows = std::min(kQueries, s.n - i), row = head * s.n + i;
             gradients(head, i, rows, j, columns, p.data(), ds.data());
-            gemm_here(true, false, columns, s.size, rows, T(1), ds.data(), kKeys, blocks.q + row * s.size, s.size, T(1),
-                      of_k, s.size);
-            gemm_here(true, false, columns, width, rows, T(1), p.data(), kKeys, g + row * width, width, T(1), of_v,
-                      width);
+            of_k.add(true, columns, s.size, rows, ds.data(), kKeys, blocks.q + row * s.size);
+            of_v.add(true, columns, width, rows, p.data(), kKeys, g + row * width);
           }
         }
+        of_k.write(dk + (group * s.m + j) * s.size, columns * s.size);
+        of_v.write(dv + (group * s.m + j) * width, columns * width);
       }
     });
   }
