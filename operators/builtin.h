@@ -11,6 +11,7 @@
 
 namespace sluice {
 
+struct Axes;
 class GradientContext;
 class NDArray;
 struct Operand;
@@ -59,11 +60,14 @@ NDArray add_along_axis(const NDArray& g, const NDArray& index, int axis, const D
                        const std::source_location& where);
 /// For each element the product of the others along the last axis.
 NDArray product_of_others(const NDArray& x, const std::source_location& where);
-/// exp(x - y), for a y that is the logarithm of a sum of exponentials of which exp(x) is one, infinities included: 1 where
-/// both are infinity, 0 where both are -infinity.
-NDArray share_of_exp(const NDArray& x, const NDArray& y, const std::source_location& at);
+/// y as what exponents are counted from, with 0 in the place of -infinity, and at most the largest number: for an x up
+/// to y the smaller of 1 and exp(x - it) is 1 where both are infinity, and 0 where both are -infinity.
+NDArray finite_exponent(const NDArray& y, const std::source_location& at);
 /// The largest finite number of a floating dtype.
 double largest_number(DType dtype);
+/// x less `average`, its mean over the axes with keep, and less the mean of what is left: far from 0 the rounding of
+/// the first mean is much of a deviation. The second has no gradient: but for roundings it is 0.
+NDArray less_mean(const NDArray& x, const NDArray& average, const Axes& axes, const std::source_location& at);
 void add_device_transfers(Registry& registry);
 void add_device_gates(Registry& registry);
 void add_cuda_kernels(Registry& registry);

@@ -29,7 +29,7 @@ void infer_normalize_rows(Signature& s) {
   for (int i = 1; i < s.inputs(); ++i) {
     if (!(s.shape(i) == last)) s.fail("weight and bias have the shape " + to_string(last));
   }
-  statistics.push_back(2);
+  statistics.push_back(RowStatistics<float>::kNumbers);
   s.output(shape, s.dtype());
   s.output(statistics, wide_of(s.dtype()));
 }
@@ -51,7 +51,8 @@ void set_composed_gradients(GradientContext& c) {
   const NDArray g = matrix(c.gradient(0));
   if (c.inputs() > 2 && c.wanted(2)) c.set(2, over_rows(c, g));
   if (!c.wanted(0) && !(weighted && c.wanted(1))) return;
-  const NDArray x = matrix(c.input(0)), centred = a.centred ? x - mean(x, 1, {.keep = true}) : x;
+  const NDArray x = matrix(c.input(0)),
+                centred = a.centred ? builtin::less_mean(x, mean(x, 1, {.keep = true}), 1, c.where()) : x;
   const NDArray scale = inverse_root(mean(square(centred), 1, {.keep = true}), a.eps), normal = centred * scale;
   if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * normal));
   if (!c.wanted(0)) return;
@@ -238,7 +239,8 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
     for (int i = 2; i < shape.rank(); ++i) axes.push_back(i);
     const std::int64_t n = shape[1] == 0 ? 2 : shape.count() / shape[1];
     if (n < 2) made.fail(to_string(shape) + " has fewer than two elements for each channel");
-    const NDArray average = mean(values, axes, {.keep = true}), centred = values - average,
+    const NDArray average = mean(values, axes, {.keep = true}),
+                  centred = builtin::less_mean(values, average, axes, made.where()),
                   variance = mean(square(centred), axes, {.keep = true});
     y = centred * inverse_root(variance, options.eps);
     if (running.mean.defined()) {

@@ -1,5 +1,6 @@
-// Normalisation. f16 and bf16 are normalised in f32, and the result is rounded once. All have gradients and
-// gradients of gradients on every device. Throws ArrayError where shapes or dtypes do not fit.
+// Normalisation. f16 and bf16 are normalised in f32, and the result is rounded once. Sums are in double, and a mean
+// keeps what it lost when it was rounded, so rows far from 0 lose nothing. All have gradients and gradients of
+// gradients on every device. Throws ArrayError where shapes or dtypes do not fit.
 #pragma once
 
 #include "sluice/operators/registry.h"

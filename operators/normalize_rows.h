@@ -5,6 +5,7 @@
 
 #include "sluice/ndarray/dims.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/resources/host_device.h"
 
 namespace sluice {
 
@@ -15,6 +16,17 @@ struct NormalizedRows {
   NormalizedRows(const Dims& shape, const NormalizeAttributes& a) {
     for (int i = 0; i < shape.rank(); ++i) (i < shape.rank() - a.axes ? rows : size) *= shape[i];
   }
+};
+
+/// What a row's gradient uses of it, in the second output: the mean, what the mean lost when it was rounded to C, and
+/// 1 / sqrt(mean square + eps). Where a row lies far from 0 the rounding of its mean is much of its deviation.
+template <class C>
+struct RowStatistics {
+  static constexpr int kNumbers = 3;
+  C mean, rest, scale;
+
+  SLUICE_HD C off(C x) const { return (x - mean) - rest; }
+  SLUICE_HD C normal(C x) const { return off(x) * scale; }
 };
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/rows.h"
@@ -101,8 +102,25 @@ NDArray product_of_others(GradientContext& c, const Operand& x) {
   return product.reshape(sorted.shape(), c.where()).permute(back, c.where()).to(dtype, c.where());
 }
 
-NDArray share_of_exp(GradientContext& c, const Operand& x, const Operand& y) {
-  return builtin::share_of_exp(x.array, y.array, c.where());
+/// exp(x) over the sum of it in each reduced group; 0 where all are -infinity, and of several infinities equal parts.
+/// Not exp(x - y), because y has the rounding of a number that is larger than the differences of x.
+NDArray parts_of_exponentials(GradientContext& c, const Operand& x) {
+  const ReduceAttributes keep{c.attributes().get<ReduceAttributes>().axes, true, 1};
+  const std::source_location& at = c.where();
+  const DType dtype = x.array.dtype();
+  const NDArray wide = x.array.to(*info_of(dtype).compute, at);
+  if (wide.count() == 0) return x.array;
+  NDArray shift;  // a constant to gradients: the quotient does not depend on it
+  {
+    const ScopeGuard scope;
+    current_scope().flags |= kNoGradFlag;
+    shift = builtin::finite_exponent(apply(named("max"), {&wide}, keep, {.where = at}), at);
+  }
+  // At most 1, but where x is infinity.
+  const NDArray powers = minimum({exp({sub({wide, at}, shift), at}), at}, ScalarOperand(1, at));
+  const NDArray total = apply(named("sum"), {&powers}, keep, {.where = at});
+  const NDArray divisor = where({equal({total, at}, ScalarOperand(0, at)), at}, ones_like({total, at}), total);
+  return mul({powers, at}, reciprocal({divisor, at})).to(dtype, at);
 }
 
 // Operands carry the place of the forward call to the operators that they meet.
@@ -184,11 +202,12 @@ void builtin::add_reduction_rows(Registry& registry) {
   });
   add_operator(registry, "log_softmax", [&](Operator& op) {
     op.infer = infer_softmax;
-    op.needs = {needs::output()};
+    op.needs = {needs::input(0)};  // exp(y) would have the rounding of y, which is larger than 1 in long rows
     op.gradient = [](GradientContext& c) {
-      const DType dtype = c.output().dtype(), wide = *info_of(dtype).compute;
-      const NDArray y = c.output().to(wide), g = c.gradient().to(wide);
-      c.set(0, (g - exp(y) * sum(g, -1, {.keep = true})).to(dtype));
+      // f16 and bf16 in f32: sums may be out of their range.
+      const DType dtype = c.gradient().dtype(), wide = *info_of(dtype).compute;
+      const NDArray g = c.gradient().to(wide);
+      c.set(0, (g - softmax(c.input(0).to(wide)) * sum(g, -1, {.keep = true})).to(dtype));
     };
   });
 }
@@ -208,6 +227,18 @@ NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {
     throw ArrayError("mean", x.where, "needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   }
   return apply(row, {&x.array}, ReduceAttributes{bits, options.keep, 1.0 / static_cast<double>(n)}, {.where = x.where});
+}
+
+NDArray builtin::less_mean(const NDArray& x, const NDArray& average, const Axes& axes, const std::source_location& at) {
+  const NDArray off = sub({x, at}, average);
+  if (x.dtype() == DType::f64) return off;
+  NDArray rest;
+  {
+    const ScopeGuard scope;
+    current_scope().flags |= kNoGradFlag;
+    rest = mean({off, at}, axes, {.keep = true});
+  }
+  return sub({off, at}, rest);
 }
 
 namespace {

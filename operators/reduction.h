@@ -11,9 +11,10 @@ struct ReduceOptions {
 };
 
 // The reductions of reduction_table.inc, which says what each computes: sum(x), sum(x, 0), sum(x, {0, -1}, {.keep =
-// true}). Results come by a fixed tree, so the bits are the same on any number of threads. f16 and bf16 are summed in
-// f32 or wider, and sums and products of i8, u8 and bool are i64. Throws ArrayError for axes that x does not have, and
-// where there are no elements and no result over none.
+// true}). Results come by a fixed tree, so the bits are the same on any number of threads. f32, f16 and bf16 are summed
+// in double along any axes, softmax's rows too, so a sum of any length is rounded once; sums and products of i8, u8 and
+// bool are i64. Throws ArrayError for axes that x does not have, and where there are no elements and no result over
+// none.
 #define SLUICE_REDUCTION(Name, name, ...) \
   NDArray name(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
 #include "sluice/operators/reduction_table.inc"

@@ -122,7 +122,7 @@ void builtin::add_scan_rows(Registry& registry) {
       const NDArray &y = c.output(), next = neighbour(y, a.axis, a.reverse, true, Edge::itself, c.where());
       const NDArray factors = exp(where(equal(y, next), 0, y - next));  // 1 between equal infinities
       const NDArray sums = linear(factors, c.gradient(), a.axis, !a.reverse, c.where());
-      c.set(0, share_of_exp(c.input(0), y, c.where()) * sums);
+      c.set(0, minimum(exp(c.input(0) - finite_exponent(y, c.where())), 1) * sums);
     };
   });
   // The gradient of b is the recurrence backwards, with the factors of the next elements.
@@ -151,12 +151,10 @@ void builtin::add_scan_rows(Registry& registry) {
   add_best(registry, "cummin");
 }
 
-NDArray builtin::share_of_exp(const NDArray& x, const NDArray& y, const std::source_location& at) {
-  // The powers are at most 1 but for x and y of infinity, whose difference has no value.
-  const double most = largest_number(y.dtype()), low = -std::numeric_limits<double>::infinity();
-  const NDArray finite = where({equal({y, at}, ScalarOperand(low, at)), at}, zeros_like({y, at}),
-                               minimum({y, at}, ScalarOperand(most, at)));
-  return minimum({exp({sub({x, at}, finite), at}), at}, ScalarOperand(1, at));
+NDArray builtin::finite_exponent(const NDArray& y, const std::source_location& at) {
+  const double low = -std::numeric_limits<double>::infinity();
+  return where({equal({y, at}, ScalarOperand(low, at)), at}, zeros_like({y, at}),
+               minimum({y, at}, ScalarOperand(largest_number(y.dtype()), at)));
 }
 
 NDArray cumsum(const Operand& x, int axis, const ScanOptions& options) {

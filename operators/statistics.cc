@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
@@ -42,7 +43,7 @@ NDArray variance_of(const char* name, const Operand& x, const Axes& axes, const 
   for (int i = 0; i < from.rank(); ++i) n *= (bits >> i & 1U) != 0 ? static_cast<double>(from.shape()[i]) : 1.0;
   const double divisor = n - options.correction;
   const double factor = divisor > 0 ? 1 / divisor : std::numeric_limits<double>::quiet_NaN();
-  const NDArray off = sub({from, at}, mean({from, at}, axes, {.keep = true}));
+  const NDArray off = builtin::less_mean(from, mean({from, at}, axes, {.keep = true}), axes, at);
   return mul({sum({square({off, at}), at}, axes, {.keep = options.keep}), at}, ScalarOperand(factor, at));
 }
 

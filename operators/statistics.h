@@ -14,8 +14,9 @@ struct VarianceOptions {
   double correction = 1;  ///< the squares are summed and divided by n - correction; 0 is the variance of a population
   bool keep = false;      ///< the axes stay, with size 1; else they are dropped
 };
-/// The variance, and its root. NaN where n - correction is not above 0. Of equal elements stddev is 0, and so is its
-/// gradient.
+/// The variance, and its root, of what is left of x after its mean is taken away twice, because the first mean is
+/// rounded to x's dtype: exact to f32's roundings also where x lies far from 0. NaN where n - correction is not above
+/// 0. Of equal elements stddev is 0, and so is its gradient.
 NDArray variance(const Operand& x, const Axes& axes = all, const VarianceOptions& options = {});
 NDArray stddev(const Operand& x, const Axes& axes = all, const VarianceOptions& options = {});
 

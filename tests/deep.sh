@@ -7,6 +7,7 @@
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
 #   programs   10,000 random programs of arrays, with gradients, against an interpreter   tests/autograd/
+#   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
@@ -22,8 +23,8 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs pipelines soak mutants debian13 explore"
-turns=(models searches programs pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick explore:quick)
+all="models searches programs sums pipelines soak mutants debian13 explore"
+turns=(models searches programs sums pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick explore:quick)
 
 every_part_quick=()
 parts=()
@@ -31,7 +32,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -51,6 +52,12 @@ programs() {
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms'
+}
+sums() {
+  build_preset release sums operators_test -DSLUICE_TESTS=ON
+  local deep=(env SLUICE_DEEP=1)
+  if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
+  "${deep[@]}" "$root/build/release/tests/operators_test" --gtest_brief=1 --gtest_filter='LongSums.*'
 }
 pipelines() {
   build_preset release pipelines parallel_test -DSLUICE_TESTS=ON

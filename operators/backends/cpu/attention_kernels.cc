@@ -1,5 +1,6 @@
 // Attention of the CPU backend: blocks of queries against blocks of keys, whose scores are matrix products. A block's
-// sums go from the first key to the last, so that bits do not depend on the number of threads.
+// sums go from the first key to the last, so that bits do not depend on the number of threads. Products of blocks are
+// added in double.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +8,7 @@
 
 #include "sluice/engine/loops.h"
 #include "sluice/operators/attention_sizes.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 
@@ -28,32 +30,55 @@ struct Seen {
 };
 static_assert(kKeys <= 64);
 
-/// C (rows x width) += op(P) (rows x inner) . B (inner x width), all of one block, P with rows of kKeys. P is 0 where
-/// sees(row, inner place) is false, and a row of B that is not finite counts only for rows that see it.
-template <class T, class Sees>
-void add_product(bool transposed, std::int64_t rows, std::int64_t width, std::int64_t inner, const T* p, const T* b,
-                 T* c, bool all_seen, Sees sees) {
-  const auto is_finite = [&](std::int64_t first, std::int64_t count) {
-    int outside = 0;
-    for (std::int64_t i = first; i < first + count; ++i) outside |= static_cast<int>(b[i] - b[i] != T(0));
-    return outside == 0;
-  };
-  if (all_seen || is_finite(0, inner * width)) {
-    gemm_here(transposed, false, rows, width, inner, T(1), p, kKeys, b, width, T(1), c, width);
-    return;
+/// Sums in double of products of blocks.
+template <class T>
+class Totals {
+ public:
+  explicit Totals(std::int64_t most)
+      : product_(static_cast<std::size_t>(most)), totals_(static_cast<std::size_t>(most)) {}
+  void clear() { std::fill(totals_.begin(), totals_.end(), 0.0); }
+  double* row(std::int64_t first) { return totals_.data() + first; }
+  /// Adds op(A) B, as gemm_here() has it, A with rows of kKeys. A is 0 where sees(row, inner place) is false, and a row
+  /// of B that is not finite counts only for rows that see it.
+  template <class Sees>
+  void add(bool trans_a, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b, bool all_seen,
+           Sees sees) {
+    if (!all_seen && !is_finite(b, k * n)) b = add_what_is_not_finite(trans_a, m, n, k, a, b, sees);
+    gemm_here(trans_a, false, m, n, k, T(1), a, kKeys, b, n, T(0), product_.data(), n);
+    dispatch(AddTo{}, static_cast<const T*>(product_.data()), totals_.data(), m * n);
   }
-  std::vector<T> finite(b, b + inner * width);
-  for (std::int64_t k = 0; k < inner; ++k) {
-    if (is_finite(k * width, width)) continue;
-    std::fill_n(finite.begin() + k * width, width, T(0));
-    for (std::int64_t r = 0; r < rows; ++r) {
-      if (!sees(r, k)) continue;
-      const T factor = transposed ? p[k * kKeys + r] : p[r * kKeys + k];
-      for (std::int64_t t = 0; t < width; ++t) c[r * width + t] += factor * b[k * width + t];
+  void write(T* out, std::int64_t n) const { std::copy(totals_.begin(), totals_.begin() + n, out); }
+
+ private:
+  struct AddTo {
+    SLUICE_KERNEL_BODY void operator()(const T* x, double* __restrict totals, std::int64_t n) const {
+      for (std::int64_t i = 0; i < n; ++i) totals[i] += static_cast<double>(x[i]);
     }
+  };
+  static bool is_finite(const T* b, std::int64_t n) {
+    int outside = 0;
+    for (std::int64_t i = 0; i < n; ++i) outside |= static_cast<int>(b[i] - b[i] != T(0));
+    return outside == 0;
   }
-  gemm_here(transposed, false, rows, width, inner, T(1), p, kKeys, finite.data(), width, T(1), c, width);
-}
+  /// Returns B with zeros in the place of the rows that it has added.
+  template <class Sees>
+  const T* add_what_is_not_finite(bool trans_a, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b,
+                                  Sees sees) {
+    finite_.assign(b, b + k * n);
+    for (std::int64_t i = 0; i < k; ++i) {
+      if (is_finite(b + i * n, n)) continue;
+      std::fill_n(finite_.begin() + i * n, n, T(0));
+      for (std::int64_t r = 0; r < m; ++r) {
+        if (!sees(r, i)) continue;
+        const T factor = trans_a ? a[i * kKeys + r] : a[r * kKeys + i];
+        for (std::int64_t t = 0; t < n; ++t) row(r * n)[t] += static_cast<double>(factor * b[i * n + t]);
+      }
+    }
+    return finite_.data();
+  }
+  std::vector<T> product_, finite_;
+  std::vector<double> totals_;
+};
 
 /// The operands of a call, and the scores of a block.
 template <class T>
@@ -107,20 +132,22 @@ struct Attention {
     const std::int64_t each = blocks.blocks_of_queries();
     parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> scores(static_cast<std::size_t>(kQueries * kKeys));
+      Totals<T> sums(kQueries * s.value_size);
       for (std::int64_t at = begin; at < end; ++at)
-        one_block(blocks, at / each, at % each * kQueries, scores, y, logarithms);
+        one_block(blocks, at / each, at % each * kQueries, scores, sums, y, logarithms);
     });
   }
 
-  static void one_block(const Blocks<T>& blocks, std::int64_t head, std::int64_t i, std::vector<T>& scores, T* all_y,
-                        T* logarithms) {
+  static void one_block(const Blocks<T>& blocks, std::int64_t head, std::int64_t i, std::vector<T>& scores,
+                        Totals<T>& sums, T* all_y, T* logarithms) {
     const AttentionSizes& s = blocks.s;
     const std::int64_t rows = std::min(kQueries, s.n - i), width = s.value_size;
     T* const y = all_y + (head * s.n + i) * width;
-    T largest[kQueries], total[kQueries];
+    T largest[kQueries];
+    double total[kQueries];
     std::fill(largest, largest + rows, -kInfinity<T>);
-    std::fill(total, total + rows, T(0));
-    std::fill(y, y + rows * width, T(0));
+    std::fill(total, total + rows, 0.0);
+    sums.clear();
     const std::int64_t keys = s.keys_of(i + rows - 1);
     for (std::int64_t j = 0; j < keys; j += kKeys) {
       const std::int64_t columns = std::min(kKeys, keys - j);
@@ -131,24 +158,28 @@ struct Attention {
         for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
         if (most == -kInfinity<T>) {  // it has seen no key yet; a score that is no number stays one
           for (std::int64_t c = 0; c < columns; ++c) row[c] = row[c] == -kInfinity<T> ? T(0) : row[c];
-          for (std::int64_t c = 0; c < columns; ++c) total[r] += row[c];
+          for (std::int64_t c = 0; c < columns; ++c) total[r] += static_cast<double>(row[c]);
           continue;
         }
-        const T shrink = std::exp(largest[r] - most);
-        total[r] *= shrink;
-        for (std::int64_t t = 0; t < width; ++t) y[r * width + t] *= shrink;
-        largest[r] = most;
+        if (most != largest[r]) {
+          const auto shrink = static_cast<double>(std::exp(largest[r] - most));
+          total[r] *= shrink;
+          for (std::int64_t t = 0; t < width; ++t) sums.row(r * width)[t] *= shrink;
+          largest[r] = most;
+        }
         for (std::int64_t c = 0; c < columns; ++c) {
           row[c] = std::exp(row[c] - most);
-          total[r] += row[c];
+          total[r] += static_cast<double>(row[c]);
         }
       }
-      add_product(false, rows, width, columns, scores.data(), blocks.values(head, j), y, seen.all, seen);
+      sums.add(false, rows, width, columns, scores.data(), blocks.values(head, j), seen.all, seen);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      const bool sees = total[r] != T(0);
-      for (std::int64_t t = 0; t < width && sees; ++t) y[r * width + t] /= total[r];
-      logarithms[head * s.n + i + r] = sees ? largest[r] + std::log(total[r]) : -kInfinity<T>;
+      const bool sees = total[r] != 0;
+      const double* const of_row = sums.row(r * width);
+      for (std::int64_t t = 0; t < width; ++t)
+        y[r * width + t] = static_cast<T>(sees ? of_row[t] / total[r] : of_row[t]);
+      logarithms[head * s.n + i + r] = sees ? largest[r] + static_cast<T>(std::log(total[r])) : -kInfinity<T>;
     }
   }
 };
@@ -170,10 +201,12 @@ struct AttentionGrad {
     parallel_for(s.query_rows(), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, width)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
-                     T sum = 0;
+                     double sum = 0;
                      const T* const of_y = g + row * width;
-                     for (std::int64_t t = 0; t < width; ++t) sum += of_y[t] * y[row * width + t];
-                     deltas[row] = sum;
+                     for (std::int64_t t = 0; t < width; ++t) {
+                       sum += static_cast<double>(of_y[t]) * static_cast<double>(y[row * width + t]);
+                     }
+                     deltas[row] = static_cast<T>(sum);
                      unused[row] = std::all_of(of_y, of_y + width, [](T part) { return part == T(0); }) ? 1 : 0;
                    }
                  });
@@ -198,36 +231,39 @@ struct AttentionGrad {
     const std::int64_t each = blocks.blocks_of_queries();
     parallel_for(s.batch * s.heads * each, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> p(kBlock), ds(kBlock);
+      Totals<T> sums(kQueries * s.size);
       for (std::int64_t at = begin; at < end; ++at) {
         const std::int64_t head = at / each, i = at % each * kQueries, rows = std::min(kQueries, s.n - i);
-        T* const out = dq + (head * s.n + i) * s.size;
-        std::fill(out, out + rows * s.size, T(0));
+        sums.clear();
         const std::int64_t keys = s.keys_of(i + rows - 1);
         for (std::int64_t j = 0; j < keys; j += kKeys) {
           const std::int64_t columns = std::min(kKeys, keys - j);
           const Seen seen = gradients(head, i, rows, j, columns, p.data(), ds.data());
-          add_product(false, rows, s.size, columns, ds.data(), blocks.keys(head, j), out, seen.all, seen);
+          sums.add(false, rows, s.size, columns, ds.data(), blocks.keys(head, j), seen.all, seen);
         }
+        sums.write(dq + (head * s.n + i) * s.size, rows * s.size);
       }
     });
     const std::int64_t of_keys = blocks.blocks_of_keys(), heads_of_group = s.groups == 0 ? 0 : s.heads / s.groups;
     parallel_for(s.batch * s.groups * of_keys, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<T> p(kBlock), ds(kBlock);
+      Totals<T> of_k(kKeys * s.size), of_v(kKeys * width);
       for (std::int64_t at = begin; at < end; ++at) {
         const std::int64_t group = at / of_keys, j = at % of_keys * kKeys, columns = std::min(kKeys, s.m - j);
-        T *const of_k = dk + (group * s.m + j) * s.size, *const of_v = dv + (group * s.m + j) * width;
-        std::fill(of_k, of_k + columns * s.size, T(0));
-        std::fill(of_v, of_v + columns * width, T(0));
+        of_k.clear();
+        of_v.clear();
         for (std::int64_t h = 0; h < heads_of_group; ++h) {
           const std::int64_t head = group / s.groups * s.heads + group % s.groups * heads_of_group + h;
           for (std::int64_t i = s.first_query_of(j) / kQueries * kQueries; i < s.n; i += kQueries) {
             const std::int64_t rows = std::min(kQueries, s.n - i), row = head * s.n + i;
             const Seen seen = gradients(head, i, rows, j, columns, p.data(), ds.data());
             const auto is_seen = [&](std::int64_t key, std::int64_t query) { return seen(query, key); };
-            add_product(true, columns, s.size, rows, ds.data(), blocks.q + row * s.size, of_k, seen.all, is_seen);
-            add_product(true, columns, width, rows, p.data(), g + row * width, of_v, seen.all, is_seen);
+            of_k.add(true, columns, s.size, rows, ds.data(), blocks.q + row * s.size, seen.all, is_seen);
+            of_v.add(true, columns, width, rows, p.data(), g + row * width, seen.all, is_seen);
           }
         }
+        of_k.write(dk + (group * s.m + j) * s.size, columns * s.size);
+        of_v.write(dv + (group * s.m + j) * width, columns * width);
       }
     });
   }

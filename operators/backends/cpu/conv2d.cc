@@ -46,23 +46,23 @@ Kernel choose(Conv2dPass pass, const Conv2dShape& s, bool exact) {
   return Kernel::unfold;
 }
 
-// The sum of one channel over all images: 16 running sums, so that the additions overlap, added pairwise at the end.
+// The sum of one channel over all images: 16 running totals, so that the additions overlap, added pairwise at the end.
 struct ChannelSum {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(const T* x, int64_t images, int64_t pitch, int64_t plane, T* out) const {
     constexpr int lanes = 16;
-    T sums[lanes] = {};
+    TotalOf<T> sums[lanes] = {};
     for (int64_t image = 0; image < images; ++image, x += pitch) {
       int64_t i = 0;
       for (; i + lanes <= plane; i += lanes) {
-        for (int l = 0; l < lanes; ++l) sums[l] += x[i + l];
+        for (int l = 0; l < lanes; ++l) sums[l] += static_cast<TotalOf<T>>(x[i + l]);
       }
-      for (int l = 0; i < plane; ++i, ++l) sums[l] += x[i];
+      for (int l = 0; i < plane; ++i, ++l) sums[l] += static_cast<TotalOf<T>>(x[i]);
     }
     for (int half = lanes / 2; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
     }
-    *out = sums[0];
+    *out = static_cast<T>(sums[0]);
   }
 };
 

@@ -9,9 +9,9 @@
 namespace sluice::cpu_backend::conv {
 namespace {
 
-// Of one padded image.
+// Of one padded image, or of a band of it: out_h rows of y, whose channels are `plane` elements apart.
 struct Sizes {
-  long height, width, out_channels, out_h, out_w, kernel_h, kernel_w, taps;
+  long height, width, out_channels, out_h, out_w, kernel_h, kernel_w, taps, plane;
 };
 
 struct Functions {
@@ -73,7 +73,8 @@ Sizes sizes_of(const Conv2dShape& s) {
           static_cast<long>(s.out_width()),
           static_cast<long>(s.kernel_h),
           static_cast<long>(s.kernel_w),
-          static_cast<long>(s.in_channels * s.kernel_h * s.kernel_w)};
+          static_cast<long>(s.in_channels * s.kernel_h * s.kernel_w),
+          static_cast<long>(s.out_height() * s.out_width())};
 }
 
 bool is_padded(const Conv2dShape& s) { return s.pad_h != 0 || s.pad_w != 0; }
@@ -141,20 +142,33 @@ void few_channels_weight_grad(const Conv2dShape& s, const float* x, const float*
   const Sizes size = sizes_of(s);
   const Functions& functions = *functions_for(size.out_w);
   const auto lanes = static_cast<std::int64_t>(functions.width);
+  const std::int64_t count = s.w_count() * lanes;
+  const long rows = std::max(1L, static_cast<long>(kMostPlaces) / size.out_w);  // of a band
   sum_over_chunks(
-      s, images_per_chunk(s, kLeastWork), dw, workspace, [&](std::int64_t first, std::int64_t images, float* out) {
+      s, images_per_chunk(s, kLeastWork), dw, workspace, [&](std::int64_t first, std::int64_t images, double* totals) {
         const Borrowed room(workspace, padded_bytes(s, size));
-        const Borrowed lane_sums(workspace, static_cast<std::size_t>(s.w_count() * lanes) * sizeof(float));
-        auto* sums = lane_sums.as<float>();
-        std::fill(sums, sums + s.w_count() * lanes, 0.0F);
+        const Borrowed lane_sums(workspace, static_cast<std::size_t>(count) * (sizeof(float) + sizeof(double)));
+        auto* lane_totals = lane_sums.as<double>();
+        auto* sums = reinterpret_cast<float*>(lane_totals + count);
+        std::fill(lane_totals, lane_totals + count, 0.0);
+        std::fill(sums, sums + count, 0.0F);
+        long added = 0;  // rows since the sums began
         for (std::int64_t i = first; i < first + images; ++i) {
           const float* image = padded(s, size, x + i * s.in_channels * s.height * s.width, room.as<float>());
-          functions.weights(size, image, dy + i * s.out_channels * size.out_h * size.out_w, sums);
+          const float* gradient = dy + i * s.out_channels * size.plane;
+          for (long row = 0; row < size.out_h; row += rows) {
+            Sizes band = size;
+            band.out_h = std::min(rows, size.out_h - row);
+            functions.weights(band, image + row * size.width, gradient + row * size.out_w, sums);
+            added += band.out_h;
+            if (added < rows && (row + rows < size.out_h || i + 1 < first + images)) continue;
+            dispatch(AddToTotals{}, static_cast<const float*>(sums), lane_totals, count);
+            std::fill(sums, sums + count, 0.0F);
+            added = 0;
+          }
         }
         for (std::int64_t j = 0; j < s.w_count(); ++j) {
-          float total = 0;
-          for (std::int64_t l = 0; l < lanes; ++l) total += sums[j * lanes + l];
-          out[j] = total;
+          for (std::int64_t l = 0; l < lanes; ++l) totals[j] += lane_totals[j * lanes + l];
         }
       });
 }

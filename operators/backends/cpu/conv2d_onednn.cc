@@ -5,6 +5,7 @@
 #include <shared_mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "sluice/operators/backends/cpu/conv2d_parts.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
@@ -309,24 +310,32 @@ void onednn_weight_grad(const Conv2dShape& s, Algorithm algorithm, const float* 
   const int64_t filter = s.in_channels * s.kernel_h * s.kernel_w;
   const int64_t plane = s.out_height() * s.out_width();
   const Cut cut = cut_of(Conv2dPass::weight_grad, s, algorithm);
-  // Each row of pieces makes all of dw; the rows are added in order.
-  const Borrowed rest(workspace, static_cast<std::size_t>((cut.rows - 1) * s.w_count()) * sizeof(float));
+  // Each row of pieces makes all of dw; the rows are added in order. A row of more images than oneDNN shall add in f32
+  // is the total of several sums.
+  const Borrowed parts(workspace, static_cast<std::size_t>(cut.rows * s.w_count()) * sizeof(float));
+  const int64_t at_once = std::max<int64_t>(1, 4 * kMostPlaces / plane);
   for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
-    const auto plan = plan_for(key_of(Conv2dPass::weight_grad, s, algorithm, false, images, channels));
-    const Chunk chunk(*plan, workspace);
-    const int64_t row = image / cut.images;
-    float* out = (row == 0 ? dw : rest.as<float>() + (row - 1) * s.w_count()) + channel * filter;
-    const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
-    const dnnl::memory gradient =
-        bring(plan->y, dy + (image * s.out_channels + channel) * plane, chunk.y(), chunk.scratch());
-    const dnnl::memory to = place_for(plan->w, out, chunk.w());
-    plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
-                                              {DNNL_ARG_DIFF_DST, gradient},
-                                              {DNNL_ARG_DIFF_WEIGHTS, to},
-                                              {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
-    deliver(plan->w, to, out, chunk.scratch());
+    float* const out = parts.as<float>() + image / cut.images * s.w_count() + channel * filter;
+    const int64_t count = channels * filter, last = image + images;
+    std::vector<double> totals(static_cast<std::size_t>(images > at_once ? count : 0));
+    for (; image < last; image += at_once) {
+      const int64_t n = std::min(at_once, last - image);
+      const auto plan = plan_for(key_of(Conv2dPass::weight_grad, s, algorithm, false, n, channels));
+      const Chunk chunk(*plan, workspace);
+      const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
+      const dnnl::memory gradient =
+          bring(plan->y, dy + (image * s.out_channels + channel) * plane, chunk.y(), chunk.scratch());
+      const dnnl::memory to = place_for(plan->w, out, chunk.w());
+      plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
+                                                {DNNL_ARG_DIFF_DST, gradient},
+                                                {DNNL_ARG_DIFF_WEIGHTS, to},
+                                                {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+      deliver(plan->w, to, out, chunk.scratch());
+      if (!totals.empty()) dispatch(AddToTotals{}, static_cast<const float*>(out), totals.data(), count);
+    }
+    for (std::size_t i = 0; i < totals.size(); ++i) out[i] = static_cast<float>(totals[i]);
   });
-  add_parts(dw, rest.as<float>(), s.w_count(), cut.rows - 1);
+  sum_parts(static_cast<const float*>(parts.as<float>()), s.w_count(), cut.rows, dw);
 }
 
 }  // namespace sluice::cpu_backend::conv

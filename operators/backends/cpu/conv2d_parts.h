@@ -6,6 +6,8 @@
 
 #include "sluice/engine/loops.h"
 #include "sluice/operators/backends/cpu/conv2d.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
 
 namespace sluice::cpu_backend::conv {
 
@@ -39,33 +41,47 @@ inline std::int64_t images_per_chunk(const Conv2dShape& shape, std::int64_t leas
   return std::max<std::int64_t>(1, (shape.batch + chunks - 1) / chunks);
 }
 
-/// dw[i] += parts[0 * count + i], then parts[1 * count + i] ...: in order.
-template <class T>
-void add_parts(T* dw, const T* rest, std::int64_t count, std::int64_t parts) {
-  if (parts == 0) return;
+/// Products that a gradient of a weight adds in f32, about; such sums are added in double.
+constexpr std::int64_t kMostPlaces = 2048;
+
+struct AddToTotals {
+  template <class T, class A>
+  SLUICE_KERNEL_BODY void operator()(const T* x, A* __restrict totals, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) totals[i] += static_cast<A>(x[i]);
+  }
+};
+
+/// dw = the sum over the parts, each of `count` elements, in order.
+template <class T, class A>
+void sum_parts(const A* parts, std::int64_t count, std::int64_t n, T* dw) {
   parallel_for(count, 16384, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t c = 0; c < parts; ++c) {
-      const T* part = rest + c * count;
-      for (std::int64_t i = begin; i < end; ++i) dw[i] += part[i];
+    for (std::int64_t i = begin; i < end; ++i) {
+      auto total = static_cast<TotalOf<A>>(parts[i]);
+      for (std::int64_t p = 1; p < n; ++p) total += static_cast<TotalOf<A>>(parts[p * count + i]);
+      dw[i] = static_cast<T>(total);
     }
   });
 }
 
-/// Runs body(first image, images, dw of the chunk) for each chunk, each into memory of its own, and adds them in order.
+/// Runs body(first image, images, totals of dw) for each chunk, which adds to totals of its own, and adds those in
+/// order.
 template <class T, class Body>
 void sum_over_chunks(const Conv2dShape& shape, std::int64_t images, T* dw, const Workspace& workspace,
                      const Body& body) {
+  using A = TotalOf<T>;
   const std::int64_t count = shape.w_count();
   if (shape.batch <= 0) return void(std::fill(dw, dw + count, T{}));
   const std::int64_t chunks = (shape.batch + images - 1) / images;
-  const Borrowed rest(workspace, static_cast<std::size_t>((chunks - 1) * count) * sizeof(T));
+  const Borrowed totals(workspace, static_cast<std::size_t>(chunks * count) * sizeof(A));
   parallel_for(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) {
       const std::int64_t first = c * images;
-      body(first, std::min(images, shape.batch - first), c == 0 ? dw : rest.as<T>() + (c - 1) * count);
+      A* const own = totals.as<A>() + c * count;
+      std::fill(own, own + count, A{});
+      body(first, std::min(images, shape.batch - first), own);
     }
   });
-  add_parts(dw, rest.as<T>(), count, chunks - 1);
+  sum_parts(static_cast<const A*>(totals.as<A>()), count, chunks, dw);
 }
 
 /// Direct kernels for few input channels (f32): the input's rows stay in the first-level cache.

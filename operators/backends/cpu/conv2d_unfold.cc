@@ -105,12 +105,19 @@ void unfold_input_grad(const Conv2dShape& s, const T* dy, const T* w, T* dx, con
 template <class T>
 void unfold_weight_grad(const Conv2dShape& s, const T* x, const T* dy, T* dw, const Workspace& workspace) {
   const Sizes size(s);
-  sum_over_chunks(s, size.images, dw, workspace, [&](int64_t first, int64_t images, T* out) {
+  const int64_t count = s.w_count();
+  sum_over_chunks(s, size.images, dw, workspace, [&](int64_t first, int64_t images, TotalOf<T>* totals) {
     const Borrowed columns(workspace, static_cast<std::size_t>(size.taps * size.places) * sizeof(T));
+    const Borrowed sum(workspace, static_cast<std::size_t>(count) * sizeof(T));
+    int64_t added = 0;  // places since the sum began
     for (int64_t i = first; i < first + images; ++i) {
       unfold(s, x + i * size.x, columns.as<T>());
       gemm_here(false, true, s.out_channels, size.taps, size.places, T{1}, dy + i * size.y, size.places,
-                columns.as<T>(), size.places, i == first ? T{} : T{1}, out, size.taps);
+                columns.as<T>(), size.places, added == 0 ? T{} : T{1}, sum.as<T>(), size.taps);
+      added += size.places;
+      if (added < kMostPlaces && i + 1 < first + images) continue;
+      dispatch(AddToTotals{}, static_cast<const T*>(sum.as<T>()), totals, count);
+      added = 0;
     }
   });
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "sluice/engine/loops.h"
@@ -14,6 +15,9 @@ namespace sluice::cpu_backend {
 inline constexpr std::int64_t kElementwiseGrain = 32768;
 /// Elements of one leaf of a sum's tree.
 inline constexpr std::int64_t kSumBlock = 4096;
+/// What elements of T are summed in: f32 in double, so that a sum of any length is rounded once.
+template <class T>
+using TotalOf = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 namespace detail {
 template <class F>
@@ -96,12 +100,24 @@ struct BlockSum {
   }
 };
 
-/// sums[j] += x[i, j], rows in order.
+/// sums[j] += x[i, j], rows in order; rows are `step` elements apart. Four rows at a time, so that a sum is loaded and
+/// stored once for four elements.
 struct RowSums {
-  template <class T>
-  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t rows, std::int64_t columns, T* sums) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) sums[j] += x[i * columns + j];
+  template <class T, class A>
+  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t rows, std::int64_t step, std::int64_t columns,
+                                     A* __restrict sums) const {
+    std::int64_t i = 0;
+    for (; i + 4 <= rows; i += 4, x += 4 * step) {
+      const T *second = x + step, *third = second + step, *fourth = third + step;
+      for (std::int64_t j = 0; j < columns; ++j) {
+        A total = sums[j] + static_cast<A>(x[j]);
+        total += static_cast<A>(second[j]);
+        total += static_cast<A>(third[j]);
+        sums[j] = total + static_cast<A>(fourth[j]);
+      }
+    }
+    for (; i < rows; ++i, x += step) {
+      for (std::int64_t j = 0; j < columns; ++j) sums[j] += static_cast<A>(x[j]);
     }
   }
 };
@@ -184,24 +200,66 @@ A sum(const T* x, std::int64_t n) {
   return total;
 }
 
-/// out[j] = the sum over i of x[i * columns + j], for x of shape (rows, columns): the gradient of a bias. Blocks of
-/// rows whose size depends on the shape alone, each summed in row order, and added in block order. out must not overlap
-/// x.
+/// Calls finish(first, totals, n) with the sums over i of x[o, i, j], for x of shape (outer, rows, columns): the totals
+/// (TotalOf<T>) are those of elements [first, first + n) of the result (outer, columns). Pieces of columns, and blocks
+/// of rows that are summed in row order and added in block order, depend on the shape alone. `finish` is called from
+/// several threads.
+template <class T, class Finish>
+void sum_middle(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns, const Finish& finish) {
+  using A = TotalOf<T>;
+  constexpr std::int64_t most = 1024;  // columns of a piece, whose totals stay in the first-level cache
+  if (outer <= 0 || columns <= 0) return;
+  const std::int64_t width = std::min(most, columns), pieces = (columns + width - 1) / width;
+  const std::int64_t block = std::max<std::int64_t>(16, kElementwiseGrain / width);
+  const std::int64_t blocks = std::max<std::int64_t>(1, (rows + block - 1) / block);
+  // Short rows are taken several at a time, as one row of totals of their own, which fills vectors.
+  const std::int64_t together = std::min(std::max<std::int64_t>(1, 64 / columns), std::max<std::int64_t>(1, rows / 8));
+  std::vector<A> parts(static_cast<std::size_t>(blocks == 1 ? 0 : outer * blocks * columns));
+  const std::int64_t work = std::max<std::int64_t>(1, std::min(block, rows) * width);
+  parallel_for(outer * pieces * blocks, std::max<std::int64_t>(1, kElementwiseGrain / work),
+               [&](std::int64_t begin, std::int64_t end) {
+                 A totals[most];
+                 for (std::int64_t task = begin; task < end; ++task) {
+                   const std::int64_t o = task / (pieces * blocks), first = task / blocks % pieces * width;
+                   const std::int64_t b = task % blocks, n = std::min(width, columns - first);
+                   const std::int64_t height = std::min(block, rows - b * block), whole = height / together;
+                   const T* const from = x + (o * rows + b * block) * columns + first;
+                   std::fill(totals, totals + together * n, A{});
+                   dispatch(detail::RowSums{}, from, whole, together * columns, together * n, &totals[0]);
+                   dispatch(detail::RowSums{}, from + whole * together * columns, height - whole * together, columns, n,
+                            &totals[0]);
+                   for (std::int64_t k = 1; k < together; ++k) {
+                     for (std::int64_t j = 0; j < n; ++j) totals[j] += totals[k * n + j];
+                   }
+                   if (blocks == 1) {
+                     finish(o * columns + first, static_cast<const A*>(totals), n);
+                   } else {
+                     std::copy(totals, totals + n, parts.data() + (o * blocks + b) * columns + first);
+                   }
+                 }
+               });
+  if (blocks == 1) return;
+  parallel_for(outer * pieces, std::max<std::int64_t>(1, kElementwiseGrain / (blocks * width)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 A totals[most];
+                 for (std::int64_t task = begin; task < end; ++task) {
+                   const std::int64_t o = task / pieces, first = task % pieces * width;
+                   const std::int64_t n = std::min(width, columns - first);
+                   std::fill(totals, totals + n, A{});
+                   dispatch(detail::RowSums{}, static_cast<const A*>(parts.data()) + o * blocks * columns + first,
+                            blocks, columns, n, &totals[0]);
+                   finish(o * columns + first, static_cast<const A*>(totals), n);
+                 }
+               });
+}
+
+/// out[j] = the sum over i of x[i * columns + j], for x of shape (rows, columns): the gradient of a bias. out must not
+/// overlap x.
 template <class T>
 void sum_rows(const T* x, std::int64_t rows, std::int64_t columns, T* out) {
-  if (columns <= 0) return;
-  const std::int64_t block = std::max<std::int64_t>(16, kElementwiseGrain / columns);
-  const std::int64_t blocks = std::max<std::int64_t>(1, (rows + block - 1) / block);
-  std::vector<T> parts(static_cast<std::size_t>((blocks - 1) * columns));
-  T* rest = parts.data();
-  parallel_for(blocks, 1, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      T* sums = b == 0 ? out : rest + (b - 1) * columns;
-      std::fill(sums, sums + columns, T{});
-      dispatch(detail::RowSums{}, x + b * block * columns, std::min(block, rows - b * block), columns, sums);
-    }
+  sum_middle(x, 1, rows, columns, [out](std::int64_t first, const TotalOf<T>* totals, std::int64_t n) {
+    for (std::int64_t j = 0; j < n; ++j) out[first + j] = static_cast<T>(totals[j]);
   });
-  dispatch(detail::RowSums{}, static_cast<const T*>(rest), blocks - 1, columns, out);
 }
 
 }  // namespace sluice::cpu_backend

@@ -30,11 +30,11 @@ struct SoftmaxRows {
     for (int64_t i = 0; i < rows * classes; ++i) p[i] = fast_exp(p[i]);
     for (int64_t i = 0; i < rows; ++i) {
       T* out = p + i * classes;
-      T sum{};
-      for (int64_t j = 0; j < classes; ++j) sum += out[j];
-      const T inverse = T{1} / sum;
+      double sum;
+      detail::BlockSum{}(static_cast<const T*>(out), classes, &sum);
+      const T inverse = static_cast<T>(1 / sum);
       for (int64_t j = 0; j < classes; ++j) out[j] *= inverse;
-      sums[i] = sum;
+      sums[i] = static_cast<T>(sum);
     }
   }
 };

@@ -112,6 +112,102 @@ void integer_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, S
                  });
 }
 
+// sums[j] += v[p] * x[p, j], rows in order; rows are `step` elements apart. Four rows at a time, as in RowSums.
+struct WeightedRowSums {
+  SLUICE_KERNEL_BODY void operator()(const float* v, const float* x, int64_t rows, int64_t step, int64_t columns,
+                                     double* __restrict sums) const {
+    int64_t p = 0;
+    for (; p + 4 <= rows; p += 4, x += 4 * step) {
+      const double a = v[p], b = v[p + 1], c = v[p + 2], d = v[p + 3];
+      const float *second = x + step, *third = second + step, *fourth = third + step;
+      for (int64_t j = 0; j < columns; ++j) {
+        double total = sums[j] + a * static_cast<double>(x[j]);
+        total += b * static_cast<double>(second[j]);
+        total += c * static_cast<double>(third[j]);
+        sums[j] = total + d * static_cast<double>(fourth[j]);
+      }
+    }
+    for (; p < rows; ++p, x += step) {
+      const double a = v[p];
+      for (int64_t j = 0; j < columns; ++j) sums[j] += a * static_cast<double>(x[j]);
+    }
+  }
+};
+
+// sums[j] = the product of v and row j of x; rows are `step` elements apart.
+struct RowProducts {
+  SLUICE_KERNEL_BODY void operator()(const float* v, const float* x, int64_t rows, int64_t step, int64_t k,
+                                     double* sums) const {
+    constexpr int lanes = 32;
+    for (int64_t j = 0; j < rows; ++j, x += step) {
+      double totals[lanes] = {};
+      int64_t p = 0;
+      for (; p + lanes <= k; p += lanes) {
+        for (int l = 0; l < lanes; ++l) totals[l] += static_cast<double>(v[p + l]) * static_cast<double>(x[p + l]);
+      }
+      for (int l = 0; p < k; ++p, ++l) totals[l] += static_cast<double>(v[p]) * static_cast<double>(x[p]);
+      for (int half = lanes / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; ++l) totals[l] += totals[l + half];
+      }
+      sums[j] = totals[0];
+    }
+  }
+};
+
+// c[j * step_c] = alpha (v x)[j] + beta c[j * step_c]: x is k x n with `ldx` elements between its rows, or stored n x k
+// with `turned`. Products and sums are in double: such a product has k terms and little else to do than to read x.
+void vector_product(int64_t n, int64_t k, float alpha, const float* v, int64_t step_v, const float* x, int64_t ldx,
+                    bool turned, float beta, float* c, int64_t step_c) {
+  std::vector<float> packed;
+  if (step_v != 1) {
+    packed.resize(static_cast<std::size_t>(k));
+    for (int64_t p = 0; p < k; ++p) packed[static_cast<std::size_t>(p)] = v[p * step_v];
+    v = packed.data();
+  }
+  constexpr int64_t width = 1024;
+  double totals[width];
+  for (int64_t first = 0; first < n; first += width) {
+    const int64_t columns = std::min(width, n - first);
+    if (turned) {
+      dispatch(RowProducts{}, v, x + first * ldx, columns, ldx, k, &totals[0]);
+    } else {
+      std::fill(totals, totals + columns, 0.0);
+      dispatch(WeightedRowSums{}, v, x + first, k, ldx, columns, &totals[0]);
+    }
+    for (int64_t j = 0; j < columns; ++j) {
+      float& out = c[(first + j) * step_c];
+      const double old = beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(out);
+      out = static_cast<float>(static_cast<double>(alpha) * totals[j] + old);
+    }
+  }
+}
+
+// Terms that a library adds to one f32 sum.
+constexpr int64_t kMostTerms = 4096;
+
+struct AddToTotals {
+  SLUICE_KERNEL_BODY void operator()(const float* x, double* __restrict totals, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) totals[i] += static_cast<double>(x[i]);
+  }
+};
+
+// C = the sum of part(first, terms, product) over blocks of the k terms, which writes an m x n product of f32, and
+// beta C. The blocks are added in double.
+template <class Part>
+void in_blocks_of_k(int64_t m, int64_t n, int64_t k, float beta, float* c, int64_t ldc, const Part& part) {
+  std::vector<float> product(static_cast<std::size_t>(m * n));
+  std::vector<double> totals(static_cast<std::size_t>(m * n));
+  for (int64_t i = 0; beta != 0 && i < m * n; ++i) {
+    totals[static_cast<std::size_t>(i)] = static_cast<double>(beta) * static_cast<double>(c[i / n * ldc + i % n]);
+  }
+  const int64_t blocks = (k + kMostTerms - 1) / kMostTerms, terms = (k + blocks - 1) / blocks;
+  for (int64_t first = 0; first < k; first += terms) {
+    part(first, std::min(terms, k - first), product.data());
+    dispatch(AddToTotals{}, static_cast<const float*>(product.data()), totals.data(), m * n);
+  }
+  for (int64_t i = 0; i < m * n; ++i) c[i / n * ldc + i % n] = static_cast<float>(totals[static_cast<std::size_t>(i)]);
+}
+
 }  // namespace
 
 void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
@@ -119,11 +215,19 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
   if (m <= 0 || n <= 0) return;
   if (k <= 0 || alpha == 0.0F)
     return scale(m, n, beta, c, ldc);  // oneDNN's SSE kernel would read C at alpha = beta = 0
-  onednn_engine();                     // bounds the instruction set before the first use
-  const OneThread one;
-  const auto status =
-      dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  if (status != dnnl_success) throw std::runtime_error("matmul: oneDNN status " + std::to_string(status));
+  if (m == 1) return vector_product(n, k, alpha, a, trans_a ? lda : 1, b, ldb, trans_b, beta, c, 1);
+  if (n == 1) return vector_product(m, k, alpha, b, trans_b ? 1 : ldb, a, lda, !trans_a, beta, c, ldc);
+  onednn_engine();  // bounds the instruction set before the first use
+  const auto multiply = [&](int64_t first, int64_t terms, float factor, float* out, int64_t ld) {
+    const OneThread one;
+    const auto status =
+        dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, terms, alpha, a + first * (trans_a ? lda : 1), lda,
+                   b + first * (trans_b ? 1 : ldb), ldb, factor, out, ld);
+    if (status != dnnl_success) throw std::runtime_error("matmul: oneDNN status " + std::to_string(status));
+  };
+  if (k <= kMostTerms) return multiply(0, k, beta, c, ldc);
+  in_blocks_of_k(m, n, k, beta, c, ldc,
+                 [&](int64_t first, int64_t terms, float* product) { multiply(first, terms, 0.0F, product, n); });
 }
 
 void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
@@ -174,36 +278,44 @@ bool bf16_is_native() {
 void bf16_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t lda,
                const BFloat16* b, int64_t ldb, float* c, int64_t ldc) {
   if (k <= 0) return scale(m, n, 0.0F, c, ldc);
+  const auto multiply = [&](int64_t rows, int64_t columns, int64_t terms, const BFloat16* pa, const BFloat16* pb,
+                            float* pc, int64_t ld) {
+    using dnnl::memory;
+    const dnnl::engine& engine = onednn_engine();
+    const auto matrix = [](int64_t height, int64_t width, memory::data_type type, bool turned, int64_t step) {
+      return memory::desc({height, width}, type, turned ? memory::dims{1, step} : memory::dims{step, 1});
+    };
+    // oneDNN 3.7 takes the elements of a single row to follow each other, whatever the description says.
+    std::vector<BFloat16> row;
+    if (rows == 1 && trans_a && lda != 1) {
+      row.resize(static_cast<std::size_t>(terms));
+      for (int64_t p = 0; p < terms; ++p) row[static_cast<std::size_t>(p)] = pa[p * lda];
+      pa = row.data();
+    }
+    const bool turned_a = trans_a && row.empty();
+    const memory::desc of_a = matrix(rows, terms, memory::data_type::bf16, turned_a, row.empty() ? lda : terms),
+                       of_b = matrix(terms, columns, memory::data_type::bf16, trans_b, ldb),
+                       of_c = matrix(rows, columns, memory::data_type::f32, false, ld);
+    const OneThread one;
+    // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
+    const auto description = describe<dnnl::matmul>(of_a, of_b, of_c);
+    std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
+    const auto in = [&](const memory::desc& what, const void* data) {
+      return memory(what, engine, const_cast<void*>(data));
+    };
+    dnnl::matmul(description)
+        .execute(onednn_stream(), {{DNNL_ARG_SRC, in(of_a, pa)},
+                                   {DNNL_ARG_WEIGHTS, in(of_b, pb)},
+                                   {DNNL_ARG_DST, in(of_c, pc)},
+                                   {DNNL_ARG_SCRATCHPAD, in(description.scratchpad_desc(), scratch.data())}});
+  };
   in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
            [&](int64_t rows, int64_t columns, const BFloat16* pa, const BFloat16* pb, float* pc) {
-             using dnnl::memory;
-             const dnnl::engine& engine = onednn_engine();
-             const auto matrix = [](int64_t height, int64_t width, memory::data_type type, bool turned, int64_t step) {
-               return memory::desc({height, width}, type, turned ? memory::dims{1, step} : memory::dims{step, 1});
-             };
-             // oneDNN 3.7 takes the elements of a single row to follow each other, whatever the description says.
-             std::vector<BFloat16> row;
-             if (rows == 1 && trans_a && lda != 1) {
-               row.resize(static_cast<std::size_t>(k));
-               for (int64_t p = 0; p < k; ++p) row[static_cast<std::size_t>(p)] = pa[p * lda];
-               pa = row.data();
-             }
-             const bool turned_a = trans_a && row.empty();
-             const memory::desc of_a = matrix(rows, k, memory::data_type::bf16, turned_a, row.empty() ? lda : k),
-                                of_b = matrix(k, columns, memory::data_type::bf16, trans_b, ldb),
-                                of_c = matrix(rows, columns, memory::data_type::f32, false, ldc);
-             const OneThread one;
-             // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
-             const auto description = describe<dnnl::matmul>(of_a, of_b, of_c);
-             std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
-             const auto in = [&](const memory::desc& what, const void* data) {
-               return memory(what, engine, const_cast<void*>(data));
-             };
-             dnnl::matmul(description)
-                 .execute(onednn_stream(), {{DNNL_ARG_SRC, in(of_a, pa)},
-                                            {DNNL_ARG_WEIGHTS, in(of_b, pb)},
-                                            {DNNL_ARG_DST, in(of_c, pc)},
-                                            {DNNL_ARG_SCRATCHPAD, in(description.scratchpad_desc(), scratch.data())}});
+             if (k <= kMostTerms) return multiply(rows, columns, k, pa, pb, pc, ldc);
+             in_blocks_of_k(rows, columns, k, 0.0F, pc, ldc, [&](int64_t first, int64_t terms, float* product) {
+               multiply(rows, columns, terms, pa + first * (trans_a ? lda : 1), pb + first * (trans_b ? 1 : ldb),
+                        product, columns);
+             });
            });
 }
 

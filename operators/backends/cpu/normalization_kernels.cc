@@ -1,5 +1,5 @@
-// Normalisation of rows of the CPU backend. Sums go in blocks of kSumBlock elements, and gradients of weights in blocks
-// of rows: both depend on the shape alone. f16 and bf16 are widened to f32 row by row.
+// Normalisation of rows of the CPU backend. Sums along rows go in blocks of elements that are added in double, and
+// gradients of weights in blocks of rows: both depend on the shape alone. f16 and bf16 are widened to f32 row by row.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -16,6 +16,8 @@ namespace {
 using namespace backends;
 
 constexpr int kLanes = 64;  // running sums, so that the additions overlap and vectorise
+/// Elements whose sum is kept in f32: eight for each running sum, so that roundings stay small.
+constexpr std::int64_t kBlock = 8 * kLanes;
 
 template <class C>
 SLUICE_KERNEL_BODY C folded(C* sums) {
@@ -25,33 +27,28 @@ SLUICE_KERNEL_BODY C folded(C* sums) {
   return sums[0];
 }
 
-/// The mean of a row, with sums in double.
+/// A number of double as one of C, and what it lost.
 template <class C>
-SLUICE_KERNEL_BODY double mean_of(const C* x, std::int64_t n) {
-  double total = 0;
-  for (std::int64_t at = 0; at < n; at += kSumBlock) {
-    double part;
-    detail::BlockSum{}(x + at, std::min(kSumBlock, n - at), &part);
-    total += part;
-  }
-  return total / static_cast<double>(n);
+SLUICE_KERNEL_BODY void split(double number, C* rounded, C* rest) {
+  *rounded = static_cast<C>(number);
+  *rest = static_cast<C>(number - static_cast<double>(*rounded));
 }
 
-/// The mean of (x - mean)^2. A block's sum is kept in C: its terms have one sign.
+/// The mean of (x - mean)^2.
 template <class C>
-SLUICE_KERNEL_BODY double mean_square(const C* x, std::int64_t n, C mean) {
+SLUICE_KERNEL_BODY double mean_square(const C* x, std::int64_t n, RowStatistics<C> s) {
   double total = 0;
-  for (std::int64_t at = 0; at < n; at += kSumBlock) {
-    const std::int64_t end = std::min(at + kSumBlock, n);
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t end = std::min(at + kBlock, n);
     C sums[kLanes] = {};
     std::int64_t i = at;
     for (; i + kLanes <= end; i += kLanes) {
       for (int l = 0; l < kLanes; ++l) {
-        const C off = x[i + l] - mean;
+        const C off = s.off(x[i + l]);
         sums[l] += off * off;
       }
     }
-    for (int l = 0; i < end; ++i, ++l) sums[l] += (x[i] - mean) * (x[i] - mean);
+    for (int l = 0; i < end; ++i, ++l) sums[l] += s.off(x[i]) * s.off(x[i]);
     total += static_cast<double>(folded(sums));
   }
   return total / static_cast<double>(n);
@@ -60,74 +57,93 @@ SLUICE_KERNEL_BODY double mean_square(const C* x, std::int64_t n, C mean) {
 /// Rows one after another: the mean, the mean square, and the results while the row is in the cache.
 struct Normalize {
   template <class C>
-  SLUICE_KERNEL_BODY void operator()(const C* x, const C* weight, const C* bias, C* y, C* statistics, std::int64_t rows,
-                                     std::int64_t n, double eps, bool centred) const {
+  SLUICE_KERNEL_BODY void operator()(const C* x, const C* weight, const C* bias, C* y, RowStatistics<C>* statistics,
+                                     std::int64_t rows, std::int64_t n, double eps, bool centred) const {
     for (std::int64_t r = 0; r < rows; ++r, x += n, y += n) {
-      const C mean = centred ? static_cast<C>(mean_of(x, n)) : C(0);
-      const C scale = static_cast<C>(1 / std::sqrt(mean_square(x, n, mean) + eps));
-      statistics[2 * r] = mean;
-      statistics[2 * r + 1] = scale;
+      RowStatistics<C> s{};
+      if (centred) {
+        double total;
+        detail::BlockSum{}(x, n, &total);
+        split(total / static_cast<double>(n), &s.mean, &s.rest);
+      }
+      s.scale = static_cast<C>(1 / std::sqrt(mean_square(x, n, s) + eps));
+      statistics[r] = s;
       if (bias) {
-        for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+        for (std::int64_t i = 0; i < n; ++i) y[i] = s.normal(x[i]) * weight[i] + bias[i];
       } else if (weight) {
-        for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i];
+        for (std::int64_t i = 0; i < n; ++i) y[i] = s.normal(x[i]) * weight[i];
       } else {
-        for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale;
+        for (std::int64_t i = 0; i < n; ++i) y[i] = s.normal(x[i]);
       }
     }
   }
 };
 
-/// scale * (g w - mean(g w) - normal * mean(g w normal)), where normal = (x - mean) * scale; w is 1 where not weighted.
+/// scale * (g w - mean(g w) - normal * mean(g w normal)); w is 1 where not weighted.
 template <bool weighted>
 struct RowGradient {
   template <class C>
-  SLUICE_KERNEL_BODY void operator()(const C* x, const C* statistics, const C* g, const C* weight, C* dx,
+  SLUICE_KERNEL_BODY void operator()(const C* x, const RowStatistics<C>* statistics, const C* g, const C* weight, C* dx,
                                      std::int64_t rows, std::int64_t n, bool centred) const {
     for (std::int64_t r = 0; r < rows; ++r, x += n, g += n, dx += n) {
-      const C mean = statistics[2 * r], scale = statistics[2 * r + 1];
+      const RowStatistics<C> s = statistics[r];
       double total = 0, products = 0;
-      for (std::int64_t at = 0; at < n; at += kSumBlock) {
-        const std::int64_t end = std::min(at + kSumBlock, n);
+      for (std::int64_t at = 0; at < n; at += kBlock) {
+        const std::int64_t end = std::min(at + kBlock, n);
         C totals[kLanes] = {}, of_products[kLanes] = {};
         std::int64_t i = at;
         for (; i + kLanes <= end; i += kLanes) {
           for (int l = 0; l < kLanes; ++l) {
             const C value = weighted ? g[i + l] * weight[i + l] : g[i + l];
             totals[l] += value;
-            of_products[l] += value * ((x[i + l] - mean) * scale);
+            of_products[l] += value * s.normal(x[i + l]);
           }
         }
         for (int l = 0; i < end; ++i, ++l) {
           const C value = weighted ? g[i] * weight[i] : g[i];
           totals[l] += value;
-          of_products[l] += value * ((x[i] - mean) * scale);
+          of_products[l] += value * s.normal(x[i]);
         }
         total += static_cast<double>(folded(totals));
         products += static_cast<double>(folded(of_products));
       }
-      const C average = centred ? static_cast<C>(total / static_cast<double>(n)) : C(0);
+      C average = 0, rest = 0;
+      if (centred) split(total / static_cast<double>(n), &average, &rest);
       const C slope = static_cast<C>(products / static_cast<double>(n));
       for (std::int64_t i = 0; i < n; ++i) {
         const C value = weighted ? g[i] * weight[i] : g[i];
-        dx[i] = scale * (value - average - (x[i] - mean) * scale * slope);
+        dx[i] = s.scale * ((value - average) - rest - s.normal(x[i]) * slope);
       }
     }
   }
 };
 
-/// sums[j] += g * normal and sums[n + j] += g, rows in order.
+/// sums[j] += g * normal and sums[n + j] += g, rows in order: four at a time, as in RowSums.
 struct WeightGradient {
-  template <class C>
-  SLUICE_KERNEL_BODY void operator()(const C* x, const C* statistics, const C* g, C* sums, std::int64_t rows,
-                                     std::int64_t n) const {
-    C* const plain = sums + n;
-    for (std::int64_t r = 0; r < rows; ++r, x += n, g += n) {
-      const C mean = statistics[2 * r], scale = statistics[2 * r + 1];
-      for (std::int64_t j = 0; j < n; ++j) {
-        sums[j] += g[j] * ((x[j] - mean) * scale);
-        plain[j] += g[j];
+  template <class C, class A>
+  SLUICE_KERNEL_BODY void operator()(const C* x, const RowStatistics<C>* statistics, const C* g, A* __restrict sums,
+                                     std::int64_t rows, std::int64_t n) const {
+    constexpr int together = 4;
+    std::int64_t r = 0;
+    for (; r + together <= rows; r += together, x += together * n, g += together * n) {
+      add<together>(x, statistics + r, g, sums, n);
+    }
+    for (; r < rows; ++r, x += n, g += n) add<1>(x, statistics + r, g, sums, n);
+  }
+  template <int count, class C, class A>
+  SLUICE_KERNEL_BODY static void add(const C* x, const RowStatistics<C>* statistics, const C* g, A* __restrict sums,
+                                     std::int64_t n) {
+    A* const plain = sums + n;
+    RowStatistics<C> s[count];
+    for (int k = 0; k < count; ++k) s[k] = statistics[k];
+    for (std::int64_t j = 0; j < n; ++j) {
+      A products = sums[j], total = plain[j];
+      for (int k = 0; k < count; ++k) {
+        products += static_cast<A>(g[k * n + j] * s[k].normal(x[k * n + j]));
+        total += static_cast<A>(g[k * n + j]);
       }
+      sums[j] = products;
+      plain[j] = total;
     }
   }
 };
@@ -188,13 +204,13 @@ struct NormalizeRows {
     const C* bias = c.inputs() > 2 ? wide_bias.read(c.input(2).as<T>(), n) : nullptr;
     const T* x = c.input(0).as<T>();
     T* y = c.output(0).as<T>();
-    C* statistics = c.output(1).as<C>();
+    auto* statistics = c.output(1).as<RowStatistics<C>>();
     parallel_for(s.rows, grain_of(s), [&](std::int64_t begin, std::int64_t end) {
       Wide<T> of_x(n), of_y(n);
       const std::int64_t each = rows_at_once<T>(end - begin);
       for (std::int64_t r = begin; r < end; r += each) {
         T* const to = y + r * n;
-        dispatch(Normalize{}, of_x.read(x + r * n, n), weight, bias, of_y.place(to), statistics + 2 * r, each, n, a.eps,
+        dispatch(Normalize{}, of_x.read(x + r * n, n), weight, bias, of_y.place(to), statistics + r, each, n, a.eps,
                  a.centred);
         of_y.store(to, n);
       }
@@ -212,7 +228,7 @@ struct NormalizeRowsGrad {
     Wide<T> wide_weight(n);
     const C* weight = c.inputs() > 3 ? wide_weight.read(c.input(3).as<T>(), n) : nullptr;
     const T *x = c.input(0).as<T>(), *g = c.input(2).as<T>();
-    const C* statistics = c.input(1).as<C>();
+    const auto* statistics = c.input(1).as<RowStatistics<C>>();
     T* dx = c.output().as<T>();
     parallel_for(s.rows, grain_of(s), [&](std::int64_t begin, std::int64_t end) {
       Wide<T> of_x(n), of_g(n), of_dx(n);
@@ -221,9 +237,9 @@ struct NormalizeRowsGrad {
         T* const to = dx + r * n;
         const C *from = of_x.read(x + r * n, n), *back = of_g.read(g + r * n, n);
         if (weight) {
-          dispatch(RowGradient<true>{}, from, statistics + 2 * r, back, weight, of_dx.place(to), each, n, a.centred);
+          dispatch(RowGradient<true>{}, from, statistics + r, back, weight, of_dx.place(to), each, n, a.centred);
         } else {
-          dispatch(RowGradient<false>{}, from, statistics + 2 * r, back, weight, of_dx.place(to), each, n, a.centred);
+          dispatch(RowGradient<false>{}, from, statistics + r, back, weight, of_dx.place(to), each, n, a.centred);
         }
         of_dx.store(to, n);
       }
@@ -246,35 +262,36 @@ struct NormalizeRowsWeightGrad {
     return bytes(s);
   }
   static std::size_t bytes(const NormalizedRows& s) {
-    return std::max<std::size_t>(1, static_cast<std::size_t>(RowBlocks(s).count * 2 * s.size)) * sizeof(compute_of<T>);
+    return std::max<std::size_t>(1, static_cast<std::size_t>(RowBlocks(s).count * 2 * s.size)) *
+           sizeof(TotalOf<compute_of<T>>);
   }
   static void run(ArrayContext& c) {
     using C = compute_of<T>;
+    using A = TotalOf<C>;
     const NormalizedRows s(c.input(0).shape, c.attributes<NormalizeAttributes>());
     const RowBlocks blocks(s);
     const std::int64_t n = s.size;
     const T *x = c.input(0).as<T>(), *g = c.input(2).as<T>();
-    const C* statistics = c.input(1).as<C>();
+    const auto* statistics = c.input(1).as<RowStatistics<C>>();
     const Scratch kept = c.scratch(bytes(s));
-    C* const parts = kept.as<C>();
+    A* const parts = kept.as<A>();
     parallel_for(blocks.count, 1, [&](std::int64_t begin, std::int64_t end) {
       Wide<T> of_x(n), of_g(n);
       for (std::int64_t b = begin; b < end; ++b) {
-        C* const sums = parts + b * 2 * n;
-        std::fill(sums, sums + 2 * n, C(0));
+        A* const sums = parts + b * 2 * n;
+        std::fill(sums, sums + 2 * n, A(0));
         const std::int64_t last = std::min(s.rows, (b + 1) * blocks.rows);
         const std::int64_t each = rows_at_once<T>(last - b * blocks.rows);
         for (std::int64_t r = b * blocks.rows; r < last; r += each) {
-          dispatch(WeightGradient{}, of_x.read(x + r * n, n), statistics + 2 * r, of_g.read(g + r * n, n), sums, each,
-                   n);
+          dispatch(WeightGradient{}, of_x.read(x + r * n, n), statistics + r, of_g.read(g + r * n, n), sums, each, n);
         }
       }
     });
-    dispatch(detail::RowSums{}, static_cast<const C*>(parts + 2 * n), blocks.count - 1, 2 * n, parts);
+    dispatch(detail::RowSums{}, static_cast<const A*>(parts + 2 * n), blocks.count - 1, 2 * n, 2 * n, parts);
     for (int i = 0; i < 2; ++i) {
-      const C* const sums = parts + i * n;
+      const A* const sums = parts + i * n;
       T* const to = c.output(i).as<T>();
-      for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(sums[j]);
+      for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(static_cast<C>(sums[j]));
     }
   }
 };

@@ -12,15 +12,11 @@ namespace {
 
 using namespace backends;
 
-/// f32 sums are kept in double.
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
-
-template <class T>
-Wide<T> row_sum(const T* x, std::int64_t n) {
-  Wide<T> total{};
+TotalOf<T> row_sum(const T* x, std::int64_t n) {
+  TotalOf<T> total{};
   for (std::int64_t at = 0; at < n; at += kSumBlock) {
-    Wide<T> part{};
+    TotalOf<T> part{};
     dispatch(detail::BlockSum{}, x + at, std::min(kSumBlock, n - at), &part);
     total += part;
   }
@@ -42,7 +38,7 @@ struct Sum {
     };
     if (g.inner == 1) {
       if (g.outer == 1) {
-        *y = scaled(sum<Wide<T>>(x, g.reduced));
+        *y = scaled(sum<TotalOf<T>>(x, g.reduced));
         return;
       }
       const std::int64_t grain = std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, g.reduced));
@@ -51,21 +47,9 @@ struct Sum {
       });
       return;
     }
-    if (g.outer == 1) {
-      sum_rows(x, g.reduced, g.inner, y);
-    } else {
-      const std::int64_t block = g.reduced * g.inner;
-      parallel_for(g.outer, std::max<std::int64_t>(1, kElementwiseGrain / std::max<std::int64_t>(1, block)),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t o = begin; o < end; ++o) {
-                       std::fill(y + o * g.inner, y + (o + 1) * g.inner, T(0));
-                       dispatch(detail::RowSums{}, x + o * block, g.reduced, g.inner, y + o * g.inner);
-                     }
-                   });
-    }
-    if (a.scale != 1) {
-      for (std::int64_t i = 0; i < g.outer * g.inner; ++i) y[i] = scaled(y[i]);
-    }
+    sum_middle(x, g.outer, g.reduced, g.inner, [&](std::int64_t first, const TotalOf<T>* totals, std::int64_t n) {
+      for (std::int64_t j = 0; j < n; ++j) y[first + j] = scaled(totals[j]);
+    });
   }
 };
 
@@ -108,7 +92,7 @@ struct Fold {
   struct Make {
     // Max and min choose elements, and so need no wider sums.
     static constexpr bool kChooses = std::is_same_v<F, functors::Max> || std::is_same_v<F, functors::Min>;
-    using A = std::conditional_t<kChooses, T, Wide<T>>;
+    using A = std::conditional_t<kChooses, T, TotalOf<T>>;
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<ReduceAttributes>();
       const GroupedAxes g(c, c.input(0), a.axes);
@@ -261,7 +245,7 @@ struct FirstMax {
   }
 };
 
-/// Softmax of rows; with `logarithm` its logarithm.
+/// Softmax of rows, with sums in double; with `logarithm` its logarithm.
 template <bool logarithm>
 struct SoftmaxRows {
   template <class T>
@@ -270,13 +254,13 @@ struct SoftmaxRows {
       T top = x[0];
       for (std::int64_t i = 1; i < n; ++i) top = x[i] > top ? x[i] : top;
       for (std::int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - top);
-      T total = 0;
-      for (std::int64_t i = 0; i < n; ++i) total += y[i];
+      double total;
+      detail::BlockSum{}(static_cast<const T*>(y), n, &total);
       if constexpr (logarithm) {
-        const T log_total = std::log(total);
+        const T log_total = static_cast<T>(std::log(total));
         for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - top - log_total;
       } else {
-        const T inverse = 1 / total;
+        const T inverse = static_cast<T>(1 / total);
         for (std::int64_t i = 0; i < n; ++i) y[i] *= inverse;
       }
     }

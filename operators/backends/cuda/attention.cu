@@ -1,5 +1,5 @@
 // Attention: a thread for each query and, of the gradients of keys and values, for each key. Its sums are in scratch
-// memory of the size of the result, in the type in which kernels compute.
+// memory of the size of the result, in double.
 #include "sluice/operators/attention_sizes.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
@@ -11,9 +11,9 @@ constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
 
 template <class T>
 __device__ compute_of<T> product(const T* a, const T* b, std::int64_t n) {
-  compute_of<T> sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += number(a[i]) * number(b[i]);
-  return sum;
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(number(a[i])) * static_cast<double>(number(b[i]));
+  return static_cast<compute_of<T>>(sum);
 }
 
 template <class T>
@@ -52,7 +52,8 @@ struct QueryResult {
   using C = compute_of<T>;
   Operands<T> o;
   T* y;
-  C *logarithms, *sums;
+  C* logarithms;
+  double* sums;
   template <class Visit>
   void each_pointer(Visit visit) {
     o.each_pointer(visit);
@@ -63,26 +64,27 @@ struct QueryResult {
   __device__ void operator()(std::int64_t row) const {
     const AttentionSizes& s = o.s;
     const std::int64_t head = row / s.n, i = row % s.n, width = s.value_size, keys = s.keys_of(i);
-    C* const sum = sums + row * width;
+    double* const sum = sums + row * width;
     for (std::int64_t t = 0; t < width; ++t) sum[t] = 0;
-    C largest = -C(INFINITY), total = 0;
+    C largest = -C(INFINITY);
+    double total = 0;
     for (std::int64_t j = 0; j < keys; ++j) {
       const C score = o.score(head, i, j);
       if (score == -C(INFINITY)) continue;
       if (score > largest) {
-        const C shrink = std::exp(largest - score);
+        const double shrink = static_cast<double>(std::exp(largest - score));
         total *= shrink;
         for (std::int64_t t = 0; t < width; ++t) sum[t] *= shrink;
         largest = score;
       }
-      const C p = std::exp(score - largest);
+      const auto p = static_cast<double>(std::exp(score - largest));
       total += p;
       const T* const value = o.v + (s.group_of(head) * s.m + j) * width;
-      for (std::int64_t t = 0; t < width; ++t) sum[t] += p * number(value[t]);
+      for (std::int64_t t = 0; t < width; ++t) sum[t] += p * static_cast<double>(number(value[t]));
     }
-    const bool sees = total != C(0);
-    for (std::int64_t t = 0; t < width; ++t) y[row * width + t] = T(sees ? sum[t] / total : C(0));
-    logarithms[row] = sees ? largest + std::log(total) : -C(INFINITY);
+    const bool sees = total != 0;
+    for (std::int64_t t = 0; t < width; ++t) y[row * width + t] = T(sees ? static_cast<C>(sum[t] / total) : C(0));
+    logarithms[row] = sees ? largest + static_cast<C>(std::log(total)) : -C(INFINITY);
   }
 };
 
@@ -123,7 +125,7 @@ struct QueryGradient {
   Gradients<T> gradients;
   const T* y;
   T* dq;
-  C* sums;
+  double* sums;
   template <class Visit>
   void each_pointer(Visit visit) {
     gradients.each_pointer(visit);
@@ -141,15 +143,15 @@ struct QueryGradient {
       if (number(g[t]) != C(0)) unused = 0;
     }
     gradients.unused[row] = unused;
-    C* const sum = sums + row * s.size;
+    double* const sum = sums + row * s.size;
     for (std::int64_t t = 0; t < s.size; ++t) sum[t] = 0;
     for (std::int64_t j = 0; j < keys; ++j) {
       C p, ds;
       if (!gradients.at(head, i, j, &p, &ds)) continue;
       const T* const key = gradients.o.k + (s.group_of(head) * s.m + j) * s.size;
-      for (std::int64_t t = 0; t < s.size; ++t) sum[t] += ds * number(key[t]);
+      for (std::int64_t t = 0; t < s.size; ++t) sum[t] += static_cast<double>(ds * number(key[t]));
     }
-    for (std::int64_t t = 0; t < s.size; ++t) dq[row * s.size + t] = T(sum[t]);
+    for (std::int64_t t = 0; t < s.size; ++t) dq[row * s.size + t] = T(static_cast<C>(sum[t]));
   }
 };
 
@@ -158,7 +160,7 @@ struct KeyGradient {
   using C = compute_of<T>;
   Gradients<T> gradients;
   T *dk, *dv;
-  C *key_sums, *value_sums;
+  double *key_sums, *value_sums;
   template <class Visit>
   void each_pointer(Visit visit) {
     gradients.each_pointer(visit);
@@ -170,7 +172,7 @@ struct KeyGradient {
   __device__ void operator()(std::int64_t row) const {
     const AttentionSizes& s = gradients.o.s;
     const std::int64_t group = row / s.m, j = row % s.m, width = s.value_size, of_group = s.heads / s.groups;
-    C *const of_k = key_sums + row * s.size, *const of_v = value_sums + row * width;
+    double *const of_k = key_sums + row * s.size, *const of_v = value_sums + row * width;
     for (std::int64_t t = 0; t < s.size; ++t) of_k[t] = 0;
     for (std::int64_t t = 0; t < width; ++t) of_v[t] = 0;
     for (std::int64_t h = 0; h < of_group; ++h) {
@@ -179,12 +181,14 @@ struct KeyGradient {
         C p, ds;
         if (!gradients.at(head, i, j, &p, &ds)) continue;
         const std::int64_t query = head * s.n + i;
-        for (std::int64_t t = 0; t < s.size; ++t) of_k[t] += ds * number(gradients.o.q[query * s.size + t]);
-        for (std::int64_t t = 0; t < width; ++t) of_v[t] += p * number(gradients.g[query * width + t]);
+        for (std::int64_t t = 0; t < s.size; ++t)
+          of_k[t] += static_cast<double>(ds * number(gradients.o.q[query * s.size + t]));
+        for (std::int64_t t = 0; t < width; ++t)
+          of_v[t] += static_cast<double>(p * number(gradients.g[query * width + t]));
       }
     }
-    for (std::int64_t t = 0; t < s.size; ++t) dk[row * s.size + t] = T(of_k[t]);
-    for (std::int64_t t = 0; t < width; ++t) dv[row * width + t] = T(of_v[t]);
+    for (std::int64_t t = 0; t < s.size; ++t) dk[row * s.size + t] = T(static_cast<C>(of_k[t]));
+    for (std::int64_t t = 0; t < width; ++t) dv[row * width + t] = T(static_cast<C>(of_v[t]));
   }
 };
 
@@ -201,7 +205,7 @@ struct Attention {
     const Operands<T> operands(c, 3);
     for_index(issue, operands.s.query_rows(),
               QueryResult<T>{operands, c.output(0).template as<T>(), c.output(1).template as<C>(),
-                             numbers<C>(issue, c.output(0).count())});
+                             numbers<double>(issue, c.output(0).count())});
   }
 };
 template <class T>
@@ -215,10 +219,10 @@ struct AttentionGrad {
                                  numbers<C>(issue, s.query_rows()), numbers<std::uint8_t>(issue, s.query_rows())};
     for_index(issue, s.query_rows(),
               QueryGradient<T>{gradients, c.input(3).template as<T>(), c.output(0).template as<T>(),
-                               numbers<C>(issue, c.output(0).count())});
+                               numbers<double>(issue, c.output(0).count())});
     for_index(issue, s.key_rows(),
               KeyGradient<T>{gradients, c.output(1).template as<T>(), c.output(2).template as<T>(),
-                             numbers<C>(issue, c.output(1).count()), numbers<C>(issue, c.output(2).count())});
+                             numbers<double>(issue, c.output(1).count()), numbers<double>(issue, c.output(2).count())});
   }
 };
 

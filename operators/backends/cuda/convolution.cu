@@ -28,7 +28,7 @@ struct Forward {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t ox = i % s.out_w, oy = i / s.out_w % s.out_h, o = i / (s.out_w * s.out_h) % s.out_channels;
     const std::int64_t image = i / (s.out_w * s.out_h * s.out_channels);
-    compute_of<T> sum = 0;
+    double sum = 0;
     for (std::int64_t c = 0; c < s.channels; ++c)
       for (std::int64_t ky = 0; ky < s.kernel_h; ++ky)
         for (std::int64_t kx = 0; kx < s.kernel_w; ++kx) {
@@ -37,7 +37,7 @@ struct Forward {
           sum += number(x[((image * s.channels + c) * s.height + iy) * s.width + ix]) *
                  number(w[((o * s.channels + c) * s.kernel_h + ky) * s.kernel_w + kx]);
         }
-    y[i] = T(sum);
+    y[i] = T(static_cast<compute_of<T>>(sum));
   }
 };
 template <class T>
@@ -54,7 +54,7 @@ struct InputGrad {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t ix = i % s.width, iy = i / s.width % s.height, c = i / (s.width * s.height) % s.channels;
     const std::int64_t image = i / (s.width * s.height * s.channels);
-    compute_of<T> sum = 0;
+    double sum = 0;
     for (std::int64_t o = 0; o < s.out_channels; ++o)
       for (std::int64_t ky = 0; ky < s.kernel_h; ++ky)
         for (std::int64_t kx = 0; kx < s.kernel_w; ++kx) {
@@ -65,7 +65,7 @@ struct InputGrad {
           sum += number(dy[((image * s.out_channels + o) * s.out_h + oy) * s.out_w + ox]) *
                  number(w[((o * s.channels + c) * s.kernel_h + ky) * s.kernel_w + kx]);
         }
-    dx[i] = T(sum);
+    dx[i] = T(static_cast<compute_of<T>>(sum));
   }
 };
 template <class T>
@@ -82,7 +82,7 @@ struct WeightGrad {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t kx = i % s.kernel_w, ky = i / s.kernel_w % s.kernel_h;
     const std::int64_t c = i / (s.kernel_w * s.kernel_h) % s.channels, o = i / (s.kernel_w * s.kernel_h * s.channels);
-    compute_of<T> sum = 0;
+    double sum = 0;
     for (std::int64_t image = 0; image < s.batch; ++image)
       for (std::int64_t oy = 0; oy < s.out_h; ++oy)
         for (std::int64_t ox = 0; ox < s.out_w; ++ox) {
@@ -91,7 +91,7 @@ struct WeightGrad {
           sum += number(x[((image * s.channels + c) * s.height + iy) * s.width + ix]) *
                  number(dy[((image * s.out_channels + o) * s.out_h + oy) * s.out_w + ox]);
         }
-    dw[i] = T(sum);
+    dw[i] = T(static_cast<compute_of<T>>(sum));
   }
 };
 
@@ -163,8 +163,8 @@ struct Conv2dWeightGrad {
 
 template <class T>
 struct SumOf {
-  using Item = compute_of<T>;
-  __device__ Item load(T x, std::int64_t) const { return number(x); }
+  using Item = TotalOf<T>;
+  __device__ Item load(T x, std::int64_t) const { return static_cast<Item>(number(x)); }
   __device__ static Item join(Item a, Item b) { return a + b; }
   __device__ static Item empty() { return 0; }
 };
@@ -175,7 +175,9 @@ struct StoreSum {
   void each_pointer(Visit visit) {
     visit(y);
   }
-  __device__ void operator()(std::int64_t group, compute_of<T> total) const { y[group] = T(total); }
+  __device__ void operator()(std::int64_t group, TotalOf<T> total) const {
+    y[group] = T(static_cast<compute_of<T>>(total));
+  }
 };
 template <class T>
 struct Conv2dBiasGrad {
@@ -244,13 +246,13 @@ struct PoolGrad {
       const std::int64_t behind = at + s.padding - s.kernel + 1;
       return behind <= 0 ? 0 : (behind + s.stride - 1) / s.stride;
     };
-    compute_of<T> sum = 0;
+    double sum = 0;
     for (std::int64_t oy = first(iy); oy < s.out_h && oy * s.stride - s.padding <= iy; ++oy)
       for (std::int64_t ox = first(ix); ox < s.out_w && ox * s.stride - s.padding <= ix; ++ox) {
         const std::int64_t from = (plane * s.out_h + oy) * s.out_w + ox;
         if (places[from] == iy * s.width + ix) sum += number(dy[from]);
       }
-    dx[i] = T(sum);
+    dx[i] = T(static_cast<compute_of<T>>(sum));
   }
 };
 template <class T>

@@ -13,6 +13,9 @@ template <class T>
 SLUICE_HD compute_of<T> number(T x) {
   return static_cast<compute_of<T>>(x);
 }
+/// What elements of T are summed in: floating ones in double, so that a sum of any length is rounded once.
+template <class T>
+using TotalOf = std::conditional_t<is_floating(dtype_of<T>), double, compute_of<T>>;
 /// What a functor gives for elements of type T, as it is stored: an element of type T, or what else it is (bool).
 template <class T, class Value>
 using Stored = std::conditional_t<std::is_same_v<Value, compute_of<T>>, T, Value>;

@@ -1,6 +1,7 @@
 // Numbers of elements, and writes by them.
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cuda/copy.h"
+#include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernel.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 
@@ -40,10 +41,10 @@ struct Index {
   }
 };
 
-/// One column of the rows that are added, in order.
+/// One column of the rows that are added, in order, to totals.
 template <class T>
 struct AddColumn {
-  compute_of<T>* sums;
+  TotalOf<T>* sums;
   const T* x;
   const std::int64_t* rows;
   std::int64_t n, width;
@@ -55,22 +56,22 @@ struct AddColumn {
   }
   __device__ void operator()(std::int64_t column) const {
     for (std::int64_t i = 0; i < n; ++i) {
-      compute_of<T>& sum = sums[rows[i] * width + column];
-      sum = static_cast<compute_of<T>>(sum + static_cast<compute_of<T>>(x[i * width + column]));
+      TotalOf<T>& sum = sums[rows[i] * width + column];
+      sum = static_cast<TotalOf<T>>(sum + static_cast<TotalOf<T>>(static_cast<compute_of<T>>(x[i * width + column])));
     }
   }
 };
 template <class T>
 void add_rows(const Issue& issue, ArrayContext& c, std::int64_t n, std::int64_t width) {
-  using C = compute_of<T>;
+  using A = TotalOf<T>;
   const TensorView& y = c.output();
   TensorView sums = y;
-  sums.dtype = dtype_of<C>;
+  sums.dtype = dtype_of<A>;
   if (sums.dtype != y.dtype) {
-    sums.data = reinterpret_cast<std::byte*>(issue.scratch<C>(y.count()));
+    sums.data = reinterpret_cast<std::byte*>(issue.scratch<A>(y.count()));
     copy_window(issue, y, sums);
   }
-  for_index(issue, width, AddColumn<T>{sums.as<C>(), c.input(1).as<T>(), c.input(0).as<std::int64_t>(), n, width});
+  for_index(issue, width, AddColumn<T>{sums.as<A>(), c.input(1).as<T>(), c.input(0).as<std::int64_t>(), n, width});
   if (sums.dtype != y.dtype) copy_window(issue, sums, y);
 }
 

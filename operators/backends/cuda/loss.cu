@@ -30,8 +30,9 @@ struct RowLoss {
     T* const p = probabilities + row * classes;
     C largest = number(x[0]);
     for (std::int64_t i = 1; i < classes; ++i) largest = number(x[i]) > largest ? number(x[i]) : largest;
-    C total = 0;
-    for (std::int64_t i = 0; i < classes; ++i) total += std::exp(number(x[i]) - largest);
+    double sum = 0;
+    for (std::int64_t i = 0; i < classes; ++i) sum += static_cast<double>(std::exp(number(x[i]) - largest));
+    const C total = static_cast<C>(sum);
     for (std::int64_t i = 0; i < classes; ++i) p[i] = T(std::exp(number(x[i]) - largest) / total);
     const std::int64_t label = labels[row];
     losses[row] = label >= 0 && label < classes ? std::log(total) - (number(x[label]) - largest) : C(NAN);
@@ -39,8 +40,8 @@ struct RowLoss {
 };
 template <class T>
 struct SumOfLosses {
-  using Item = compute_of<T>;
-  __device__ Item load(Item x, std::int64_t) const { return x; }
+  using Item = double;
+  __device__ Item load(compute_of<T> x, std::int64_t) const { return static_cast<Item>(x); }
   __device__ static Item join(Item a, Item b) { return a + b; }
   __device__ static Item empty() { return 0; }
 };
@@ -52,9 +53,7 @@ struct StoreLoss {
   void each_pointer(Visit visit) {
     visit(y);
   }
-  __device__ void operator()(std::int64_t, compute_of<T> total) const {
-    *y = T(static_cast<compute_of<T>>(static_cast<double>(total) * scale));
-  }
+  __device__ void operator()(std::int64_t, double total) const { *y = T(static_cast<compute_of<T>>(total * scale)); }
 };
 template <class T>
 struct CrossEntropy {

@@ -100,14 +100,15 @@ struct PlainProduct {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t batch = i / size, row = i % size / n, column = i % n;
     const T *const x = a + batch * step_a, *const w = b + batch * step_b;
-    compute_of<T> sum = 0;
+    using A = TotalOf<T>;
+    A sum = 0;
     for (std::int64_t j = 0; j < k; ++j) {
-      sum = functors::plus(
-          sum, functors::times(number(x[row * a_row + j * a_column]), number(w[j * b_row + column * b_column])));
+      sum = functors::plus(sum, functors::times(static_cast<A>(number(x[row * a_row + j * a_column])),
+                                                static_cast<A>(number(w[j * b_row + column * b_column]))));
     }
-    if (bias) sum = functors::plus(sum, number(bias[column]));
-    if (relu && sum < compute_of<T>(0)) sum = 0;
-    y[i] = T(sum);
+    if (bias) sum = functors::plus(sum, static_cast<A>(number(bias[column])));
+    if (relu && sum < A(0)) sum = 0;
+    y[i] = T(static_cast<compute_of<T>>(sum));
   }
 };
 template <class T>

@@ -19,7 +19,7 @@ Grid grid_of_rows(std::int64_t rows) {
 template <class T>
 struct Normalized {
   T* y;
-  compute_of<T>* statistics;
+  RowStatistics<compute_of<T>>* statistics;
   const T *x, *weight, *bias;
   NormalizedRows s;
   double eps;
@@ -33,37 +33,38 @@ struct Normalized {
     visit(bias);
   }
 };
-/// A block for each row: the mean, the sum of squared differences from it, the results.
+/// A block for each row: the mean, the sum of squared differences from it, the results. Sums are in double.
 template <class T>
 __global__ void normalized_rows(Normalized<T> f) {
   using C = compute_of<T>;
-  __shared__ C shared[kFoldThreads];
-  const auto add = [](C a, C b) { return a + b; };
+  __shared__ double shared[kFoldThreads];
+  const auto add = [](double a, double b) { return a + b; };
   const std::int64_t size = f.s.size;
   for (std::int64_t row = blockIdx.x; row < f.s.rows; row += gridDim.x) {
     const T* const x = f.x + row * size;
     T* const y = f.y + row * size;
-    C mean = 0;
+    RowStatistics<C> s{};
     if (f.centred) {
-      for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) mean += number(x[i]);
-      mean = fold_block(shared, mean, add) / static_cast<C>(size);
+      double total = 0;
+      for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) total += static_cast<double>(number(x[i]));
+      const double mean = fold_block(shared, total, add) / static_cast<double>(size);
+      s.mean = static_cast<C>(mean);
+      s.rest = static_cast<C>(mean - static_cast<double>(s.mean));
     }
-    C squares = 0;
+    double squares = 0;
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
-      squares += (number(x[i]) - mean) * (number(x[i]) - mean);
+      const C off = s.off(number(x[i]));
+      squares += static_cast<double>(off * off);
     }
     squares = fold_block(shared, squares, add);
-    const C scale = C(1) / std::sqrt(squares / static_cast<C>(size) + static_cast<C>(f.eps));
+    s.scale = static_cast<C>(1 / std::sqrt(squares / static_cast<double>(size) + f.eps));
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
-      C value = (number(x[i]) - mean) * scale;
+      C value = s.normal(number(x[i]));
       if (f.weight) value *= number(f.weight[i]);
       if (f.bias) value += number(f.bias[i]);
       y[i] = T(value);
     }
-    if (threadIdx.x == 0) {
-      f.statistics[2 * row] = mean;
-      f.statistics[2 * row + 1] = scale;
-    }
+    if (threadIdx.x == 0) f.statistics[row] = s;
   }
 }
 template <class T>
@@ -73,7 +74,7 @@ struct NormalizeRows {
     const NormalizedRows s(c.input(0).shape, a);
     if (s.rows == 0) return;
     Issue(c).launch(normalized_rows<T>, grid_of_rows(s.rows),
-                    Normalized<T>{c.output(0).template as<T>(), c.output(1).template as<compute_of<T>>(),
+                    Normalized<T>{c.output(0).template as<T>(), c.output(1).template as<RowStatistics<compute_of<T>>>(),
                                   c.input(0).template as<T>(), c.inputs() > 1 ? c.input(1).template as<T>() : nullptr,
                                   c.inputs() > 2 ? c.input(2).template as<T>() : nullptr, s, a.eps, a.centred});
   }
@@ -84,14 +85,14 @@ template <class T>
 struct Gradients {
   using C = compute_of<T>;
   const T *x, *g, *weight;
-  const C* statistics;
+  const RowStatistics<C>* statistics;
   NormalizedRows s;
 
   explicit Gradients(const ArrayContext& c)
       : x(c.input(0).template as<T>()),
         g(c.input(2).template as<T>()),
         weight(c.inputs() > 3 ? c.input(3).template as<T>() : nullptr),
-        statistics(c.input(1).template as<C>()),
+        statistics(c.input(1).template as<RowStatistics<C>>()),
         s(c.input(0).shape, c.attributes<NormalizeAttributes>()) {}
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -101,7 +102,7 @@ struct Gradients {
     visit(statistics);
   }
   __device__ C normal(std::int64_t row, std::int64_t i) const {
-    return (number(x[row * s.size + i]) - statistics[2 * row]) * statistics[2 * row + 1];
+    return statistics[row].normal(number(x[row * s.size + i]));
   }
   __device__ C weighted(std::int64_t row, std::int64_t i) const {
     const C plain = number(g[row * s.size + i]);
@@ -122,20 +123,22 @@ struct OfRows {
 template <class T>
 __global__ void gradient_of_rows(OfRows<T> f) {
   using C = compute_of<T>;
-  __shared__ C shared[kFoldThreads];
-  const auto add = [](C a, C b) { return a + b; };
+  __shared__ double shared[kFoldThreads];
+  const auto add = [](double a, double b) { return a + b; };
   const std::int64_t size = f.from.s.size;
   for (std::int64_t row = blockIdx.x; row < f.from.s.rows; row += gridDim.x) {
-    C total = 0, products = 0;
+    double total = 0, products = 0;
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
       const C g = f.from.weighted(row, i);
-      total += g;
-      products += g * f.from.normal(row, i);
+      total += static_cast<double>(g);
+      products += static_cast<double>(g * f.from.normal(row, i));
     }
-    const C average = f.centred ? fold_block(shared, total, add) / static_cast<C>(size) : C(0);
-    const C slope = fold_block(shared, products, add) / static_cast<C>(size), scale = f.from.statistics[2 * row + 1];
+    const double mean = f.centred ? fold_block(shared, total, add) / static_cast<double>(size) : 0;
+    const C average = static_cast<C>(mean), rest = static_cast<C>(mean - static_cast<double>(average));
+    const C slope = static_cast<C>(fold_block(shared, products, add) / static_cast<double>(size));
+    const C scale = f.from.statistics[row].scale;
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
-      f.dx[row * size + i] = T(scale * (f.from.weighted(row, i) - average - f.from.normal(row, i) * slope));
+      f.dx[row * size + i] = T(scale * ((f.from.weighted(row, i) - average) - rest - f.from.normal(row, i) * slope));
     }
   }
 }
@@ -155,7 +158,7 @@ constexpr std::int64_t kRowsOfPart = 64;
 template <class T>
 struct PartOfWeight {
   Gradients<T> from;
-  compute_of<T>*of_weight, *of_bias;
+  double *of_weight, *of_bias;
   template <class Visit>
   void each_pointer(Visit visit) {
     from.each_pointer(visit);
@@ -165,11 +168,11 @@ struct PartOfWeight {
   __device__ void operator()(std::int64_t task) const {
     const std::int64_t size = from.s.size, i = task % size, begin = task / size * kRowsOfPart;
     const std::int64_t end = begin + kRowsOfPart < from.s.rows ? begin + kRowsOfPart : from.s.rows;
-    compute_of<T> weight = 0, bias = 0;
+    double weight = 0, bias = 0;
     for (std::int64_t row = begin; row < end; ++row) {
       const compute_of<T> g = number(from.g[row * size + i]);
-      weight += g * from.normal(row, i);
-      bias += g;
+      weight += static_cast<double>(g * from.normal(row, i));
+      bias += static_cast<double>(g);
     }
     of_weight[task] = weight;
     of_bias[task] = bias;
@@ -179,7 +182,7 @@ struct PartOfWeight {
 template <class T>
 struct WholeOfWeight {
   T *weight, *bias;
-  const compute_of<T>*of_weight, *of_bias;
+  const double *of_weight, *of_bias;
   std::int64_t size, parts;
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -189,24 +192,23 @@ struct WholeOfWeight {
     visit(of_bias);
   }
   __device__ void operator()(std::int64_t i) const {
-    compute_of<T> w = 0, b = 0;
+    double w = 0, b = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
       w += of_weight[part * size + i];
       b += of_bias[part * size + i];
     }
-    weight[i] = T(w);
-    bias[i] = T(b);
+    weight[i] = T(static_cast<compute_of<T>>(w));
+    bias[i] = T(static_cast<compute_of<T>>(b));
   }
 };
 template <class T>
 struct NormalizeRowsWeightGrad {
   static void run(ArrayContext& c) {
-    using C = compute_of<T>;
     const Issue issue(c);
     const Gradients<T> from(c);
     const std::int64_t size = from.s.size, parts = (from.s.rows + kRowsOfPart - 1) / kRowsOfPart;
-    auto* const of_weight = issue.scratch<C>(std::max<std::int64_t>(1, parts * size));
-    auto* const of_bias = issue.scratch<C>(std::max<std::int64_t>(1, parts * size));
+    auto* const of_weight = issue.scratch<double>(std::max<std::int64_t>(1, parts * size));
+    auto* const of_bias = issue.scratch<double>(std::max<std::int64_t>(1, parts * size));
     for_index(issue, parts * size, PartOfWeight<T>{from, of_weight, of_bias});
     for_index(
         issue, size,

@@ -13,8 +13,8 @@ constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
 
 template <class F, class T>
 struct FoldOf {
-  using Item = compute_of<T>;
-  __device__ Item load(T x, std::int64_t) const { return number(x); }
+  using Item = TotalOf<T>;
+  __device__ Item load(T x, std::int64_t) const { return static_cast<Item>(number(x)); }
   __device__ static Item join(Item a, Item b) { return F{}(a, b); }
   __device__ static Item empty() { return F::template empty<Item>(); }
 };
@@ -26,9 +26,9 @@ struct StoreScaled {
   void each_pointer(Visit visit) {
     visit(y);
   }
-  __device__ void operator()(std::int64_t group, compute_of<T> total) const {
-    if constexpr (is_floating(dtype_of<T>)) total = total * static_cast<compute_of<T>>(scale);
-    y[group] = T(total);
+  __device__ void operator()(std::int64_t group, TotalOf<T> total) const {
+    if constexpr (is_floating(dtype_of<T>)) total = total * scale;
+    y[group] = T(static_cast<compute_of<T>>(total));
   }
 };
 template <class F>
@@ -111,7 +111,7 @@ struct FirstMax {
   }
 };
 
-/// A block for each row: the largest element, the sum of the exponentials, the results.
+/// A block for each row: the largest element, the sum of the exponentials (in double), the results.
 template <bool logarithm, class T>
 struct SoftmaxRows {
   T* y;
@@ -127,6 +127,7 @@ template <bool logarithm, class T>
 __global__ void softmax_rows(SoftmaxRows<logarithm, T> s) {
   using C = compute_of<T>;
   __shared__ C shared[kFoldThreads];
+  __shared__ double sums[kFoldThreads];
   const auto larger = [](C a, C b) { return a != a || a > b ? a : b; };
   for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
     const T* const x = s.x + row * s.n;
@@ -134,13 +135,15 @@ __global__ void softmax_rows(SoftmaxRows<logarithm, T> s) {
     C largest = number(x[0]);
     for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) largest = larger(largest, number(x[i]));
     largest = fold_block(shared, largest, larger);
-    C total = 0;
-    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) total += std::exp(number(x[i]) - largest);
-    total = fold_block(shared, total, [](C a, C b) { return a + b; });
-    const C log_total = std::log(total);
+    double total = 0;
+    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) {
+      total += static_cast<double>(std::exp(number(x[i]) - largest));
+    }
+    total = fold_block(sums, total, [](double a, double b) { return a + b; });
+    const C whole = static_cast<C>(total), log_total = static_cast<C>(std::log(total));
     for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) {
       const C shifted = number(x[i]) - largest;
-      y[i] = T(logarithm ? shifted - log_total : std::exp(shifted) / total);
+      y[i] = T(logarithm ? shifted - log_total : std::exp(shifted) / whole);
     }
   }
 }

@@ -10,6 +10,11 @@ namespace {
 
 using namespace backends;
 
+template <class C>
+double mean_of(const RowStatistics<C>& s) {
+  return static_cast<double>(s.mean) + static_cast<double>(s.rest);
+}
+
 template <class T>
 struct NormalizeRows {
   static void run(ArrayContext& c) {
@@ -17,7 +22,7 @@ struct NormalizeRows {
     const NormalizedRows s(c.input(0).shape, a);
     const T* weight = c.inputs() > 1 ? c.input(1).as<T>() : nullptr;
     const T* bias = c.inputs() > 2 ? c.input(2).as<T>() : nullptr;
-    auto* statistics = c.output(1).as<compute_of<T>>();
+    auto* statistics = c.output(1).as<RowStatistics<compute_of<T>>>();
     const double n = static_cast<double>(s.size);
     for (std::int64_t row = 0; row < s.rows; ++row) {
       const T* x = c.input(0).as<T>() + row * s.size;
@@ -27,8 +32,9 @@ struct NormalizeRows {
       const double mean = a.centred ? total / n : 0;
       for (std::int64_t i = 0; i < s.size; ++i) squares += (term(x[i]) - mean) * (term(x[i]) - mean);
       const double scale = 1 / std::sqrt(squares / n + a.eps);
-      statistics[2 * row] = static_cast<compute_of<T>>(mean);
-      statistics[2 * row + 1] = static_cast<compute_of<T>>(scale);
+      const auto rounded = static_cast<compute_of<T>>(mean);
+      statistics[row] = {rounded, static_cast<compute_of<T>>(mean - static_cast<double>(rounded)),
+                         static_cast<compute_of<T>>(scale)};
       for (std::int64_t i = 0; i < s.size; ++i) {
         double value = (term(x[i]) - mean) * scale;
         if (weight) value *= term(weight[i]);
@@ -44,13 +50,13 @@ struct NormalizeRowsGrad {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<NormalizeAttributes>();
     const NormalizedRows s(c.input(0).shape, a);
-    const auto* statistics = c.input(1).as<compute_of<T>>();
+    const auto* statistics = c.input(1).as<RowStatistics<compute_of<T>>>();
     const T* weight = c.inputs() > 3 ? c.input(3).as<T>() : nullptr;
     const double n = static_cast<double>(s.size);
     for (std::int64_t row = 0; row < s.rows; ++row) {
       const T *x = c.input(0).as<T>() + row * s.size, *g = c.input(2).as<T>() + row * s.size;
       T* dx = c.output().as<T>() + row * s.size;
-      const double mean = statistics[2 * row], scale = statistics[2 * row + 1];
+      const double mean = mean_of(statistics[row]), scale = statistics[row].scale;
       const auto normal = [&](std::int64_t i) { return (term(x[i]) - mean) * scale; };
       const auto weighted = [&](std::int64_t i) { return weight ? term(g[i]) * term(weight[i]) : term(g[i]); };
       double total = 0, products = 0;
@@ -69,13 +75,13 @@ template <class T>
 struct NormalizeRowsWeightGrad {
   static void run(ArrayContext& c) {
     const NormalizedRows s(c.input(0).shape, c.attributes<NormalizeAttributes>());
-    const auto* statistics = c.input(1).as<compute_of<T>>();
+    const auto* statistics = c.input(1).as<RowStatistics<compute_of<T>>>();
     const T *x = c.input(0).as<T>(), *g = c.input(2).as<T>();
     for (std::int64_t i = 0; i < s.size; ++i) {
       double of_weight = 0, of_bias = 0;
       for (std::int64_t row = 0; row < s.rows; ++row) {
         const std::int64_t at = row * s.size + i;
-        const double mean = statistics[2 * row], scale = statistics[2 * row + 1];
+        const double mean = mean_of(statistics[row]), scale = statistics[row].scale;
         of_weight += term(g[at]) * ((term(x[at]) - mean) * scale);
         of_bias += term(g[at]);
       }
