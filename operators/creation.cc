@@ -150,10 +150,14 @@ NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::
   check_number("arange", begin, dtype, where);
   check_number("arange", step, dtype, where);
   if (integers && step.integer != 0 && !begin.above_i64 && !end.above_i64 && !step.above_i64) {
-    // Differences of integers may have 65 bits.
-    const __int128 way = static_cast<__int128>(end.integer) - begin.integer, by = step.integer;
-    const __int128 count = (way > 0) == (by > 0) && way != 0 ? (way + by + (by > 0 ? -1 : 1)) / by : 0;
-    if (count <= std::numeric_limits<std::int64_t>::max()) {
+    // The difference of two integers has 64 bits and a sign, which the step has too where there are elements.
+    const bool up = step.integer > 0;
+    const auto first = static_cast<std::uint64_t>(begin.integer), last = static_cast<std::uint64_t>(end.integer),
+               each = static_cast<std::uint64_t>(step.integer);
+    const bool any = up ? begin.integer < end.integer : begin.integer > end.integer;
+    const std::uint64_t way = !any ? 0 : up ? last - first : first - last, by = up ? each : 0 - each;
+    const std::uint64_t count = way / by + (way % by != 0 ? 1 : 0);
+    if (std::in_range<std::int64_t>(count)) {
       return filled("arange", {static_cast<std::int64_t>(count)}, begin, step, dtype, {}, where);
     }
   }

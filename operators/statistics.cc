@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -18,13 +19,13 @@
 namespace sluice {
 namespace {
 
-/// x, and f16 and bf16 as f32. Throws for dtypes that are not floating.
-NDArray wide(const char* name, const Operand& x) {
+/// x, and f16 and bf16 as f32; or all as f64. Throws for dtypes that are not floating.
+NDArray wide(const char* name, const Operand& x, bool as_f64 = false) {
   const DType dtype = x.array.checked(name, x.where).dtype();
   if (!is_floating(dtype)) {
     throw ArrayError(name, x.where, "needs a floating dtype, not " + std::string(name_of(dtype)));
   }
-  return x.array.to(*info_of(dtype).compute, x.where);
+  return x.array.to(as_f64 ? DType::f64 : *info_of(dtype).compute, x.where);
 }
 NDArray narrowed(const NDArray& y, const Operand& x) { return y.to(x.array.dtype(), x.where); }
 
@@ -35,15 +36,40 @@ NDArray root(const NDArray& y, const std::source_location& at) {
   return where({zero, at}, y, sqrt({where({zero, at}, ones_like({y, at}), y), at}));
 }
 
-NDArray variance_of(const char* name, const Operand& x, const Axes& axes, const VarianceOptions& options) {
+/// What x, which is f64, is divided by so that no power of it is out of range: its largest magnitude along the axes, a
+/// constant to gradients. An empty handle where x was another dtype, whose squares f64 has.
+NDArray scale_of(const NDArray& x, DType was, const Axes& axes, const std::source_location& at) {
+  if (was != DType::f64 || x.count() == 0) return {};
+  const ScopeGuard scope;
+  current_scope().flags |= kNoGradFlag;
+  const NDArray most = max({abs({x, at}), at}, axes, {.keep = true});
+  const NDArray has_one = bitwise_and({isfinite({most, at}), at}, not_equal({most, at}, ScalarOperand(0, at)));
+  return where({has_one, at}, most, ones_like({most, at}));
+}
+NDArray scaled(const NDArray& x, const NDArray& scale, const std::source_location& at) {
+  return scale.defined() ? div({x, at}, scale) : x;
+}
+/// y, which has the reduced axes with size 1, times the scale, and without these axes where they are not kept.
+NDArray unscaled(const NDArray& y, const NDArray& scale, const Dims& shape, const std::source_location& at) {
+  return (scale.defined() ? mul({y, at}, scale) : y).reshape(shape, at);
+}
+
+/// The deviations from the mean, and the number by which the sum of their squares is multiplied.
+std::pair<NDArray, double> deviations(const NDArray& from, const Operand& x, const Axes& axes, std::uint32_t bits,
+                                      const VarianceOptions& options) {
   const std::source_location& at = x.where;
-  const NDArray from = wide(name, x);
-  const std::uint32_t bits = rows::axis_bits(name, x, axes);
   double n = 1;
   for (int i = 0; i < from.rank(); ++i) n *= (bits >> i & 1U) != 0 ? static_cast<double>(from.shape()[i]) : 1.0;
   const double divisor = n - options.correction;
   const double factor = divisor > 0 ? 1 / divisor : std::numeric_limits<double>::quiet_NaN();
-  const NDArray off = builtin::less_mean(from, mean({from, at}, axes, {.keep = true}), axes, at);
+  return {builtin::less_mean(from, mean({from, at}, axes, {.keep = true}), axes, at), factor};
+}
+
+NDArray variance_of(const char* name, const Operand& x, const Axes& axes, const VarianceOptions& options) {
+  const std::source_location& at = x.where;
+  const NDArray from = wide(name, x);
+  const std::uint32_t bits = rows::axis_bits(name, x, axes);
+  const auto [off, factor] = deviations(from, x, axes, bits, options);
   return mul({sum({square({off, at}), at}, axes, {.keep = options.keep}), at}, ScalarOperand(factor, at));
 }
 
@@ -53,20 +79,31 @@ NDArray variance(const Operand& x, const Axes& axes, const VarianceOptions& opti
   return narrowed(variance_of("variance", x, axes, options), x);
 }
 NDArray stddev(const Operand& x, const Axes& axes, const VarianceOptions& options) {
-  return narrowed(root(variance_of("stddev", x, axes, options), x.where), x);
+  const std::source_location& at = x.where;
+  const NDArray from = wide("stddev", x, true);
+  const std::uint32_t bits = rows::axis_bits("stddev", x, axes);
+  const auto [off, factor] = deviations(from, x, axes, bits, options);
+  const NDArray scale = scale_of(off, x.array.dtype(), axes, at);
+  const NDArray squares = sum({square({scaled(off, scale, at), at}), at}, axes, {.keep = true});
+  const NDArray y = root(mul({squares, at}, ScalarOperand(factor, at)), at);
+  return narrowed(unscaled(y, scale, rows::reduced_shape(from.shape(), bits, options.keep), at), x);
 }
 
 NDArray norm(const Operand& x, const Axes& axes, const NormOptions& options) {
   const builtin::Composition made("norm", x);
   const std::source_location& at = x.where;
-  const NDArray from = wide("norm", x);
-  const ReduceOptions keep{options.keep};
   const double ord = options.ord;
   if (!(ord > 0)) throw ArrayError("norm", at, "ord is " + Scalar(ord).text() + ", which is not above 0");
-  if (ord == 2) return narrowed(root(sum({square({from, at}), at}, axes, keep), at), x);
-  const NDArray magnitudes = abs({from, at});
-  if (ord == 1) return narrowed(sum({magnitudes, at}, axes, keep), x);
-  if (std::isinf(ord)) return narrowed(max({magnitudes, at}, axes, keep), x);
+  if (ord == 1 || std::isinf(ord)) {
+    const NDArray magnitudes = abs({wide("norm", x), at});
+    const ReduceOptions keep{options.keep};
+    return narrowed(ord == 1 ? sum({magnitudes, at}, axes, keep) : max({magnitudes, at}, axes, keep), x);
+  }
+  const NDArray all_of_it = wide("norm", x, true);
+  const Dims shape = rows::reduced_shape(all_of_it.shape(), rows::axis_bits("norm", x, axes), options.keep);
+  const NDArray scale = scale_of(all_of_it, x.array.dtype(), axes, at), from = scaled(all_of_it, scale, at);
+  const auto total = [&](const NDArray& powers) { return sum({powers, at}, axes, {.keep = true}); };
+  if (ord == 2) return narrowed(unscaled(root(total(square({from, at})), at), scale, shape, at), x);
   // Where the base is 0 the gradients of the powers are none, and 0 is meant.
   const auto power = [&](const NDArray& base, double exponent) {
     if (!base.requires_grad(at)) return pow({base, at}, ScalarOperand(exponent, at));
@@ -74,7 +111,7 @@ NDArray norm(const Operand& x, const Axes& axes, const NormOptions& options) {
     const NDArray safe = where({zero, at}, ones_like({base, at}), base);
     return where({zero, at}, zeros_like({base, at}), pow({safe, at}, ScalarOperand(exponent, at)));
   };
-  return narrowed(power(sum({power(magnitudes, ord), at}, axes, keep), 1 / ord), x);
+  return narrowed(unscaled(power(total(power(abs({from, at}), ord)), 1 / ord), scale, shape, at), x);
 }
 
 namespace {

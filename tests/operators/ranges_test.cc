@@ -147,6 +147,44 @@ TEST(Ranges, GradientOfSoftmaxInHalves) {
   }
 }
 
+// What is far from 1 is normalised as what is not, and so are its gradients, which are as much smaller.
+TEST(Ranges, NormalisationsOfLargeAndSmallNumbers) {
+  const Numbers plain{1, 2, 3, 4, -1, .5, 2.5, -3, 0, 1, 7, 2, 1, 1, 2, -5};
+  using F = NDArray (*)(const NDArray&);
+  const std::pair<const char*, F> functions[] = {
+      {"layer_norm", [](const NDArray& x) { return layer_norm(x, {}, {}, {.eps = 0}); }},
+      {"rms_norm", [](const NDArray& x) { return rms_norm(x, {}, {.eps = 0}); }},
+      {"group_norm", [](const NDArray& x) { return group_norm(x.reshape({2, 4, 2}), 2, {}, {}, 0); }},
+      {"batch_norm", [](const NDArray& x) { return batch_norm(x, {}, {}, {}, {.eps = 0}); }},
+      {"stddev", [](const NDArray& x) { return stddev(x, 1); }},
+      {"norm", [](const NDArray& x) { return norm(x, 1); }},
+      {"norm of order 3", [](const NDArray& x) { return norm(x, 1, {.ord = 3}); }},
+  };
+  for (const auto& [name, f] : functions) {
+    const bool scales = std::string(name).find("_norm") == std::string::npos;  // others do not depend on the scale
+    const auto run = [&, f = f](double scale, DType dtype) {
+      Numbers x = plain;
+      for (double& v : x) v *= scale;
+      const NDArray a = from(x, {4, 4}).to(dtype).with_grad();
+      const NDArray y = f(a), weights = drawn(y.shape(), 3).to(dtype);
+      Numbers both = values_of(y);
+      for (double& v : both) v /= scales ? scale : 1;
+      for (const double v : values_of(grad({y}, {weights}, {a})[0])) both.push_back(scales ? v : v * scale);
+      return both;
+    };
+    const Numbers wanted = run(1, DType::f64);
+    for (const double scale : {1e25, 1e30, 1e-25, 1e-30}) {
+      SCOPED_TRACE(std::string(name) + " " + std::to_string(std::log10(scale)));
+      expect_close(run(scale, DType::f32), wanted, 1e-5);
+      expect_close(run(scale, DType::f64), wanted, 1e-12);
+    }
+    if (!scales) continue;
+    SCOPED_TRACE(name);
+    expect_close(run(1e170, DType::f64), wanted, 1e-12);
+    expect_close(run(1e-170, DType::f64), wanted, 1e-12);
+  }
+}
+
 // ---- limits of derivatives
 
 TEST(Limits, OfLogarithmsOfSums) {
