@@ -36,6 +36,15 @@ bool all_finite(const T* x, std::int64_t n) {
   return std::all_of(x, x + n, [](T v) { return std::isfinite(v); });
 }
 
+/// The same of the lower triangle of a matrix of n rows, which is all that is read of a symmetric one.
+template <class T>
+bool lower_is_finite(const T* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!all_finite(x + i * n, i + 1)) return false;
+  }
+  return true;
+}
+
 /// True if the largest of n elements, `step` apart, is below 0. Of equal ones the first counts.
 template <class T>
 bool largest_is_negative(const T* x, std::int64_t n, std::int64_t step) {

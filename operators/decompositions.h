@@ -4,7 +4,8 @@
 // The work is LAPACK's on CPUs. A GPU has no kernel of these: the call throws ArrayError, and x.to(cpu(0)) is the way.
 // Throws ArrayError where shapes or dtypes do not fit. What depends on the numbers is found as the op runs: a matrix
 // that is singular, or not positive definite, poisons all results of the op, and a wait throws the error, which names
-// it. A matrix with an element that is NaN or infinite gives NaN in all its results.
+// it. A matrix with an element that is NaN or infinite gives NaN in all its results, but where
+// only a triangle is read.
 //
 // All have gradients, and gradients of gradients, but where it is said.
 #pragma once

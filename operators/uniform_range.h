@@ -11,11 +11,12 @@
 
 namespace sluice {
 
-/// The largest number of a dtype below `limit`, which is finite.
-inline double largest_below(double limit, DType dtype) {
+/// The largest number of a dtype below `limit`, which is finite; or with `or_equal` the limit itself, if it is one.
+inline double largest_below(double limit, DType dtype, bool or_equal = false) {
+  const auto too_large = [&](double number) { return or_equal ? number > limit : number >= limit; };
   const auto of_half = [&]<class T>(T) {
     T near(static_cast<float>(limit));
-    if (static_cast<double>(static_cast<float>(near)) >= limit) {
+    if (too_large(static_cast<double>(static_cast<float>(near)))) {
       const bool zero = (near.bits & 0x7fffU) == 0, negative = (near.bits & 0x8000U) != 0;
       near.bits = static_cast<std::uint16_t>(zero ? 0x8001U : negative ? near.bits + 1U : near.bits - 1U);
     }
@@ -23,28 +24,30 @@ inline double largest_below(double limit, DType dtype) {
   };
   if (dtype == DType::f16) return of_half(Float16());
   if (dtype == DType::bf16) return of_half(BFloat16());
-  if (dtype == DType::f64) return std::nextafter(limit, -std::numeric_limits<double>::infinity());
+  if (dtype == DType::f64) return or_equal ? limit : std::nextafter(limit, -std::numeric_limits<double>::infinity());
   const auto near = static_cast<float>(limit);
-  return static_cast<double>(near) < limit ? near : std::nextafter(near, -std::numeric_limits<float>::infinity());
+  const bool large = too_large(static_cast<double>(near));
+  return static_cast<double>(large ? std::nextafter(near, -std::numeric_limits<float>::infinity()) : near);
 }
 
 /// C is the type in which elements of the dtype are computed.
 template <class C>
 struct UniformRange {
-  C low, high, width, most;
-  bool wide;  ///< the width is no number of C
+  C low, high, width, least, most;  ///< the last two: of the dtype's numbers in the range
+  bool wide;                        ///< the width is no number of C
 
   explicit UniformRange(const RandomAttributes& a)
       : low(static_cast<C>(a.a)),
         high(static_cast<C>(a.b)),
         width(static_cast<C>(a.b - a.a)),
-        most(std::max(low, static_cast<C>(largest_below(a.b, a.dtype)))),
+        least(static_cast<C>(-largest_below(-a.a, a.dtype, true))),
+        most(std::max(least, static_cast<C>(largest_below(a.b, a.dtype)))),
         wide(std::isinf(width)) {}
 
-  /// What a rounding would make `high` is the number below it.
+  /// What a rounding would bring out of the range is the nearest number in it.
   SLUICE_HD C operator()(C u) const {
     const C y = wide ? low * (1 - u) + high * u : low + width * u;
-    return y < most ? y : most;
+    return y < least ? least : y < most ? y : most;
   }
 };
 

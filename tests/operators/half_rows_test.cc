@@ -203,6 +203,7 @@ std::optional<RowCase> case_by_table(const Operator& row) {
 }
 
 NDArray made(const Input& in, RandomStream& stream, DType dtype) {
+  if (std::isnan(in.low)) return full(in.shape, in.low, dtype);
   if (in.below == 0) {
     const NDArray x = uniform(in.shape, stream, in.low, in.high, DType::f64);
     return (in.whole ? x.to(DType::i64) : x).to(dtype);

@@ -65,10 +65,10 @@ struct Job {
   T* y(int k = 0) const { return c.output(k).as<T>() + i * size(k); }
 };
 
-/// One(job) for each matrix whose elements are all finite; it returns why it failed, or null. The first matrix that
-/// failed is the one that is named, on any number of threads.
+/// One(job) for each matrix whose elements, or lower triangle if it is symmetric, are all finite; it returns why it
+/// failed, or null. The first matrix that failed is the one that is named, on any number of threads.
 template <class T, class One>
-void for_each_matrix(ArrayContext& c, const One& one) {
+void for_each_matrix(ArrayContext& c, const One& one, bool symmetric = false) {
   // OpenBLAS would start threads of its own.
   static const bool one_thread = (openblas_set_num_threads(1), true);
   static_cast<void>(one_thread);
@@ -81,7 +81,7 @@ void for_each_matrix(ArrayContext& c, const One& one) {
   parallel_for(stack.count, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Job<T> job{c, stack, i};
-      if (all_finite(job.x(), stack.size())) {
+      if (symmetric ? lower_is_finite(job.x(), stack.rows) : all_finite(job.x(), stack.size())) {
         failures[static_cast<std::size_t>(i)] = one(job);
         continue;
       }
@@ -114,7 +114,7 @@ struct Cholesky {
     for (std::int64_t i = 0; i < n; ++i) std::fill(job.y() + i * n + i + 1, job.y() + (i + 1) * n, T(0));
     return info == 0 ? nullptr : kNotPositive;
   }
-  static void run(ArrayContext& c) { for_each_matrix<T>(c, one); }
+  static void run(ArrayContext& c) { for_each_matrix<T>(c, one, true); }
 };
 
 /// L and U of x, in columns.
@@ -290,7 +290,7 @@ struct Eigh {
     transpose(a.data(), size, size, job.y(1));
     return nullptr;
   }
-  static void run(ArrayContext& c) { for_each_matrix<T>(c, one); }
+  static void run(ArrayContext& c) { for_each_matrix<T>(c, one, true); }
 };
 
 }  // namespace

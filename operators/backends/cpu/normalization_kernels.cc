@@ -51,6 +51,13 @@ SLUICE_KERNEL_BODY double mean_square(const C* x, std::int64_t n, RowStatistics<
     for (int l = 0; i < end; ++i, ++l) sums[l] += s.off(x[i]) * s.off(x[i]);
     total += static_cast<double>(folded(sums));
   }
+  if (std::is_same_v<C, float> && !(total > 1e-28 && total < 1e34)) {  // squares may have been out of range
+    total = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double off = static_cast<double>(s.off(x[i]));
+      total += off * off;
+    }
+  }
   return total / static_cast<double>(n);
 }
 

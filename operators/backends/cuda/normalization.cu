@@ -53,8 +53,8 @@ __global__ void normalized_rows(Normalized<T> f) {
     }
     double squares = 0;
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
-      const C off = s.off(number(x[i]));
-      squares += static_cast<double>(off * off);
+      const auto off = static_cast<double>(s.off(number(x[i])));
+      squares += off * off;
     }
     squares = fold_block(shared, squares, add);
     s.scale = static_cast<C>(1 / std::sqrt(squares / static_cast<double>(size) + f.eps));

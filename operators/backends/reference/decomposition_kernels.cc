@@ -59,11 +59,11 @@ void write(const std::vector<double>& x, T* into) {
 
 /// run(matrix, number of the matrix) for each of the stack whose elements are all finite; other(number) for the rest.
 template <class T, class Run, class Other>
-void for_each_matrix(const ArrayContext& c, const Run& run, const Other& other) {
+void for_each_matrix(const ArrayContext& c, const Run& run, const Other& other, bool symmetric = false) {
   const Stack stack(c.input(0).shape);
   for (std::int64_t i = 0; i < stack.count; ++i) {
     const T* const x = c.input(0).as<T>() + i * stack.size();
-    if (all_finite(x, stack.size())) {
+    if (symmetric ? lower_is_finite(x, stack.rows) : all_finite(x, stack.size())) {
       if (const char* why = run(read(x, stack.rows, stack.columns), i)) fail(why, i, stack);
     } else {
       other(i);
@@ -186,7 +186,7 @@ struct Cholesky {
       write(l.elements, part<T>(c, 0, at));
       return nullptr;
     };
-    for_each_matrix<T>(c, decomposed, fills_nan<T>(c));
+    for_each_matrix<T>(c, decomposed, fills_nan<T>(c), true);
   }
 };
 
@@ -289,7 +289,7 @@ struct Eigh {
       }
       return nullptr;
     };
-    for_each_matrix<T>(c, decomposed, fills_nan<T>(c));
+    for_each_matrix<T>(c, decomposed, fills_nan<T>(c), true);
   }
 };
 
