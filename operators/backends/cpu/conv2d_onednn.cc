@@ -304,33 +304,80 @@ void onednn_input_grad(const Conv2dShape& s, Algorithm algorithm, const float* d
       });
 }
 
+namespace {
+
+// The gradient of a weight from a piece, as one sum in f32.
+void weight_sum(const Key& key, const float* x, const float* dy, float* out, const Workspace& workspace) {
+  const auto plan = plan_for(key);
+  const Chunk chunk(*plan, workspace);
+  const dnnl::memory from = bring(plan->x, x, chunk.x(), chunk.scratch());
+  const dnnl::memory gradient = bring(plan->y, dy, chunk.y(), chunk.scratch());
+  const dnnl::memory to = place_for(plan->w, out, chunk.w());
+  plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
+                                            {DNNL_ARG_DIFF_DST, gradient},
+                                            {DNNL_ARG_DIFF_WEIGHTS, to},
+                                            {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+  deliver(plan->w, to, out, chunk.scratch());
+}
+
+// Places of y that oneDNN adds in one sum. Its register tiles and row loops are several sums each.
+constexpr int64_t kPlacesAtOnce = 4 * kMostPlaces;
+
+// Images that are larger go in bands of rows, copied with their padding.
+void weight_grad_in_bands(const Conv2dShape& s, Algorithm algorithm, const float* x, const float* dy, float* dw,
+                          const Workspace& workspace) {
+  const int64_t width = s.out_width(), height = s.out_height();
+  const int64_t rows = std::max<int64_t>(1, kPlacesAtOnce / width), bands = (height + rows - 1) / rows;
+  Conv2dShape all = s;
+  all.batch = s.batch * bands;
+  sum_over_chunks(all, (all.batch + 15) / 16, dw, workspace, [&](int64_t first, int64_t count, double* totals) {
+    std::vector<float> image, gradient, part(static_cast<std::size_t>(s.w_count()));
+    for (int64_t i = first; i < first + count; ++i) {
+      const int64_t row = i % bands * rows;
+      Conv2dShape band = s;
+      band.batch = 1;
+      band.pad_h = 0;
+      const int64_t of_y = std::min(rows, height - row);
+      band.height = (of_y - 1) * s.stride_h + s.kernel_h;
+      image.assign(static_cast<std::size_t>(s.in_channels * band.height * s.width), 0.0F);
+      gradient.resize(static_cast<std::size_t>(s.out_channels * of_y * width));
+      const int64_t top = row * s.stride_h - s.pad_h;  // the band's first row in the image
+      const int64_t begin = std::max<int64_t>(0, -top), end = std::min(band.height, s.height - top);
+      for (int64_t c = 0; c < s.in_channels && begin < end; ++c) {
+        std::copy_n(x + ((i / bands * s.in_channels + c) * s.height + top + begin) * s.width, (end - begin) * s.width,
+                    image.data() + (c * band.height + begin) * s.width);
+      }
+      for (int64_t c = 0; c < s.out_channels; ++c) {
+        std::copy_n(dy + ((i / bands * s.out_channels + c) * height + row) * width, of_y * width,
+                    gradient.data() + c * of_y * width);
+      }
+      weight_sum(key_of(Conv2dPass::weight_grad, band, algorithm, false, 1, s.out_channels), image.data(),
+                 gradient.data(), part.data(), workspace);
+      dispatch(AddToTotals{}, static_cast<const float*>(part.data()), totals, s.w_count());
+    }
+  });
+}
+
+}  // namespace
+
 void onednn_weight_grad(const Conv2dShape& s, Algorithm algorithm, const float* x, const float* dy, float* dw,
                         const Workspace& workspace) {
   const int64_t x_size = s.in_channels * s.height * s.width;
   const int64_t filter = s.in_channels * s.kernel_h * s.kernel_w;
   const int64_t plane = s.out_height() * s.out_width();
+  if (plane > kPlacesAtOnce) return weight_grad_in_bands(s, algorithm, x, dy, dw, workspace);
   const Cut cut = cut_of(Conv2dPass::weight_grad, s, algorithm);
   // Each row of pieces makes all of dw; the rows are added in order. A row of more images than oneDNN shall add in f32
   // is the total of several sums.
   const Borrowed parts(workspace, static_cast<std::size_t>(cut.rows * s.w_count()) * sizeof(float));
-  const int64_t at_once = std::max<int64_t>(1, 4 * kMostPlaces / plane);
+  const int64_t at_once = std::max<int64_t>(1, kPlacesAtOnce / plane);
   for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
     float* const out = parts.as<float>() + image / cut.images * s.w_count() + channel * filter;
     const int64_t count = channels * filter, last = image + images;
     std::vector<double> totals(static_cast<std::size_t>(images > at_once ? count : 0));
     for (; image < last; image += at_once) {
-      const int64_t n = std::min(at_once, last - image);
-      const auto plan = plan_for(key_of(Conv2dPass::weight_grad, s, algorithm, false, n, channels));
-      const Chunk chunk(*plan, workspace);
-      const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
-      const dnnl::memory gradient =
-          bring(plan->y, dy + (image * s.out_channels + channel) * plane, chunk.y(), chunk.scratch());
-      const dnnl::memory to = place_for(plan->w, out, chunk.w());
-      plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
-                                                {DNNL_ARG_DIFF_DST, gradient},
-                                                {DNNL_ARG_DIFF_WEIGHTS, to},
-                                                {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
-      deliver(plan->w, to, out, chunk.scratch());
+      weight_sum(key_of(Conv2dPass::weight_grad, s, algorithm, false, std::min(at_once, last - image), channels),
+                 x + image * x_size, dy + (image * s.out_channels + channel) * plane, out, workspace);
       if (!totals.empty()) dispatch(AddToTotals{}, static_cast<const float*>(out), totals.data(), count);
     }
     for (std::size_t i = 0; i < totals.size(); ++i) out[i] = static_cast<float>(totals[i]);

@@ -100,6 +100,18 @@ struct BlockSum {
   }
 };
 
+/// The sum of a row, in A: short ones without the running sums.
+template <class A, class T>
+SLUICE_KERNEL_BODY A row_total(const T* x, std::int64_t n) {
+  A total{};
+  if (n > 32) {
+    BlockSum{}(x, n, &total);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) total += static_cast<A>(x[i]);
+  }
+  return total;
+}
+
 /// sums[j] += x[i, j], rows in order; rows are `step` elements apart. Four rows at a time, so that a sum is loaded and
 /// stored once for four elements.
 struct RowSums {
@@ -226,8 +238,10 @@ void sum_middle(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t 
                    const T* const from = x + (o * rows + b * block) * columns + first;
                    std::fill(totals, totals + together * n, A{});
                    dispatch(detail::RowSums{}, from, whole, together * columns, together * n, &totals[0]);
-                   dispatch(detail::RowSums{}, from + whole * together * columns, height - whole * together, columns, n,
-                            &totals[0]);
+                   if (whole * together < height) {
+                     dispatch(detail::RowSums{}, from + whole * together * columns, height - whole * together, columns,
+                              n, &totals[0]);
+                   }
                    for (std::int64_t k = 1; k < together; ++k) {
                      for (std::int64_t j = 0; j < n; ++j) totals[j] += totals[k * n + j];
                    }

@@ -30,8 +30,7 @@ struct SoftmaxRows {
     for (int64_t i = 0; i < rows * classes; ++i) p[i] = fast_exp(p[i]);
     for (int64_t i = 0; i < rows; ++i) {
       T* out = p + i * classes;
-      double sum;
-      detail::BlockSum{}(static_cast<const T*>(out), classes, &sum);
+      const auto sum = detail::row_total<double>(static_cast<const T*>(out), classes);
       const T inverse = static_cast<T>(1 / sum);
       for (int64_t j = 0; j < classes; ++j) out[j] *= inverse;
       sums[i] = static_cast<T>(sum);

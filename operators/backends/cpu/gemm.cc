@@ -112,50 +112,54 @@ void integer_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, S
                  });
 }
 
-// sums[j] += v[p] * x[p, j], rows in order; rows are `step` elements apart. Four rows at a time, as in RowSums.
+// sums[j] += v[p] * x[p, j], rows in order; rows are `step` elements apart. Eight rows are added in f32 first.
 struct WeightedRowSums {
   SLUICE_KERNEL_BODY void operator()(const float* v, const float* x, int64_t rows, int64_t step, int64_t columns,
                                      double* __restrict sums) const {
     int64_t p = 0;
-    for (; p + 4 <= rows; p += 4, x += 4 * step) {
-      const double a = v[p], b = v[p + 1], c = v[p + 2], d = v[p + 3];
-      const float *second = x + step, *third = second + step, *fourth = third + step;
+    for (; p + 8 <= rows; p += 8, x += 8 * step) {
+      const float *b = x + step, *c = b + step, *d = c + step, *e = d + step, *f = e + step, *g = f + step,
+                  *h = g + step;
       for (int64_t j = 0; j < columns; ++j) {
-        double total = sums[j] + a * static_cast<double>(x[j]);
-        total += b * static_cast<double>(second[j]);
-        total += c * static_cast<double>(third[j]);
-        sums[j] = total + d * static_cast<double>(fourth[j]);
+        const float first = (v[p] * x[j] + v[p + 1] * b[j]) + (v[p + 2] * c[j] + v[p + 3] * d[j]);
+        const float second = (v[p + 4] * e[j] + v[p + 5] * f[j]) + (v[p + 6] * g[j] + v[p + 7] * h[j]);
+        sums[j] += static_cast<double>(first + second);
       }
     }
     for (; p < rows; ++p, x += step) {
-      const double a = v[p];
-      for (int64_t j = 0; j < columns; ++j) sums[j] += a * static_cast<double>(x[j]);
+      for (int64_t j = 0; j < columns; ++j) sums[j] += static_cast<double>(v[p] * x[j]);
     }
   }
 };
 
-// sums[j] = the product of v and row j of x; rows are `step` elements apart.
+// sums[j] = the product of v and row j of x; rows are `step` elements apart. Blocks of eight terms for each running sum
+// are added in f32.
 struct RowProducts {
   SLUICE_KERNEL_BODY void operator()(const float* v, const float* x, int64_t rows, int64_t step, int64_t k,
                                      double* sums) const {
-    constexpr int lanes = 32;
+    constexpr int lanes = 64, block = 8 * lanes;
     for (int64_t j = 0; j < rows; ++j, x += step) {
-      double totals[lanes] = {};
-      int64_t p = 0;
-      for (; p + lanes <= k; p += lanes) {
-        for (int l = 0; l < lanes; ++l) totals[l] += static_cast<double>(v[p + l]) * static_cast<double>(x[p + l]);
+      double total = 0;
+      for (int64_t at = 0; at < k; at += block) {
+        const int64_t end = at + block < k ? at + block : k;
+        float parts[lanes] = {};
+        int64_t p = at;
+        for (; p + lanes <= end; p += lanes) {
+          for (int l = 0; l < lanes; ++l) parts[l] += v[p + l] * x[p + l];
+        }
+        for (int l = 0; p < end; ++p, ++l) parts[l] += v[p] * x[p];
+        for (int half = lanes / 2; half > 0; half /= 2) {
+          for (int l = 0; l < half; ++l) parts[l] += parts[l + half];
+        }
+        total += static_cast<double>(parts[0]);
       }
-      for (int l = 0; p < k; ++p, ++l) totals[l] += static_cast<double>(v[p]) * static_cast<double>(x[p]);
-      for (int half = lanes / 2; half > 0; half /= 2) {
-        for (int l = 0; l < half; ++l) totals[l] += totals[l + half];
-      }
-      sums[j] = totals[0];
+      sums[j] = total;
     }
   }
 };
 
 // c[j * step_c] = alpha (v x)[j] + beta c[j * step_c]: x is k x n with `ldx` elements between its rows, or stored n x k
-// with `turned`. Products and sums are in double: such a product has k terms and little else to do than to read x.
+// with `turned`. The library adds all k terms in few running sums there.
 void vector_product(int64_t n, int64_t k, float alpha, const float* v, int64_t step_v, const float* x, int64_t ldx,
                     bool turned, float beta, float* c, int64_t step_c) {
   std::vector<float> packed;

@@ -1,17 +1,15 @@
 // Numbers of elements, and writes by them, of the CPU backend.
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/add_rows.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
-#include "sluice/operators/lines.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -43,103 +41,6 @@ struct Index {
   }
 };
 
-/// The columns are split between threads, so that each sees the rows in order.
-template <class F>
-void by_columns(std::int64_t rows, std::int64_t width, F f) {
-  parallel_for(width, std::max<std::int64_t>(64, kElementwiseGrain / std::max<std::int64_t>(1, rows)), f);
-}
-
-/// y[rows[i]] += in[i], in totals of the whole of y: where y is small beside what is added to it.
-template <class T>
-void add_to_totals(T* y, std::int64_t count, const T* in, const std::int64_t* rows, std::int64_t n,
-                   std::int64_t width) {
-  using A = scans::Wide<T>;
-  using C = compute_of<T>;
-  std::vector<A> totals(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) totals[static_cast<std::size_t>(i)] = static_cast<A>(static_cast<C>(y[i]));
-  by_columns(n, width, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      A* const out = totals.data() + rows[i] * width;
-      for (std::int64_t j = begin; j < end; ++j) {
-        out[j] = functors::plus(out[j], static_cast<A>(static_cast<C>(in[i * width + j])));
-      }
-    }
-  });
-  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<T>(static_cast<C>(totals[static_cast<std::size_t>(i)]));
-}
-
-/// What f32 is added to one element at most without a total: few enough for the roundings to stay below 1e-6.
-constexpr std::int64_t kMostAdded = 16;
-
-/// The numbers i whose row is named more than kMostAdded times, by rows and in order. Rows that share a place in the
-/// table count as one: then some rows are here that need not be.
-std::vector<std::int64_t> often_named(const std::int64_t* rows, std::int64_t n) {
-  const std::size_t places = std::bit_ceil(static_cast<std::size_t>(2 * n));
-  const auto place = [=](std::int64_t row) { return static_cast<std::size_t>(row) & (places - 1); };
-  std::vector<std::uint8_t> times(places);
-  bool any = false;
-  for (std::int64_t i = 0; i < n; ++i) {
-    std::uint8_t& seen = times[place(rows[i])];
-    if (seen <= kMostAdded) ++seen;
-    any |= seen > kMostAdded;
-  }
-  std::vector<std::int64_t> found;
-  if (!any) return found;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (times[place(rows[i])] > kMostAdded) found.push_back(i);
-  }
-  std::stable_sort(found.begin(), found.end(), [=](std::int64_t a, std::int64_t b) { return rows[a] < rows[b]; });
-  return found;
-}
-
-/// The same for f32 where y is large: only the rows that are named often have totals, one row after the other.
-void add_rows_in_place(float* y, const float* in, const std::int64_t* rows, std::int64_t n, std::int64_t width) {
-  const std::vector<std::int64_t> often = often_named(rows, n);
-  std::vector<bool> done(often.empty() ? 0 : static_cast<std::size_t>(n));
-  for (const std::int64_t i : often) done[static_cast<std::size_t>(i)] = true;
-  by_columns(n, width, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (!often.empty() && done[static_cast<std::size_t>(i)]) continue;
-      float* const out = y + rows[i] * width;
-      for (std::int64_t j = begin; j < end; ++j) out[j] += in[i * width + j];
-    }
-    std::vector<double> totals(static_cast<std::size_t>(end - begin));
-    for (std::size_t at = 0; at < often.size();) {
-      const std::int64_t row = rows[often[at]];
-      float* const out = y + row * width;
-      std::copy(out + begin, out + end, totals.begin());
-      for (; at < often.size() && rows[often[at]] == row; ++at) {
-        const float* const from = in + often[at] * width;
-        for (std::int64_t j = begin; j < end; ++j) {
-          totals[static_cast<std::size_t>(j - begin)] += static_cast<double>(from[j]);
-        }
-      }
-      for (std::int64_t j = begin; j < end; ++j) {
-        out[j] = static_cast<float>(totals[static_cast<std::size_t>(j - begin)]);
-      }
-    }
-  });
-}
-
-template <class T>
-void add_rows(ArrayContext& c, const std::int64_t* rows, std::int64_t n, std::int64_t width) {
-  T* const y = c.output().as<T>();
-  const T* const in = c.input(1).as<T>();
-  if constexpr (std::is_same_v<T, float>) {
-    if (c.output().shape[0] > n / 4) return add_rows_in_place(y, in, rows, n, width);
-  }
-  if constexpr (std::is_same_v<T, compute_of<T>> && !std::is_same_v<T, float>) {
-    by_columns(n, width, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        T* const out = y + rows[i] * width;
-        for (std::int64_t j = begin; j < end; ++j) out[j] = static_cast<T>(out[j] + in[i * width + j]);
-      }
-    });
-  } else {
-    add_to_totals(y, c.output().count(), in, rows, n, width);
-  }
-}
-
 void put_rows(ArrayContext& c) {
   const TensorView& y = c.output();
   const auto item = static_cast<std::int64_t>(size_of(y.dtype));
@@ -153,7 +54,7 @@ void put_rows(ArrayContext& c) {
   const auto* rows = c.input(0).as<std::int64_t>();
   if (c.attributes<PutAttributes>().add) {
     with_type(y.dtype, [&]<class T>() {
-      if constexpr (has_arithmetic(dtype_of<T>)) add_rows<T>(c, rows, n, width);
+      if constexpr (has_arithmetic(dtype_of<T>)) add_rows(y.as<T>(), y.count(), c.input(1).as<T>(), rows, n, width);
     });
     return;
   }

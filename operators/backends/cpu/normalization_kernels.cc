@@ -69,9 +69,7 @@ struct Normalize {
     for (std::int64_t r = 0; r < rows; ++r, x += n, y += n) {
       RowStatistics<C> s{};
       if (centred) {
-        double total;
-        detail::BlockSum{}(x, n, &total);
-        split(total / static_cast<double>(n), &s.mean, &s.rest);
+        split(detail::row_total<double>(x, n) / static_cast<double>(n), &s.mean, &s.rest);
       }
       s.scale = static_cast<C>(1 / std::sqrt(mean_square(x, n, s) + eps));
       statistics[r] = s;

@@ -254,8 +254,7 @@ struct SoftmaxRows {
       T top = x[0];
       for (std::int64_t i = 1; i < n; ++i) top = x[i] > top ? x[i] : top;
       for (std::int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - top);
-      double total;
-      detail::BlockSum{}(static_cast<const T*>(y), n, &total);
+      const auto total = detail::row_total<double>(static_cast<const T*>(y), n);
       if constexpr (logarithm) {
         const T log_total = static_cast<T>(std::log(total));
         for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - top - log_total;

@@ -3,9 +3,11 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cpu/add_rows.h"
 #include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
@@ -107,15 +109,11 @@ struct AddRows {
     T* y = c.output().as<T>();
     std::fill(y, y + c.output().count(), T(0));
     const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
-    // Split by columns, so that rows are added in order.
-    parallel_for(width, std::max<std::int64_t>(16, kElementwiseGrain / std::max<std::int64_t>(1, n)),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = 0; i < n; ++i) {
-                     T* out = y + label_at(c.input(1).dtype, c.input(1).data, i) * width;
-                     const T* in = g.as<T>() + i * width;
-                     for (std::int64_t j = begin; j < end; ++j) out[j] += in[j];
-                   }
-                 });
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      rows[static_cast<std::size_t>(i)] = label_at(c.input(1).dtype, c.input(1).data, i);
+    }
+    add_rows(y, c.output().count(), g.as<T>(), rows.data(), n, width);
   }
 };
 

@@ -5,7 +5,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cuda/convert.h"
 #include "sluice/operators/backends/cuda/copy.h"
-#include "sluice/operators/backends/cuda/elements.h"
+#include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 
 namespace sluice::cuda {
@@ -185,10 +185,10 @@ void take_rows(ArrayContext& c) {
   }
 }
 
-/// One column of the rows that are added, in order; sums are in the type in which kernels compute.
+/// One column of the rows that are added, in order; sums of floating elements are in double.
 template <class T>
 struct AddColumn {
-  compute_of<T>* sums;
+  TotalOf<T>* sums;
   const T* g;
   const void* labels;
   DType dtype;
@@ -201,24 +201,24 @@ struct AddColumn {
   }
   __device__ void operator()(std::int64_t column) const {
     for (std::int64_t i = 0; i < n; ++i) {
-      sums[label_at(dtype, labels, i) * width + column] += static_cast<compute_of<T>>(g[i * width + column]);
+      sums[label_at(dtype, labels, i) * width + column] += static_cast<TotalOf<T>>(number(g[i * width + column]));
     }
   }
 };
 template <class T>
 struct AddRows {
   static void run(ArrayContext& c) {
-    using C = compute_of<T>;
+    using A = TotalOf<T>;
     const Issue issue(c);
     const TensorView &g = c.input(0), &y = c.output();
     const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
     if (y.count() == 0) return;
     TensorView sums = y;
-    sums.dtype = dtype_of<C>;
-    if (sums.dtype != y.dtype) sums.data = reinterpret_cast<std::byte*>(issue.scratch<C>(y.count()));
-    issue.check(cudaMemsetAsync(sums.data, 0, static_cast<std::size_t>(y.count()) * sizeof(C), issue.stream()),
+    sums.dtype = dtype_of<A>;
+    if (sums.dtype != y.dtype) sums.data = reinterpret_cast<std::byte*>(issue.scratch<A>(y.count()));
+    issue.check(cudaMemsetAsync(sums.data, 0, static_cast<std::size_t>(y.count()) * sizeof(A), issue.stream()),
                 "cudaMemsetAsync");
-    for_index(issue, width, AddColumn<T>{sums.as<C>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width});
+    for_index(issue, width, AddColumn<T>{sums.as<A>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width});
     if (sums.dtype != y.dtype) copy_window(issue, sums, y);
   }
 };
