@@ -131,10 +131,7 @@ class NDArray {
   bool is_contiguous() const { return is_row_major(shape_, strides_); }
   /// True if both view the same array.
   bool same_array(const NDArray& other) const { return array_ == other.array_; }
-  friend std::int64_t len(const NDArray& x, Where where = Where::current()) {
-    x.checked("len", where);
-    return x.size(0, where);
-  }
+  friend std::int64_t len(const NDArray& x, Where where = Where::current()) { return x.size(0, where); }
 
   // Views. They copy no elements and wait for nothing. A write to the view is a write to the array.
   /// x(1), x(slice(0, 10, 2), all), x(-1, newaxis, ellipsis, slice_from(3)): as NumPy's indexing; missing indices mean
@@ -242,10 +239,7 @@ class NDArray {
   NDArray grad(Where where = Where::current()) const;
   /// Sets the gradient of a leaf to the value that this array has now, or drops it (an empty handle).
   void set_grad(const NDArray& gradient, Where where = Where::current()) const;
-  void zero_grad(Where where = Where::current()) const {
-    checked("zero_grad", where);
-    set_grad({}, where);
-  }
+  void zero_grad(Where where = Where::current()) const { set_grad({}, where); }
   /// Adds the gradients of this array's only element to the .grad() of the leaves that it was made from.
   void backward(const BackwardOptions& options = {}, Where where = Where::current()) const;
   /// The present value as another array, without history. It keeps this value when this array is written.

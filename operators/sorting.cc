@@ -125,13 +125,14 @@ void builtin::add_sorting_rows(Registry& registry) {
 }
 
 NDArray sort(const Operand& x, int axis, const SortOptions& options) {
-  return sort_with_indices(x, axis, options).values;
+  return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis)).values;
 }
 NDArray argsort(const Operand& x, int axis, const SortOptions& options) {
   return first_sorted("argsort", x, axis, options.descending, size_along("argsort", x, axis)).indices;
 }
 ValuesAndIndices sort_with_indices(const Operand& x, int axis, const SortOptions& options) {
-  return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis));
+  const char* const name = "sort_with_indices";
+  return first_sorted(name, x, axis, options.descending, size_along(name, x, axis));
 }
 
 ValuesAndIndices topk(const Operand& x, std::int64_t k, int axis, const TopKOptions& options) {
@@ -205,8 +206,9 @@ NDArray bincount(const Operand& x, const Operand& weights, std::optional<std::in
 }
 
 Histogram histogram(const Operand& x, std::int64_t bins, double low, double high) {
-  const std::source_location& at = x.where;
-  const DType dtype = x.array.checked("histogram", at).dtype();
+  const builtin::Composition made("histogram", x);
+  const std::source_location at = made.where();
+  const DType dtype = x.array.dtype();
   if (!is_floating(dtype)) {
     throw ArrayError("histogram", at, "needs a floating dtype, not " + std::string(name_of(dtype)));
   }

@@ -39,6 +39,7 @@ inline void add_view_calls(FunctionCalls& to) {
   // What it is.
   to.view("size", {s}, [](A x) { return Arrays(static_cast<std::size_t>(x[0].size(0) * 0)); });
   to.view("len", {s}, [](A x) { return Arrays(static_cast<std::size_t>(len(x[0]) * 0)); });
+  to.list().back().shown = "size";
   to.view("bytes", {s}, [](A x) { return Arrays(x[0].bytes() * 0); });
   to.view("dtype", {s}, [](A x) { return Arrays(static_cast<std::size_t>(x[0].dtype()) * 0); });
   to.view("device", {s}, [](A x) { return Arrays(static_cast<std::size_t>(x[0].device().index) * 0); });
@@ -189,6 +190,7 @@ inline void add_host_calls(FunctionCalls& to) {
     copy_held_values(x, std::source_location::current());
     return Arrays{};
   });
+  to.list().back().shown = "copy on write";
   to.view("push_op", {s, s, s, s}, [](const Arrays& x) {
     push_op([](ArrayContext&) {}, {x[0], x[1]}, {x[2], x[3]}, {.name = "push_op"});
     return Arrays{};

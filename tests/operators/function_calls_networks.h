@@ -154,6 +154,7 @@ inline void add_step_calls(FunctionCalls& to) {
     return Arrays{};
   });
   sgd.optional = {1};
+  sgd.shown = "sgd_momentum_step";
   to.view("adam_step", {s, s, s, s}, [](const Arrays& x) {
     adam_step(x[0], x[1], x[2], x[3], {});
     return Arrays{};

@@ -25,6 +25,7 @@ inline void add_gradient_calls(FunctionCalls& to) {
   to.view("requires_grad", {s}, [](A x) { return Arrays(x[0].requires_grad() ? 0 : 0); });
   add("grad", leaf, [](A x) { return Arrays(x[0].grad().defined() ? 0 : 0); });
   add("zero_grad", leaf, [](A x) { return x[0].zero_grad(), Arrays{}; });
+  to.list().back().shown = "set_grad";
   add(
       "set_grad",
       [leaf, s] {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <iostream>
 #include <limits>
@@ -17,22 +18,28 @@ constexpr Size kLeast = std::numeric_limits<Size>::min(), kMost = std::numeric_l
 
 enum class Answer { result, refused, no_memory, wrong };
 
-/// What is thrown at the call must be "[name] size_option....h:LINE: why"; what a wait throws, that there is no memory.
+/// The layer "MaxPool2d" and the operator "max_pool2d" are one name here.
+std::string without_style(std::string text) {
+  std::erase(text, '_');
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// What is thrown at the call must be "[name] size_option....h:LINE: why"; what a wait throws names an op and the line.
 Answer ask(const SizeOption& option, Size n) {
   const std::string what = option.name + ", " + option.option + " " + std::to_string(n);
+  const auto one_line = [&](const std::string& text, const std::string& name) {
+    EXPECT_TRUE(without_style(text).find(without_style(name) + "] sizeoption") != text.npos) << what << ": " << text;
+    EXPECT_EQ(text.find('\n'), text.npos) << what << ": " << text;
+  };
   try {
     for (const NDArray& y : option.call(n)) y.wait();
     return Answer::result;
   } catch (const ArrayError& e) {
-    const std::string text = e.what();
-    EXPECT_TRUE(text.starts_with("[" + option.name + "] size_option")) << what << ": " << text;
-    EXPECT_EQ(text.find('\n'), text.npos) << what << ": " << text;
+    one_line(e.what(), "[" + option.name);
     return Answer::refused;
   } catch (const Error& e) {
-    const std::string text = e.what();
-    EXPECT_TRUE(text.starts_with("[" + option.name + "] size_option")) << what << ": " << text;
-    EXPECT_NE(text.find("the host has no "), text.npos) << what << ": " << text;
-    EXPECT_EQ(text.find('\n'), text.npos) << what << ": " << text;
+    one_line(e.what(), "");
     return Answer::no_memory;
   } catch (const std::exception& e) {
     ADD_FAILURE() << what << " throws no error of arrays: " << e.what();
@@ -56,12 +63,13 @@ TEST(OptionSizes, OfAnyValueAreTakenOrRefused) {
   int answers[4] = {};
   for (const SizeOption& option : size_options()) {
     for (const Size n :
-         {kLeast, kLeast + 1, -kMost / 2, Size{-1} << 40, Size{-1} << 31, Size{-2}, Size{-1}, Size{0}, Size{1}, Size{2},
+         {kLeast, kLeast + 1, -kMost / 2, -(Size{1} << 40), Size{-2}, Size{-1}, Size{0}, Size{1}, Size{2},
           Size{1} << 45, Size{1} << 48, Size{1} << 61, Size{1} << 62, kMost / 3, kMost - 1, kMost}) {
       ++answers[static_cast<int>(ask(option, n))];
     }
     if (option.grows) continue;
-    for (const Size n : {Size{1} << 31, (Size{1} << 31) + 1, Size{1} << 32, (Size{1} << 32) + 1, Size{1} << 40}) {
+    for (const Size n :
+         {-(Size{1} << 31), Size{1} << 31, (Size{1} << 31) + 1, Size{1} << 32, (Size{1} << 32) + 1, Size{1} << 40}) {
       ++answers[static_cast<int>(ask(option, n))];
     }
   }

@@ -38,7 +38,7 @@ inline void add_image_sizes(std::vector<SizeOption>& list) {
   add("conv2d", "stride, padded", false,
       [=](X x, auto at) { return conv2d(x, w(), {}, {.stride = at(1), .padding = 1}); });
   add("conv2d", "padding", true, [=](X x, auto at) { return conv2d(x, w(), {}, {.padding = at(0)}); });
-  add("conv2d", "padding and stride", true,
+  add("conv2d", "padding and stride", false,
       [=](X x, auto at) { return conv2d(x, w(), {}, {.stride = at(1), .padding = at(0)}); });
   add("conv2d", "dilation", false, [=](X x, auto at) { return conv2d(x, w(), {}, {.dilation = at(1)}); });
   add("conv2d", "dilation of one tap", false, [=](X x, auto at) {
@@ -54,8 +54,10 @@ inline void add_image_sizes(std::vector<SizeOption>& list) {
   add("conv_transpose2d", "output_padding", true,
       [=](X x, auto at) { return conv_transpose2d(x, w(), {}, {.output_padding = at(0)}); });
   add("conv_transpose2d", "stride and output_padding", true, [=](X x, auto at) {
-    return conv_transpose2d(x(all, all, slice(0, 1), slice(0, 1)), w(), {},
-                            {.stride = at(1), .output_padding = Size2d(at(1).height - 1, at(1).width - 1)});
+    return conv_transpose2d(
+        x(all, all, slice(0, 1), slice(0, 1)), w(), {},
+        {.stride = at(1),
+         .output_padding = Size2d(std::max<Size>(at(1).height, 1) - 1, std::max<Size>(at(1).width, 1) - 1)});
   });
   add("conv_transpose2d", "dilation", true,
       [=](X x, auto at) { return conv_transpose2d(x, w(), {}, {.dilation = at(1)}); });
@@ -64,8 +66,8 @@ inline void add_image_sizes(std::vector<SizeOption>& list) {
   add("unfold2d", "padding", true, [](X x, auto at) { return unfold2d(x, 2, {.padding = at(0)}); });
   add("unfold2d", "dilation", false, [](X x, auto at) { return unfold2d(x, 2, {.dilation = at(1)}); });
   for (const bool ceil : {false, true}) {
-    add("max_pool2d", "kernel", false, [ceil](X x, auto at) { return max_pool2d(x, at(2), {.ceil_mode = ceil}); });
-    add("max_pool2d", "kernel with a stride", false,
+    add("max_pool2d", "kernel", ceil, [ceil](X x, auto at) { return max_pool2d(x, at(2), {.ceil_mode = ceil}); });
+    add("max_pool2d", "kernel with a stride", ceil,
         [ceil](X x, auto at) { return max_pool2d(x, at(2), {.stride = 1, .ceil_mode = ceil}); });
     add("max_pool2d", "stride", false,
         [ceil](X x, auto at) { return max_pool2d(x, 2, {.stride = at(1), .ceil_mode = ceil}); });
@@ -73,7 +75,7 @@ inline void add_image_sizes(std::vector<SizeOption>& list) {
         [ceil](X x, auto at) { return max_pool2d(x, 3, {.padding = at(0), .ceil_mode = ceil}); });
     add("max_pool2d", "dilation", false,
         [ceil](X x, auto at) { return max_pool2d(x, 2, {.ceil_mode = ceil, .dilation = at(1)}); });
-    add("avg_pool2d", "kernel", false, [ceil](X x, auto at) { return avg_pool2d(x, at(2), {.ceil_mode = ceil}); });
+    add("avg_pool2d", "kernel", ceil, [ceil](X x, auto at) { return avg_pool2d(x, at(2), {.ceil_mode = ceil}); });
     add("avg_pool2d", "stride", false,
         [ceil](X x, auto at) { return avg_pool2d(x, 2, {.stride = at(1), .ceil_mode = ceil}); });
     add("avg_pool2d", "padding", false, [ceil](X x, auto at) {
