@@ -120,7 +120,8 @@ std::vector<NDArray> checkpoint(const ArrayFunction& f, const NDArrays& xs, std:
   return made->first();
 }
 
-void compute_again(const NDArray& y) {
+void compute_again(const NDArray& y, std::source_location where) {
+  y.checked("compute_again", where);
   const Ref<autograd::Node> node = autograd::maker_of(y);
   if (!node) return;
   const Ref<autograd::Recomputation> checkpoint = node->checkpoint;

@@ -33,6 +33,6 @@ NDArray checkpoint(const ArrayFunction& f, const NDArray& x,
 /// when it computes again, as a pipeline's R actions do. Nothing happens for an array that no checkpoint made, or whose
 /// checkpoint was called again before; backward in the meantime is no error. What follows y's checkpoint is not looked
 /// at: y is a result of it. Throws as the function does.
-void compute_again(const NDArray& y);
+void compute_again(const NDArray& y, std::source_location where = std::source_location::current());
 
 }  // namespace sluice

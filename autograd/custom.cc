@@ -65,9 +65,9 @@ bool same_value(const NDArray& kept, const NDArray& result) {
 }  // namespace
 }  // namespace autograd
 
-void Saved::keep(const NDArrays& arrays) {
+void Saved::keep(const NDArrays& arrays, std::source_location where) {
   for (const NDArray& given : arrays) {
-    given.checked("Saved::keep");
+    given.checked("Saved::keep", where);
     const NDArray x = Rerun::seen(given);
     Array& array = *x.array();
     std::lock_guard lock(array.mutex());

@@ -16,7 +16,7 @@ class Saved {
   /// Called by forward: keeps the present values of these arrays, after those that were kept before. They are freed as
   /// backward goes, like those of operators. Arrays that forward returns, and its inputs, keep their part in gradients
   /// of gradients; other arrays are constants there. Arrays that the callables capture stay as long as the tape.
-  void keep(const NDArrays& arrays);
+  void keep(const NDArrays& arrays, std::source_location where = std::source_location::current());
   /// For backward: the i-th array kept, with the value that it had then. Throws ArrayError beyond the last.
   const NDArray& operator[](std::size_t i) const;
   std::size_t size() const { return arrays_.size(); }

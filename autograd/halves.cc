@@ -136,7 +136,7 @@ WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients
     throw ArrayError("backward_inputs", where, "create_graph: gradients of gradients need a whole pass; use grad()");
   }
   const Mode mode(false);
-  check_roots(roots, gradients, where);
+  check_roots("backward_inputs", roots, gradients, where);
   check_inputs(inputs, where);
   WeightGradients later;
   later.half_ = std::make_unique<SecondHalf>();
@@ -176,7 +176,8 @@ void WeightGradients::run(std::source_location where) {
 
 std::size_t WeightGradients::bytes() const { return autograd::sum_of(memory({})); }
 
-std::vector<KeptMemory> WeightGradients::memory(const NDArrays& inputs) const {
+std::vector<KeptMemory> WeightGradients::memory(const NDArrays& inputs, std::source_location where) const {
+  for (const NDArray& x : inputs) x.checked("WeightGradients::memory", where);
   if (!half_) return {};
   autograd::Kept kept;
   for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
@@ -194,19 +195,29 @@ std::vector<KeptMemory> WeightGradients::memory(const NDArrays& inputs) const {
   return kept.pieces();
 }
 
-std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs) {
-  return autograd::sum_of(kept_memory(roots, inputs));
-}
-
-std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs) {
+namespace {
+std::vector<KeptMemory> kept(const char* name, const NDArrays& roots, const NDArrays& inputs,
+                             const std::source_location& where) {
+  for (const NDArrays& list : {inputs, roots}) {
+    for (const NDArray& x : list) x.checked(name, where);
+  }
   autograd::Kept kept;
   for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
   for (const NDArray& root : roots) kept.start(autograd::maker_of(root));
   return kept.pieces();
 }
+}  // namespace
 
-KeptMemory memory_of(const NDArray& x) {
-  Array& array = x.checked("memory_of");
+std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs, std::source_location where) {
+  return autograd::sum_of(kept("kept_bytes", roots, inputs, where));
+}
+
+std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs, std::source_location where) {
+  return kept("kept_memory", roots, inputs, where);
+}
+
+KeptMemory memory_of(const NDArray& x, std::source_location where) {
+  Array& array = x.checked("memory_of", where);
   const std::lock_guard lock(array.mutex());
   const Buffer& buffer = array.version()->buffer();
   return {&buffer, buffer.bytes()};

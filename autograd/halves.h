@@ -44,7 +44,8 @@ class WeightGradients {
   /// holds that has not been computed again. 0 after run().
   std::size_t bytes() const;
   /// What bytes() counts, piece by piece, and with it the values of `inputs`.
-  std::vector<KeptMemory> memory(const NDArrays& inputs) const;
+  std::vector<KeptMemory> memory(const NDArrays& inputs,
+                                 std::source_location where = std::source_location::current()) const;
 
  private:
   friend WeightGradients backward_inputs(const NDArrays&, const NDArrays&, const NDArrays&, const HalvesOptions&,
@@ -78,10 +79,12 @@ WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients
 
 /// Bytes that the tape of these arrays keeps for backward: what waits between forward and the first half. It counts as
 /// WeightGradients::bytes() does, and `inputs` with it, but no other leaves' values.
-std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs);
+std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs,
+                       std::source_location where = std::source_location::current());
 /// What kept_bytes() counts, piece by piece.
-std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs);
-/// The memory that an array shows, or shows a part of. Throws ArrayError for an empty handle.
-KeptMemory memory_of(const NDArray& x);
+std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs,
+                                    std::source_location where = std::source_location::current());
+/// The memory that an array shows, or shows a part of.
+KeptMemory memory_of(const NDArray& x, std::source_location where = std::source_location::current());
 
 }  // namespace sluice

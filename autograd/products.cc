@@ -27,7 +27,7 @@ const Operator& pass_row() {
 
 void check_like(const char* name, const char* what, const NDArray& given, const NDArray& like,
                 const std::source_location& where) {
-  if (given.checked(name, where).dtype() == like.dtype() && given.shape() == like.shape() &&
+  if (given.checked(name, where).dtype() == like.checked(name, where).dtype() && given.shape() == like.shape() &&
       given.device() == like.device()) {
     return;
   }

@@ -30,22 +30,22 @@ Edge edge_to(const NDArray& x) {
   return {Ref<Node>(static_cast<Node*>(array.history.get())), array.history_output, std::move(window)};
 }
 
-void check_roots(std::span<const NDArray> roots, std::span<const NDArray> gradients,
+void check_roots(const char* name, std::span<const NDArray> roots, std::span<const NDArray> gradients,
                  const std::source_location& where) {
   if (roots.size() != gradients.size()) {
-    throw ArrayError("backward", where,
+    throw ArrayError(name, where,
                      std::to_string(roots.size()) + " roots and " + std::to_string(gradients.size()) + " gradients");
   }
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const NDArray& root = roots[i];
-    root.checked("backward", where);
-    if (!maker_of(root)) throw ArrayError("backward", where, "an array that no recorded operator made");
+    root.checked(name, where);
+    if (!maker_of(root)) throw ArrayError(name, where, "an array that no recorded operator made");
     if (!gradients[i].defined()) {
       if (root.count() == 1) continue;
-      throw ArrayError("backward", where, to_string(root.shape()) + " has not one element: give its gradient");
+      throw ArrayError(name, where, to_string(root.shape()) + " has not one element: give its gradient");
     }
     if (gradients[i].shape() == root.shape() && gradients[i].dtype() == root.dtype()) continue;
-    throw ArrayError("backward", where,
+    throw ArrayError(name, where,
                      "a gradient of shape " + to_string(gradients[i].shape()) + " for a root of " +
                          to_string(root.shape()) + " " + std::string(name_of(root.dtype())));
   }
@@ -58,6 +58,7 @@ void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std:
 }
 
 NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where) {
+  if (youngest_first.size() == 1) return youngest_first[0];
   std::reverse(youngest_first.begin(), youngest_first.end());
   return add_n(youngest_first, where);
 }

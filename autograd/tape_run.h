@@ -33,7 +33,8 @@ Edge edge_to(const NDArray& x);
 /// soon after. It wants gradients itself only where those are `recorded`.
 NDArray alias(const NDArray& x, bool recorded);
 /// Throws ArrayError for numbers that differ, and for a root or a gradient that backward() does not take.
-void check_roots(std::span<const NDArray> roots, std::span<const NDArray> gradients, const std::source_location& where);
+void check_roots(const char* name, std::span<const NDArray> roots, std::span<const NDArray> gradients,
+                 const std::source_location& where);
 
 /// Adds a gradient to those that have come from younger uses of an array. However often it was used, few of them wait:
 /// what has come becomes one.

@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/tape_run.h"
+#include "sluice/ndarray/called.h"
 
 namespace sluice {
 namespace {
@@ -28,7 +29,10 @@ void on_uses(const NDArray& leaf, std::function<void(const std::vector<NDArray>&
 
 NDArray sum_of_uses(const NDArrays& terms, std::source_location where) {
   if (terms.size() == 0) throw ArrayError("sum_of_uses", where, "no terms");
+  const detail::Called called("sum_of_uses", where);
+  for (const NDArray& term : terms) term.checked("sum_of_uses", where);
   const NoGrad scope;
+  if (terms.size() == 1) return terms[0].copy(where);
   std::vector<NDArray> list;
   for (std::size_t i = terms.size(); i-- > 0;) autograd::add_term(list, terms[i], where);
   return autograd::total(list, where);

@@ -66,7 +66,9 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
-  std::vector<std::byte> result(bytes(where));
+  checked("to_bytes", where);
+  const auto n = static_cast<std::int64_t>(bytes(where));
+  std::vector<std::byte> result = detail::host_list<std::byte>("to_bytes", n, where);
   copy_out(result.data(), where);
   return result;
 }

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <stdexcept>
 
 #include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/ndarray/user_names.h"
 #include "sluice/resources/cuda/cuda.h"
+#include "sluice/resources/memory_holders.h"
+#include "sluice/resources/memory_pool.h"
 
 namespace sluice {
 namespace {
@@ -39,13 +42,51 @@ ArrayError::ArrayError(std::string_view operation, const std::source_location& w
                call_site(inside ? program : where) + ": " + std::string(message);
       }()) {}
 
-void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
-  if (can_be_array(shape, size_of(dtype))) return;
+namespace {
+
+[[noreturn]] void refuse_shape(std::string_view operation, const Dims& shape, DType dtype, const char* most,
+                               const std::source_location& where) {
   const bool negative = std::any_of(shape.begin(), shape.end(), [](std::int64_t n) { return n < 0; });
-  throw ArrayError(
-      operation, where,
-      to_string(shape) + " " + std::string(name_of(dtype)) + ": " +
-          (negative ? "a negative size; all must be 0 or more" : "too many elements; their bytes must be below 2^63"));
+  throw ArrayError(operation, where,
+                   to_string(shape) + " " + std::string(name_of(dtype)) + ": " +
+                       (shape.too_long() ? "an array has at most " + std::to_string(kMaxRank) + " axes"
+                        : negative       ? "a negative size; all must be 0 or more"
+                                         : "too many elements; their bytes must be " + std::string(most)));
+}
+
+}  // namespace
+
+void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
+  if (can_be_allocated(shape, size_of(dtype))) return;
+  refuse_shape(operation, shape, dtype, "at most 2^48", where);
+}
+
+void check_view_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where) {
+  if (can_be_array(shape, size_of(dtype))) return;
+  refuse_shape(operation, shape, dtype, "below 2^63", where);
+}
+
+void detail::refuse_axis() {
+  const std::string why = "more than " + std::to_string(kMaxRank) + " axes";
+  const std::source_location& program = current_scope().where;
+  if (program.line() != 0 && called_function()) throw ArrayError(called_function(), program, why);
+  throw std::invalid_argument(why);
+}
+
+std::string detail::no_memory_for(std::int64_t n, std::size_t item) {
+  std::int64_t bytes = 0;
+  if (n < 0 || __builtin_mul_overflow(n, static_cast<std::int64_t>(item), &bytes)) {
+    return "a list of " + std::to_string(n) + " elements of " + std::to_string(item) + " bytes";
+  }
+  return "the host has no " + bytes_in_words(static_cast<std::size_t>(bytes)) + " for a list of " + std::to_string(n) +
+         " elements";
+}
+
+void detail::check_host_list(std::string_view operation, std::int64_t n, std::size_t item,
+                             const std::source_location& where) {
+  const std::size_t most = std::min(host_memory_bytes(), static_cast<std::size_t>(kMostArrayBytes));
+  if (n >= 0 && static_cast<std::size_t>(n) <= most / item) return;
+  throw ArrayError(operation, where, no_memory_for(n, item));
 }
 
 namespace {
@@ -75,6 +116,7 @@ void detail::check_device(std::string_view operation, Device device, const std::
 }
 
 std::int64_t NDArray::size(int axis, Where where) const {
+  checked("size", where);
   return shape_[checked_axis(axis, rank(), "size", shape_, where)];
 }
 
@@ -113,6 +155,7 @@ NDArray NDArray::permute(const Dims& axes, Where where) const {
 }
 
 NDArray NDArray::transpose(Where where) const {
+  checked("transpose", where);
   Dims axes;
   for (int i = rank() - 1; i >= 0; --i) axes.push_back(i);
   return permute(axes, where);
@@ -125,7 +168,7 @@ NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
                      sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
   };
   if (shape.rank() < rank()) fail();
-  check_shape("broadcast_to", shape, dtype(), where);
+  check_view_shape("broadcast_to", shape, dtype(), where);
   NDArray view(array_, shape, {}, offset_);
   const int added = shape.rank() - rank();
   for (int i = 0; i < shape.rank(); ++i) {
@@ -180,6 +223,7 @@ NDArray NDArray::reshape(const Dims& wanted, Where where) const {
   const auto fail = [&](const char* why = "the numbers of elements differ") {
     throw ArrayError("reshape", where, sluice::to_string(shape_) + " to " + sluice::to_string(wanted) + ": " + why);
   };
+  if (wanted.too_long()) fail(("an array has at most " + std::to_string(kMaxRank) + " axes").c_str());
   Dims shape = wanted;
   int open = -1;
   std::int64_t known = 1;
@@ -196,7 +240,7 @@ NDArray NDArray::reshape(const Dims& wanted, Where where) const {
     if (known == 0 || count() % known != 0) fail();
     shape[open] = count() / known;
   }
-  check_shape("reshape", shape, dtype(), where);
+  check_view_shape("reshape", shape, dtype(), where);
   if (shape.count() != count()) fail();
   if (is_contiguous()) return NDArray(array_, shape, row_major(shape), offset_);
   // Axes that step evenly join; each group of old axes must then split into new ones of the same count.
@@ -251,11 +295,11 @@ NDArray NDArray::flatten(int axis, Where where) const {
 
 NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where) const {
   const Array& array = checked("strided", where);
-  check_shape("strided", shape, array.dtype(), where);
+  check_view_shape("strided", shape, array.dtype(), where);
   const std::int64_t first = array.base_offset(), end = first + array.shape().count();
   const bool none = shape.count() == 0;
   std::int64_t low = none ? first : offset, high = low;
-  bool countable = shape.rank() == strides.rank();
+  bool countable = shape.rank() == strides.rank() && !strides.too_long();
   for (int i = 0; !none && countable && i < shape.rank(); ++i) {
     std::int64_t reach = 0;
     countable = !__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) &&
@@ -305,6 +349,11 @@ NDArray empty(const Dims& shape, DType dtype, std::source_location where) {
 Partitioned partitioned(std::span<const std::int64_t> sizes, const Dims& row_shape, DType dtype, Device device,
                         std::source_location where) {
   if (sizes.empty()) throw ArrayError("partitioned", where, "no parts");
+  if (row_shape.given() >= kMaxRank) {
+    throw ArrayError(
+        "partitioned", where,
+        "rows of " + to_string(row_shape) + ": an array has at most " + std::to_string(kMaxRank) + " axes");
+  }
   const auto shape_of = [&](std::int64_t n) {
     Dims shape{n};
     for (std::int64_t s : row_shape) shape.push_back(s);

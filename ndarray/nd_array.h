@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <iosfwd>
 #include <iterator>
+#include <new>
 #include <source_location>
 #include <span>
 #include <string>
@@ -40,12 +41,29 @@ class ArrayError : public UsageError {
   ArrayError(std::string_view operation, const std::source_location& where, std::string_view message);
 };
 
-/// Throws ArrayError where no array can have this shape: "[zeros] main.cc:41: (-3, 4) f32: ...".
+/// Throws ArrayError where no array can have this shape: "[zeros] main.cc:41: (-3, 4) f32: ...". All sizes that a
+/// program gives go through one of the two, before anything is computed with them. A view, whose elements may lie on
+/// each other, may be larger than an array.
 void check_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where);
+void check_view_shape(std::string_view operation, const Dims& shape, DType dtype, const std::source_location& where);
 
 namespace detail {
 /// Throws ArrayError for an array handle that is empty.
 [[noreturn]] void refuse_empty(std::string_view operation, const std::source_location& where);
+/// Throws ArrayError where the host can have no list of n elements of `item` bytes: it is more than the machine has.
+/// For lists that a call makes itself; arrays get their memory as their ops run.
+void check_host_list(std::string_view operation, std::int64_t n, std::size_t item, const std::source_location& where);
+std::string no_memory_for(std::int64_t n, std::size_t item);
+/// Such a list of n elements. Throws ArrayError where there is no memory for it.
+template <class T>
+std::vector<T> host_list(std::string_view operation, std::int64_t n, const std::source_location& where) {
+  check_host_list(operation, n, sizeof(T), where);
+  try {
+    return std::vector<T>(static_cast<std::size_t>(n));
+  } catch (const std::bad_alloc&) {
+    throw ArrayError(operation, where, no_memory_for(n, sizeof(T)));
+  }
+}
 }  // namespace detail
 
 /// An array argument with the place of the call, for errors and traces.
@@ -74,7 +92,10 @@ struct BackwardOptions {
 /// A view (shape, strides, offset) of an array. Copies view the same array. Operators on it are pushed and return at
 /// once; wait, item, to_vector, borrow, printing and saving wait, and throw Error while the array is poisoned. One
 /// handle may be used by one thread at a time; several handles to one array, by several threads at once. An NDArray
-/// that was made without arguments is empty: its use throws ArrayError.
+/// that was made without arguments is empty. An empty handle throws ArrayError ("an empty handle") wherever an array is
+/// wanted: as the array itself, an operand, an index, a mask, an option or a member of a list, unless the comment there
+/// says what it means. Only defined, same_array and the numbers of a view (shape, rank, count, strides, offset,
+/// is_contiguous: those of a scalar) can be asked of it.
 class NDArray {
   using Where = std::source_location;
 
@@ -160,11 +181,11 @@ class NDArray {
   NDArray contiguous(Where where = Where::current()) const;
   /// A new array with these elements.
   NDArray copy(Where where = Where::current()) const;
-  /// A copy on another device; for this array's own device, the same handle. It runs on a copy lane: of
+  /// A copy on another device; for this array's own device, this view itself. It runs on a copy lane: of
   /// that device, for what comes from the host or from peers, or, to the host, of this one. Between devices of
   /// different kinds it goes through cpu(0).
   NDArray to(Device device, Where where = Where::current()) const;
-  /// A copy in another dtype, converted as by static_cast; for this array's own dtype, the same handle.
+  /// A copy in another dtype, converted as by static_cast; for this array's own dtype, this view itself.
   NDArray to(DType dtype, Where where = Where::current()) const;
   /// Writes y's elements, broadcast, to this view. Writes never widen an array: y is converted if promote(dtype(),
   /// y.dtype()) is this array's dtype, else this and the operators below throw ArrayError (use y.to(dtype)). A number
@@ -226,7 +247,7 @@ class NDArray {
 
   /// NumPy's str() to the letter (bf16 by its own digits); above 1,000 elements "..." stands for the middle. Waits.
   std::string to_string(Where where = Where::current()) const;
-  friend std::ostream& operator<<(std::ostream& out, const NDArray& x);
+  friend std::ostream& operator<<(std::ostream& out, const Operand& x);
 
  public:  // for operators/ and autograd/
   NDArray(Ref<Array> array, const Dims& shape, const Dims& strides, std::int64_t offset)
@@ -264,10 +285,11 @@ std::ostream& operator<<(std::ostream& out, Device device);
 /// One index of x(...) where some are arrays.
 struct ArrayIndex {
   Index index{all};
-  NDArray array{};  ///< empty: it is `index`
+  NDArray array{};
+  bool is_array = false;  ///< else it is `index`
   template <class I>
   requires std::convertible_to<I, Index> ArrayIndex(const I& i) : index(i) {}  // NOLINT: made by conversion
-  ArrayIndex(const NDArray& a) : array(a) {}                                   // NOLINT
+  ArrayIndex(const NDArray& a) : array(a), is_array(true) {}                   // NOLINT
 };
 
 /// x(indices) where some indices are arrays; it lives for one expression. Reading it pushes the ops that copy the
@@ -323,7 +345,9 @@ class IndexedArray {
     return get().to_vector<T>(where);
   }
   std::string to_string(Where where = Where::current()) const { return get().to_string(where); }
-  friend std::ostream& operator<<(std::ostream& out, const IndexedArray& x) { return out << x.get(); }
+  friend std::ostream& operator<<(std::ostream& out, const IndexedArray& x) {
+    return out << x.get().to_string(x.where_);
+  }
 
  private:
   friend struct Operand;
@@ -493,7 +517,7 @@ std::vector<T> NDArray::to_vector(Where where) const {
     for (std::byte b : bytes) elements.push_back(b != std::byte{0});
     return elements;
   } else {
-    std::vector<T> elements(static_cast<std::size_t>(count()));
+    std::vector<T> elements = detail::host_list<T>("to_vector", count(), where);
     copy_out(reinterpret_cast<std::byte*>(elements.data()), where);
     return elements;
   }

@@ -328,6 +328,7 @@ std::string scalar_text(T value) {
 }  // namespace
 
 std::string NDArray::to_string(Where where) const {
+  checked("to_string", where);
   const std::vector<std::byte> all_bytes = to_bytes(where);
   if (rank() == 0) {
     if (dtype() == DType::f32) return scalar_text(load_all<float>(all_bytes, {0})[0]);
@@ -341,7 +342,7 @@ std::string NDArray::to_string(Where where) const {
   return printer.print(format_all(dtype(), all_bytes, printer.shown()));
 }
 
-std::ostream& operator<<(std::ostream& out, const NDArray& x) { return out << x.to_string(); }
+std::ostream& operator<<(std::ostream& out, const Operand& x) { return out << x.array.to_string(x.where); }
 std::ostream& operator<<(std::ostream& out, const Dims& shape) { return out << to_string(shape); }
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
 std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }

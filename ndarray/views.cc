@@ -120,6 +120,9 @@ NDArray NDArray::flip(const Axes& axes, Where where) const {
   for (int i = 0; axes.every && i < rank(); ++i) list.push_back(i);
   NDArray view = *this;
   std::uint32_t seen = 0;
+  if (list.too_long()) {
+    throw ArrayError("flip", where, sluice::to_string(shape_) + ": axes " + sluice::to_string(list));
+  }
   for (const std::int64_t axis : list) {
     if (axis < -kMaxRank || axis >= kMaxRank) {
       throw ArrayError("flip", where, sluice::to_string(shape_) + ": no axis " + std::to_string(axis));
@@ -174,7 +177,7 @@ NDArray NDArray::unfold(int axis, std::int64_t size, std::int64_t step, Where wh
   if (view.shape_[axis] > 1) view.strides_[axis] = strides_[axis] * step;
   view.shape_.push_back(size);
   view.strides_.push_back(strides_[axis]);
-  check_shape("unfold", view.shape_, array_->dtype(), where);
+  check_view_shape("unfold", view.shape_, array_->dtype(), where);
   return view;
 }
 

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/called.h"
 #include "sluice/operators/operators.h"
 
 namespace sluice {
 
 NDArray clip_gradients(const ParameterList& parameters, double max_norm, std::source_location where) {
+  const detail::Called called("clip_gradients", where);
   if (!(max_norm > 0))
     throw ArrayError("clip_gradients", where, "max_norm is " + std::to_string(max_norm) + ", which is not above 0");
   const NoGrad no_grad;

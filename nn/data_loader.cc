@@ -159,6 +159,7 @@ void DataLoader::check(std::source_location where) {
   require(o.batch >= 1, "batch " + std::to_string(o.batch) + ": must be at least 1");
   require(o.prefetch >= 0, "prefetch " + std::to_string(o.prefetch) + ": must not be negative");
   const Dims sample = without_rows(data_.shape());
+  check_shape("DataLoader", o.sample_shape, o.dtype, where);
   require(o.sample_shape.empty() || o.sample_shape.count() == sample.count(),
           "sample_shape " + to_string(o.sample_shape) + " for samples of " + to_string(sample));
   require(o.sample_shape.rank() < kMaxRank,

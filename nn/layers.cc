@@ -32,6 +32,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, RandomStream& stream, const Li
         std::to_string(in) + " inputs, " + std::to_string(out) + " outputs: both must be at least 1");
   check(is_floating(options.dtype), "Linear", where,
         "dtype " + std::string(name_of(options.dtype)) + ": must be a floating one");
+  check_shape("Linear", {out, in}, options.dtype, where);
   weight = parameter({out, in}, stream, in, options.dtype, where);
   if (options.bias) bias = parameter({out}, stream, in, options.dtype, where);
 }
@@ -56,6 +57,7 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, RandomStr
             ": the stride must be at least 1, the padding at least 0");
   check(is_floating(options.dtype), "Conv2d", where,
         "dtype " + std::string(name_of(options.dtype)) + ": must be a floating one");
+  check_shape("Conv2d", {out, in, kernel, kernel}, options.dtype, where);
   const std::int64_t fan_in = in * kernel * kernel;
   weight = parameter({out, in, kernel, kernel}, stream, fan_in, options.dtype, where);
   if (options.bias) bias = parameter({out}, stream, fan_in, options.dtype, where);
@@ -83,6 +85,7 @@ NDArray MaxPool2d::forward(const NDArray& x) { return max_pool2d(Operand(x, wher
 NDArray Relu::forward(const NDArray& x) { return relu(Operand(x, where_)); }
 
 NDArray Flatten::forward(const NDArray& x) {
+  x.checked("Flatten", where_);
   check(x.rank() >= 1, "Flatten", where_, "a scalar: wants axis 0 to count samples");
   return x.flatten(1, where_);
 }

@@ -7,6 +7,8 @@
 namespace sluice {
 
 NDArray accuracy(const Operand& logits, const Operand& labels) {
+  logits.array.checked("accuracy", logits.where);
+  labels.array.checked("accuracy", logits.where);
   const Dims& shape = logits.array.shape();
   if (shape.rank() != 2 || labels.array.shape() != Dims{shape[0]}) {
     throw ArrayError("accuracy", logits.where,

@@ -37,7 +37,7 @@ void Module::to(Device device) {
   collect("", list);
   for (const NamedParameter& parameter : list) {
     NDArray& value = *parameter.value;
-    if (value.device() == device) continue;
+    if (!value.defined() || value.device() == device) continue;
     const bool wants_gradient = value.requires_grad();
     const NDArray gradient = value.grad();
     value = value.to(device);

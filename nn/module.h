@@ -62,7 +62,8 @@ class Module {
 
   /// The parts, with their names. By default there are none.
   virtual std::vector<NamedModule> children() { return {}; }
-  /// Appends the parameters. Their names begin with `prefix` ("", or "0." with its dot). By default they are those of
+  /// Appends the parameters; an empty handle among them is one that the module does without, and stays empty. Their
+  /// names begin with `prefix` ("", or "0." with its dot). By default they are those of
   /// the children. A module with parameters of its own overrides this, and calls Module::collect for its children.
   virtual void collect(const std::string& prefix, std::vector<NamedParameter>& out);
   /// All parameters, in the order of the layers. An array that several parts hold (head.weight = embedding.weight) is

@@ -7,7 +7,10 @@
 
 namespace sluice {
 
-NDArray gelu(const Operand& x, const GeluOptions& options) { return options.tanh ? gelu_tanh(x) : gelu(x); }
+NDArray gelu(const Operand& x, const GeluOptions& options) {
+  const builtin::Composition scope("gelu", x);
+  return options.tanh ? gelu_tanh(x) : gelu(x);
+}
 
 NDArray softplus(const Operand& x, const SoftplusOptions& options) {
   const builtin::Composition scope("softplus", x);

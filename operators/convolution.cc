@@ -85,9 +85,9 @@ void wanted_shape(Signature& s) { s.output(s.attributes<ConvAttributes>().wanted
 
 /// The windows along an axis of n elements; 0 where not one fits. Each has an element of the image.
 std::int64_t windows(std::int64_t n, const PoolAttributes& a) {
-  const std::int64_t steps = n + 2 * a.padding - a.kernel, behind = a.ceil_mode ? a.stride - 1 : 0;
-  if (n < 1 || steps + behind < 0) return 0;
-  const std::int64_t count = (steps + behind) / a.stride + 1;
+  const std::int64_t steps = n + 2 * a.padding - a.kernel;
+  if (n < 1 || (steps < 0 && (!a.ceil_mode || steps < 1 - a.stride))) return 0;
+  const std::int64_t count = (steps < 0 ? 0 : steps / a.stride + (a.ceil_mode && steps % a.stride != 0)) + 1;
   return (count - 1) * a.stride >= n + a.padding ? count - 1 : count;
 }
 

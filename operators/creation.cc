@@ -37,6 +37,7 @@ NDArray filled(const char* name, const Dims& shape, const Scalar& value, const S
 
 NDArray random(const char* name, const Dims& shape, RandomStream& stream, double a, double b, DType dtype,
                std::uint64_t first, const std::source_location& where) {
+  check_shape(name, shape, dtype, where);
   const RandomKey key = stream.next();
   return apply(Registry::instance().get(name), {},
                RandomAttributes{key.seed, key.stream, key.draw, first, a, b, shape, dtype}, {.where = where});
@@ -102,8 +103,12 @@ NDArray ones_like(const Operand& x) {
   return filled("ones_like", x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
 }
 
-NDArray zeros_like(const Operand& x, DType dtype) { return full_like(x, 0, dtype); }
-NDArray ones_like(const Operand& x, DType dtype) { return full_like(x, 1, dtype); }
+NDArray zeros_like(const Operand& x, DType dtype) {
+  return filled("zeros_like", x.array.shape(), 0, 0, dtype, x.array.checked("zeros_like", x.where).device(), x.where);
+}
+NDArray ones_like(const Operand& x, DType dtype) {
+  return filled("ones_like", x.array.shape(), 1, 0, dtype, x.array.checked("ones_like", x.where).device(), x.where);
+}
 NDArray full_like(const Operand& x, const Scalar& value, std::optional<DType> wanted) {
   const Array& array = x.array.checked("full_like", x.where);
   const DType dtype = wanted.value_or(array.dtype());
@@ -143,31 +148,43 @@ NDArray eye(std::int64_t n, std::int64_t m, DType dtype, std::source_location wh
 }
 NDArray eye(std::int64_t n, DType dtype, std::source_location where) { return eye(n, n, dtype, where); }
 
+namespace {
+
+/// How many numbers begin, begin + step, ... there are before end; empty: no number below 9e18.
+std::optional<std::int64_t> length_of(const Scalar& begin, const Scalar& end, const Scalar& step) {
+  const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
+  if (step.as<double>() == 0 || !(length < 9e18)) return std::nullopt;
+  return length > 0 ? static_cast<std::int64_t>(length) : 0;
+}
+/// The same where all are integers of i64, of which double does not hold those beyond 2^53.
+std::optional<std::int64_t> length_of_integers(std::int64_t begin, std::int64_t end, std::int64_t step) {
+  if (step == 0) return std::nullopt;
+  if (step > 0 ? end <= begin : end >= begin) return 0;
+  // Distances are below 2^64.
+  const auto bits = [](std::int64_t x) { return static_cast<std::uint64_t>(x); };
+  const std::uint64_t way = step > 0 ? bits(end) - bits(begin) : bits(begin) - bits(end);
+  const std::uint64_t pace = step > 0 ? bits(step) : 0 - bits(step), length = (way - 1) / pace + 1;
+  if (length >= 9'000'000'000'000'000'000U) return std::nullopt;
+  return static_cast<std::int64_t>(length);
+}
+
+}  // namespace
+
 NDArray arange(const Scalar& begin, const Scalar& end, const Scalar& step, std::optional<DType> wanted,
                std::source_location where) {
   const bool integers = begin.is_integer && end.is_integer && step.is_integer;
   const DType dtype = wanted.value_or(integers ? DType::i64 : DType::f32);
   check_number("arange", begin, dtype, where);
   check_number("arange", step, dtype, where);
-  if (integers && step.integer != 0 && !begin.above_i64 && !end.above_i64 && !step.above_i64) {
-    // The difference of two integers has 64 bits and a sign, which the step has too where there are elements.
-    const bool up = step.integer > 0;
-    const auto first = static_cast<std::uint64_t>(begin.integer), last = static_cast<std::uint64_t>(end.integer),
-               each = static_cast<std::uint64_t>(step.integer);
-    const bool any = up ? begin.integer < end.integer : begin.integer > end.integer;
-    const std::uint64_t way = !any ? 0 : up ? last - first : first - last, by = up ? each : 0 - each;
-    const std::uint64_t count = way / by + (way % by != 0 ? 1 : 0);
-    if (std::in_range<std::int64_t>(count)) {
-      return filled("arange", {static_cast<std::int64_t>(count)}, begin, step, dtype, {}, where);
-    }
-  }
-  const double length = std::ceil((end.as<double>() - begin.as<double>()) / step.as<double>());
-  if (step.as<double>() == 0 || !(length < 9e18)) {
+  const bool exact = integers && !begin.above_i64 && !end.above_i64 && !step.above_i64;
+  const std::optional<std::int64_t> length =
+      exact ? length_of_integers(begin.integer, end.integer, step.integer) : length_of(begin, end, step);
+  if (!length) {
     throw ArrayError(
         "arange", where,
         "from " + begin.text() + " to " + end.text() + " by " + step.text() + ": not a number of elements below 9e18");
   }
-  return filled("arange", {length > 0 ? static_cast<std::int64_t>(length) : 0}, begin, step, dtype, {}, where);
+  return filled("arange", {*length}, begin, step, dtype, {}, where);
 }
 
 NDArray arange(const Scalar& end, std::source_location where) { return arange(0, end, 1, {}, where); }
@@ -237,6 +254,7 @@ NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::
     throw ArrayError("randint", where,
                      "[" + std::to_string(low) + ", " + std::to_string(high) + ") of " + std::string(name_of(dtype)));
   }
+  check_shape("randint", shape, dtype, where);
   const RandomKey key = stream.next();
   return apply(Registry::instance().get("randint"), {},
                RandomIntegerAttributes{key.seed, key.stream, key.draw, low, high, shape, dtype}, {.where = where});
@@ -261,14 +279,13 @@ NDArray bernoulli(const Operand& probabilities, RandomStream& stream) {
 
 NDArray randperm(std::int64_t n, RandomStream& stream, std::source_location where) {
   check_shape("randperm", {n}, DType::i64, where);
-  const ElementKey key(stream.next());
   // In the order of random numbers; equal ones, which are 64 bits long, in the order of the elements.
-  std::vector<std::pair<std::uint64_t, std::int64_t>> list(static_cast<std::size_t>(n));
+  auto list = detail::host_list<std::pair<std::uint64_t, std::int64_t>>("randperm", n, where);
+  std::vector<std::int64_t> order = detail::host_list<std::int64_t>("randperm", n, where);
+  const ElementKey key(stream.next());
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = {key.word64(i), static_cast<std::int64_t>(i)};
   std::sort(list.begin(), list.end());
-  std::vector<std::int64_t> order;
-  order.reserve(list.size());
-  for (const auto& entry : list) order.push_back(entry.second);
+  for (std::size_t i = 0; i < list.size(); ++i) order[i] = list[i].second;
   return from(order, {n}, where);
 }
 

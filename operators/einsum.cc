@@ -250,7 +250,10 @@ NDArray einsum(std::string_view subscripts, const NDArrays& operands, std::sourc
   if (operands.empty()) throw ArrayError("einsum", where, "no operands");
   const builtin::Composition made("einsum", {operands[0], where});
   for (const NDArray& x : operands) x.checked("einsum", made.where());
-  return Einsum(made, subscripts, operands).value();
+  const NDArray y = Einsum(made, subscripts, operands).value();
+  // Axes that only change places, and diagonals, are views until here.
+  const bool view = std::any_of(operands.begin(), operands.end(), [&](const NDArray& x) { return y.same_array(x); });
+  return view ? y.copy() : y;
 }
 
 }  // namespace sluice

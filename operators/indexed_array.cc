@@ -54,7 +54,7 @@ bool is_mask(const ArrayIndex& i) { return i.array.defined() && i.array.array()-
 
 /// How many axes an index takes.
 int axes_of(const ArrayIndex& i) {
-  if (i.array.defined()) return is_mask(i) ? i.array.rank() : 1;
+  if (i.is_array) return is_mask(i) ? i.array.rank() : 1;
   return i.index.kind == Index::Kind::new_axis || i.index.kind == Index::Kind::the_rest ? 0 : 1;
 }
 
@@ -80,8 +80,9 @@ Resolved resolve(const NDArray& x, const std::vector<ArrayIndex>& indices, const
   x.checked("index", where);
   int taken = 0, ellipses = 0;
   for (const ArrayIndex& i : indices) {
+    if (i.is_array) i.array.checked("index", where);
     taken += axes_of(i);
-    ellipses += !i.array.defined() && i.index.kind == Index::Kind::the_rest;
+    ellipses += !i.is_array && i.index.kind == Index::Kind::the_rest;
   }
   if (taken > x.rank()) fail(x, where, "indices for " + std::to_string(taken) + " axes");
   if (ellipses > 1) fail(x, where, "more than one ellipsis");
@@ -94,12 +95,12 @@ Resolved resolve(const NDArray& x, const std::vector<ArrayIndex>& indices, const
   bool split = false;  // positions and arrays do not stand side by side
   for (std::size_t k = 0; k < indices.size(); ++k) {
     const ArrayIndex& i = indices[k];
-    const bool position = !i.array.defined() && i.index.kind == Index::Kind::position;
-    if (i.array.defined() || position) {
+    const bool position = !i.is_array && i.index.kind == Index::Kind::position;
+    if (i.is_array || position) {
       split = split || (last_advanced >= 0 && last_advanced != static_cast<int>(k) - 1);
       last_advanced = static_cast<int>(k);
     }
-    if (!i.array.defined()) {
+    if (!i.is_array) {
       basic.push_back(i.index);
       const bool rest = i.index.kind == Index::Kind::the_rest;
       from += rest ? x.rank() - taken : axes_of(i);

@@ -1,6 +1,8 @@
 // Rows and functions that read and write elements by arrays of their numbers.
 #include "sluice/operators/indexing.h"
 
+#include <algorithm>
+
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -173,14 +175,16 @@ NDArray first_places_of_true(const NDArray& x, std::int64_t size) {
   return searchsorted(cumsum(flat(set)), arange(1, size + 1));
 }
 
-std::int64_t size_given(const builtin::Composition& made, const PaddedOptions& options) {
+/// The size wanted, of rows of `columns` numbers.
+std::int64_t size_given(const builtin::Composition& made, const PaddedOptions& options, int columns = 1) {
   if (*options.size < 0) made.fail("a size of " + std::to_string(*options.size));
+  check_shape("size", {*options.size, std::max(columns, 1)}, DType::i64, made.where());
   return *options.size;
 }
 
 NDArray padded_nonzero(const builtin::Composition& made, const NDArray& x, const PaddedOptions& options) {
-  const std::int64_t size = size_given(made, options), n = x.count();
   const int rank = x.rank();
+  const std::int64_t size = size_given(made, options, rank), n = x.count();
   if (rank == 0 || n == 0) return full({size, rank}, options.fill, DType::i64);
   const NDArray places = first_places_of_true(x, size), there = places < n;
   const NDArray fill = full({}, options.fill, DType::i64);

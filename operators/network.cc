@@ -147,7 +147,11 @@ NDArray rotary_embedding(const Operand& x, const RotaryOptions& options) {
   made.require(options.base > 0, "base must be above 0");
   if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   const std::int64_t positions = shape[rank - 2], half = shape[rank - 1] / 2;
-  const NDArray t = arange(options.first, options.first + positions, 1, DType::f64).unsqueeze(1);
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(options.first, positions, &end)) {
+    made.fail(std::to_string(positions) + " positions from " + std::to_string(options.first) + " on cannot be counted");
+  }
+  const NDArray t = arange(options.first, end, 1, DType::f64).unsqueeze(1);
   const NDArray turn = exp(arange(0, half, 1, DType::f64) *
                            (-std::log(options.base) / static_cast<double>(std::max<std::int64_t>(half, 1))));
   const DType dtype = x.array.dtype();

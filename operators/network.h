@@ -8,12 +8,13 @@
 namespace sluice {
 
 struct DropoutOptions {
-  bool training = true;     ///< false: x itself is the result
+  bool training = true;     ///< false: x itself is the result, no copy but a view
   std::uint64_t first = 0;  ///< for an x that is a part of a larger array: the index of its first element there
 };
 /// Zeros in the place of each element of x with probability p, and the others divided by 1 - p. Which elements depends
 /// on the stream's draw, of which each call takes one (none where p is 0 or it is not trained), and on their row-major
-/// indices: so it is the same on every device and in every dtype. Throws for p outside of [0, 1].
+/// indices: so it is the same on every device and in every dtype. Where p is 0 the result is x itself, a view. Throws
+/// for p outside of [0, 1].
 NDArray dropout(const Operand& x, double p, RandomStream& stream, const DropoutOptions& options = {});
 
 /// The rows of weight (rows, ...) with these numbers: indices (i64, i32 or u8) of any shape (a, b, ...) give

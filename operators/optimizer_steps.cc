@@ -99,6 +99,7 @@ void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Opera
 }
 
 void accumulate(const NDArray& target, const NDArrays& terms, std::source_location where) {
+  target.checked("accumulate", where);
   if (terms.empty()) return;
   const Unrecorded scope;
   static const Operator& row = Registry::instance().get("accumulate");
@@ -107,7 +108,10 @@ void accumulate(const NDArray& target, const NDArrays& terms, std::source_locati
 
 NDArray add_n(const NDArrays& terms, std::source_location where) {
   if (terms.empty()) throw ArrayError("add_n", where, "no terms");
-  if (terms.size() == 1) return terms[0];
+  if (terms.size() == 1) {
+    terms[0].checked("add_n", where);
+    return terms[0].copy(where);
+  }
   static const Operator& row = Registry::instance().get("add_n");
   return apply_all(row, pointers(terms), {}, {.where = where})[0];
 }

@@ -2,6 +2,9 @@
 // row max_pool2d is in convolution.cc.
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -103,28 +106,65 @@ NDArray avg_pool2d(const Operand& x, Size2d kernel, const AvgPool2dOptions& o) {
 
 namespace {
 
-/// (out, in): row i averages elements [i in / out, (i + 1) in / out), rounded outwards.
-NDArray averages(std::int64_t in, std::int64_t out, DType dtype) {
-  std::vector<double> rows(static_cast<std::size_t>(in * out));
-  for (std::int64_t i = 0; i < out; ++i) {
-    const std::int64_t begin = i * in / out, end = ((i + 1) * in + out - 1) / out;
-    for (std::int64_t k = begin; k < end; ++k)
-      rows[static_cast<std::size_t>(i * in + k)] = 1.0 / static_cast<double>(end - begin);
+/// The windows of adaptive pooling along an axis: window i has the elements [i in / out, (i + 1) in / out), rounded
+/// outwards.
+struct AdaptiveAxis {
+  std::int64_t in, out;
+
+  AdaptiveAxis(const builtin::Composition& made, std::int64_t size, std::int64_t wanted) : in(size), out(wanted) {
+    made.require(out >= 1, "the result must have a row and a column at least");
+    std::int64_t product = 0;
+    if (__builtin_mul_overflow(in, out, &product)) made.fail(std::to_string(out) + " windows cannot be counted");
   }
-  return from(rows, {out, in}).to(dtype);
+  bool divides() const { return in % out == 0; }
+  std::int64_t begin(std::int64_t i) const { return i * in / out; }
+  std::int64_t end(std::int64_t i) const { return ((i + 1) * in + out - 1) / out; }
+  /// The size of the longest window: of all places between two elements that windows begin at, it has the last.
+  std::int64_t longest() const { return 1 + (in - std::gcd(in, out) + out - 1) / out; }
+  /// The first and the last elements of all windows: i64, (out,).
+  NDArray firsts() const { return floor_div(arange(0, in * out, in), out); }
+  NDArray lasts() const { return floor_div(arange(in - 1, in * out, in), out); }
+
+  /// (out, in): row i averages the elements of window i.
+  NDArray averages(DType dtype, const std::source_location& where) const {
+    std::vector<double> rows = detail::host_list<double>("adaptive_avg_pool2d", in * out, where);
+    for (std::int64_t i = 0; i < out; ++i) {
+      for (std::int64_t k = begin(i); k < end(i); ++k)
+        rows[static_cast<std::size_t>(i * in + k)] = 1.0 / static_cast<double>(end(i) - begin(i));
+    }
+    return from(rows, {out, in}).to(dtype);
+  }
+  /// Where element k of window i is: (out * longest(),), row by row. Shorter windows have their last element several
+  /// times.
+  NDArray places() const {
+    const std::int64_t most = longest();
+    return minimum(firsts().unsqueeze(1) + arange(0, most), lasts().unsqueeze(1)).reshape({out * most});
+  }
+};
+
+/// Averages of windows along axis 2 or 3, for more windows than elements or as many as divide them.
+NDArray averaged(const NDArray& x, int axis, const AdaptiveAxis& windows, const std::source_location& where) {
+  if (windows.divides()) {
+    Dims shape = x.shape();
+    shape.push_back(windows.in / windows.out);
+    shape[axis] = windows.out;
+    for (int i = 4; i > axis + 1; --i) std::swap(shape[i], shape[i - 1]);
+    return mean(x.reshape(shape), axis + 1);
+  }
+  if (windows.out < windows.in) {
+    const NDArray averages = windows.averages(x.dtype(), where);
+    return axis == 2 ? matmul(averages, x) : matmul(x, averages, {.transpose_b = true});
+  }
+  // A window has one element or two.
+  const NDArray firsts = windows.firsts(), lasts = windows.lasts();
+  const NDArray a = index_select(x, axis, firsts), b = index_select(x, axis, lasts), one = firsts == lasts;
+  return sluice::where(axis == 2 ? one.unsqueeze(1) : one, a, a * 0.5 + b * 0.5);
 }
 
-/// Where element k of window i of adaptive pooling is: (out, the longest window's size), row by row. Shorter windows
-/// have their last element several times.
-NDArray adaptive_places(std::int64_t in, std::int64_t out) {
-  const auto begin = [&](std::int64_t i) { return i * in / out; };
-  const auto end = [&](std::int64_t i) { return ((i + 1) * in + out - 1) / out; };
-  std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < out; ++i) longest = std::max(longest, end(i) - begin(i));
-  std::vector<std::int64_t> places;
-  for (std::int64_t i = 0; i < out; ++i)
-    for (std::int64_t k = 0; k < longest; ++k) places.push_back(std::min(begin(i) + k, end(i) - 1));
-  return from(places, {out * longest});
+/// The result's shape, which is one that an array can have.
+void check_result(const char* name, const Operand& x, Size2d out) {
+  const Dims& s = x.array.shape();
+  check_shape(name, {s[0], s[1], out.height, out.width}, x.array.dtype(), x.where);
 }
 
 }  // namespace
@@ -132,23 +172,28 @@ NDArray adaptive_places(std::int64_t in, std::int64_t out) {
 NDArray adaptive_avg_pool2d(const Operand& x, Size2d out) {
   const builtin::Composition made("adaptive_avg_pool2d", x);
   const Dims& s = image_of(made, x);
-  made.require(out.height >= 1 && out.width >= 1, "the result must have a row and a column at least");
-  if (s[2] % out.height == 0 && s[3] % out.width == 0) {
+  const AdaptiveAxis down(made, s[2], out.height), right(made, s[3], out.width);
+  check_result("adaptive_avg_pool2d", x, out);
+  if (down.divides() && right.divides()) {
     return mean(x.array.reshape({s[0], s[1], out.height, s[2] / out.height, out.width, s[3] / out.width}), {3, 5});
   }
-  // Windows of several sizes: their averages are products with matrices.
-  const DType dtype = x.array.dtype();
-  return matmul(averages(s[2], out.height, dtype),
-                matmul(x.array, averages(s[3], out.width, dtype), {.transpose_b = true}));
+  if (down.out <= down.in && right.out <= right.in) {
+    // Windows of several sizes: their averages are products with matrices.
+    const DType dtype = x.array.dtype();
+    return matmul(down.averages(dtype, x.where),
+                  matmul(x.array, right.averages(dtype, x.where), {.transpose_b = true}));
+  }
+  return averaged(averaged(x.array, 3, right, x.where), 2, down, x.where);
 }
 
 NDArray adaptive_max_pool2d(const Operand& x, Size2d out) {
   const builtin::Composition made("adaptive_max_pool2d", x);
   const Dims& s = image_of(made, x);
-  made.require(out.height >= 1 && out.width >= 1, "the result must have a row and a column at least");
+  const AdaptiveAxis down(made, s[2], out.height), right(made, s[3], out.width);
+  check_result("adaptive_max_pool2d", x, out);
   NDArray windows = x.array;
-  if (s[2] % out.height != 0) windows = index_select(windows, 2, adaptive_places(s[2], out.height));
-  if (s[3] % out.width != 0) windows = index_select(windows, 3, adaptive_places(s[3], out.width));
+  if (!down.divides()) windows = index_select(windows, 2, down.places());
+  if (!right.divides()) windows = index_select(windows, 3, right.places());
   const std::int64_t h = windows.shape()[2] / out.height, w = windows.shape()[3] / out.width;
   return max(windows.reshape({s[0], s[1], out.height, h, out.width, w}), {3, 5});
 }

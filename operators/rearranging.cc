@@ -34,7 +34,8 @@ NDArray repeated(const char* who, const Operand& x, std::int64_t times, int axis
   for (int i = 0; i < axis; ++i) before *= shape[i];
   for (int i = axis + 1; i < shape.rank(); ++i) after *= shape[i];
   const NDArray parts = x.array.reshape({before, each ? n : 1, each ? 1 : n, after});
-  return parts.broadcast_to({before, each ? n : times, each ? times : n, after}).reshape(shape);
+  const NDArray y = parts.broadcast_to({before, each ? n : times, each ? times : n, after}).reshape(shape);
+  return y.same_array(x.array) ? y.copy() : y;  // an axis of one element would be a view with a stride of 0
 }
 
 NDArray triangle(const char* who, const Operand& x, std::int64_t diagonal, bool lower) {
@@ -70,6 +71,7 @@ std::vector<NDArray> split(const Operand& x, std::int64_t size, int axis) {
   axis = positive_axis("split", x, axis);
   if (size < 1) fail("split", x, "parts of " + std::to_string(size) + " elements");
   const std::int64_t n = x.array.shape()[axis];
+  detail::check_host_list("split", n / size, sizeof(NDArray), x.where);
   std::vector<NDArray> parts;
   for (std::int64_t at = 0; at < n || parts.empty(); at += std::min(size, n - at)) {
     parts.push_back(x.array.narrow(axis, at, at + std::min(size, n - at), x.where));
@@ -87,12 +89,13 @@ std::vector<NDArray> chunk(const Operand& x, std::int64_t n, int axis) {
 
 namespace {
 
-/// The element of an axis of n that stands at place k of the padded axis, counted from the first element.
-std::int64_t padded_from(std::int64_t k, std::int64_t n, PadMode mode) {
-  if (k >= 0 && k < n) return k;
-  if (mode == PadMode::wrap) return (k % n + n) % n;
-  if (mode == PadMode::edge) return k < 0 ? 0 : n - 1;
-  return k < 0 ? -k : 2 * (n - 1) - k;
+/// For each place of a padded axis the element of the axis of n that stands there; the first n has `before` places
+/// before it, and `size` is that of all.
+NDArray padded_from(std::int64_t before, std::int64_t size, std::int64_t n, PadMode mode) {
+  const NDArray k = arange(-before, size - before);
+  if (mode == PadMode::wrap) return remainder(k, n);
+  if (mode == PadMode::edge) return minimum(maximum(k, 0), n - 1);
+  return (n - 1) - abs((n - 1) - abs(k));
 }
 
 }  // namespace
@@ -139,11 +142,7 @@ NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOption
   for (int i = 0; i < shape.rank(); ++i) {
     const std::int64_t n = y.shape()[i], before = sizes[static_cast<std::size_t>(i)].before;
     if (shape[i] == n) continue;
-    std::vector<std::int64_t> from_place;
-    for (std::int64_t k = -before; k < shape[i] - before; ++k) {
-      from_place.push_back(padded_from(k, n, options.mode));
-    }
-    y = index_select(y, i, from(from_place, {shape[i]}, x.where));
+    y = index_select(y, i, padded_from(before, shape[i], n, options.mode));
   }
   return y.same_array(x.array) ? y.copy() : y.contiguous();
 }
@@ -159,6 +158,7 @@ NDArray tile(const Operand& x, const Dims& times) {
   const builtin::Composition made("tile", x.where);
   NDArray y = x.array;
   y.checked("tile", x.where);
+  if (times.too_long()) made.fail(to_string(x.array.shape()) + ": " + to_string(times) + " for an array's axes");
   while (y.rank() < times.rank()) y = y.unsqueeze(0);
   const int added = y.rank() - times.rank();
   for (int i = 0; i < times.rank(); ++i) {

@@ -17,6 +17,8 @@ std::uint32_t rows::axis_bits(const char* who, const Operand& x, const Axes& axe
   x.array.checked(who, x.where);
   const int rank = x.array.rank();
   if (axes.every) return (1U << rank) - 1;
+  if (axes.list.too_long()) [[unlikely]]
+    throw ArrayError(who, x.where, to_string(x.array.shape()) + ": axes " + to_string(axes.list));
   std::uint32_t bits = 0;
   for (std::int64_t axis : axes.list) {
     const std::int64_t at = axis < 0 ? axis + rank : axis;

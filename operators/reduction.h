@@ -32,7 +32,8 @@ NDArray argmin(const Operand& x, All, const ReduceOptions& options = {});
 NDArray any(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
 /// How many elements are not 0: i64.
 NDArray count_nonzero(const Operand& x, const Axes& axes = all, const ReduceOptions& options = {});
-/// Sums over the axes that broadcasting from `shape` added or widened, so that the result has `shape`.
+/// Sums over the axes that broadcasting from `shape` added or widened, so that the result has `shape`. Where there is
+/// nothing to sum it is x itself, or a view of it.
 NDArray sum_to(const Operand& x, const Dims& shape);
 
 /// Softmax and its logarithm over one axis, of floating dtypes, safe against overflow.

@@ -41,7 +41,7 @@ class Signature {
   }
   /// Throws ArrayError where no array can have the shape.
   void output(const Dims& shape, DType dtype) {
-    if (!can_be_array(shape, size_of(dtype))) [[unlikely]]
+    if (!can_be_allocated(shape, size_of(dtype))) [[unlikely]]
       check_shape(name_, shape, dtype, where_);
     outputs_.emplace_back(shape, dtype);
   }

@@ -182,8 +182,10 @@ NDArray diff(const Operand& x, int n, int axis) {
   const int at = builtin::line_axis("diff", x, axis);
   if (n < 0) made.fail("n is " + std::to_string(n) + ", which is below 0");
   made.require(x.array.rank() != 0, "a scalar has no axis");
+  if (n == 0) return x.array.copy();
   NDArray y = x.array;
-  for (; n > 0; --n) {
+  // Beyond its size an axis has no elements left, however often.
+  for (std::int64_t left = std::min<std::int64_t>(n, std::max<std::int64_t>(1, y.shape()[at])); left > 0; --left) {
     const std::int64_t size = y.shape()[at];
     const NDArray behind = y.narrow(at, std::min<std::int64_t>(1, size), size);
     const NDArray before = y.narrow(at, 0, std::max<std::int64_t>(0, size - 1));

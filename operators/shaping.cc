@@ -83,6 +83,7 @@ void builtin::add_shaping_rows(Registry& registry) {
       if (!is_label(s.dtype())) s.fail("labels are i64, i32 or u8, not " + std::string(name_of(s.dtype())));
       const auto& a = s.attributes<AxisAttributes>();
       if (a.size < 1) s.fail("at least one class is needed");
+      if (s.shape(0).rank() == kMaxRank) s.fail("a result of more than " + std::to_string(kMaxRank) + " axes");
       Dims shape = s.shape(0);
       shape.push_back(a.size);
       s.output(shape, a.dtype);

@@ -125,13 +125,14 @@ void builtin::add_sorting_rows(Registry& registry) {
 }
 
 NDArray sort(const Operand& x, int axis, const SortOptions& options) {
-  return sort_with_indices(x, axis, options).values;
+  return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis)).values;
 }
 NDArray argsort(const Operand& x, int axis, const SortOptions& options) {
-  return sort_with_indices(x, axis, options).indices;
+  return first_sorted("argsort", x, axis, options.descending, size_along("argsort", x, axis)).indices;
 }
 ValuesAndIndices sort_with_indices(const Operand& x, int axis, const SortOptions& options) {
-  return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis));
+  const char* const name = "sort_with_indices";
+  return first_sorted(name, x, axis, options.descending, size_along(name, x, axis));
 }
 
 ValuesAndIndices topk(const Operand& x, std::int64_t k, int axis, const TopKOptions& options) {
@@ -176,7 +177,9 @@ bool can_be_counted(DType dtype) { return dtype == DType::i64 || dtype == DType:
 std::int64_t bins_for(const Operand& x) {
   builtin::check_may_wait("bincount", x.where);
   if (x.array.count() == 0) return 0;
-  return std::max<std::int64_t>(0, max(x).to(DType::i64, x.where).item<std::int64_t>(x.where) + 1);
+  const std::int64_t largest = max(x).to(DType::i64, x.where).item<std::int64_t>(x.where);
+  check_shape("bincount", {std::max<std::int64_t>(largest, 0)}, DType::i64, x.where);
+  return std::max<std::int64_t>(0, largest + 1);
 }
 }  // namespace
 
@@ -203,8 +206,9 @@ NDArray bincount(const Operand& x, const Operand& weights, std::optional<std::in
 }
 
 Histogram histogram(const Operand& x, std::int64_t bins, double low, double high) {
-  const std::source_location& at = x.where;
-  const DType dtype = x.array.checked("histogram", at).dtype();
+  const builtin::Composition made("histogram", x);
+  const std::source_location at = made.where();
+  const DType dtype = x.array.dtype();
   if (!is_floating(dtype)) {
     throw ArrayError("histogram", at, "needs a floating dtype, not " + std::string(name_of(dtype)));
   }
@@ -212,6 +216,7 @@ Histogram histogram(const Operand& x, std::int64_t bins, double low, double high
     throw ArrayError("histogram", at,
                      std::to_string(bins) + " bins of [" + Scalar(low).text() + ", " + Scalar(high).text() + "]");
   }
+  check_shape("histogram", {bins}, DType::i64, at);
   const DeviceScope on(x.array.device());
   const NDArray steps = arange(0, static_cast<double>(bins + 1), 1, DType::f64, at);
   NDArray edges =
@@ -230,6 +235,7 @@ Unique unique(const Operand& x, const UniqueOptions& options) {
   const NDArray flat = x.array.reshape({-1}).detach();
   const std::int64_t n = flat.count();
   if (options.size && *options.size < 0) made.fail("a size of " + std::to_string(*options.size));
+  if (options.size) check_shape("unique", {*options.size}, DType::i64, x.where);
   const auto filled = [&](const Dims& shape) { return full(shape, options.fill.value_or(0), x.array.dtype()); };
   if (!options.size) builtin::check_may_wait("unique", x.where);
   if (n == 0) {

@@ -167,15 +167,18 @@ std::vector<NDArray> quantiles_of(const char* name, const Operand& x, std::span<
 }  // namespace
 
 NDArray quantile(const Operand& x, double q, const Axes& axes, const QuantileOptions& options) {
+  const builtin::Composition made("quantile", x);
   return quantiles_of("quantile", x, {&q, 1}, axes, options.keep).front();
 }
 NDArray quantile(const Operand& x, const std::vector<double>& q, const Axes& axes, const QuantileOptions& options) {
+  const builtin::Composition made("quantile", x);
   return stack(quantiles_of("quantile", x, q, axes, options.keep), 0, x.where);
 }
 NDArray quantile(const Operand& x, std::initializer_list<double> q, const Axes& axes, const QuantileOptions& options) {
   return quantile(x, std::vector<double>(q), axes, options);
 }
 NDArray median(const Operand& x, const Axes& axes, const QuantileOptions& options) {
+  const builtin::Composition made("median", x);
   const double half = 0.5;
   return quantiles_of("median", x, {&half, 1}, axes, options.keep).front();
 }

@@ -82,7 +82,7 @@ NDArray builtin::convolution_by_unfolding(const Operand& x, const Operand& weigh
   const Dims &image = x.array.shape(), &w = weight.array.shape();
   const std::string shapes = to_string(image) + " x " + to_string(w) + ": ";
   if (image.rank() != 4 || w.rank() != 4) made.fail(shapes + "needs an image and a weight of 4 axes");
-  if (o.groups < 1 || image[1] != w[1] * o.groups || w[0] % o.groups != 0) {
+  if (o.groups < 1 || image[1] % o.groups != 0 || image[1] / o.groups != w[1] || w[0] % o.groups != 0) {
     made.fail(shapes + "channels do not fit " + std::to_string(o.groups) + " groups");
   }
   if (x.array.dtype() != weight.array.dtype()) made.fail(shapes + "dtypes differ; use to(dtype)");
@@ -109,7 +109,8 @@ std::int64_t transposed_size(const builtin::Composition& made, std::int64_t n, s
   std::int64_t size = 0, extent = 0;
   if (n < 1 || kernel < 1) made.fail("an image and a kernel have an element at least");
   if (__builtin_mul_overflow(n - 1, stride, &size) || __builtin_mul_overflow(kernel - 1, dilation, &extent) ||
-      __builtin_add_overflow(size, extent + 1 - 2 * padding + output_padding, &size)) {
+      __builtin_add_overflow(size, extent, &size) ||
+      __builtin_add_overflow(size, 1 - 2 * padding + output_padding, &size)) {
     made.fail("sizes that cannot be counted");
   }
   if (size < 1) made.fail("nothing is left of the result inside of the padding");
@@ -131,7 +132,10 @@ NDArray conv_transpose2d(const Operand& x, const Operand& weight, const NDArray&
   }
   if (x.array.dtype() != weight.array.dtype()) made.fail(shapes + "dtypes differ; use to(dtype)");
   if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
-  const std::int64_t channels = w[1] * o.groups;
+  std::int64_t channels = 0;
+  if (__builtin_mul_overflow(w[1], o.groups, &channels)) {
+    made.fail(shapes + std::to_string(o.groups) + " groups have more channels than can be counted");
+  }
   if (bias.defined() && !(bias.shape() == Dims{channels})) made.fail(shapes + "bias does not fit");
   const Dims result{
       image[0], channels,

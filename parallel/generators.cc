@@ -24,6 +24,11 @@ Schedule empty_schedule(std::string name, int stages, int microbatches, int stag
   schedule.name = std::move(name);
   if (stages < 1) refuse(schedule, "at least 1 stage, not " + std::to_string(stages));
   if (microbatches < 1) refuse(schedule, "at least 1 microbatch, not " + std::to_string(microbatches));
+  constexpr std::int64_t most = std::int64_t{1} << 24;  // beyond it the lists of actions take gigabytes
+  if (static_cast<std::int64_t>(stages) * microbatches > most) {
+    refuse(schedule, "at most 2^24 microbatches of stages, not " + std::to_string(microbatches) + " of " +
+                         std::to_string(stages));
+  }
   if (stages % stages_of_a_device != 0) {
     refuse(schedule, "a multiple of " + std::to_string(stages_of_a_device) + " stages, not " + std::to_string(stages));
   }

@@ -295,7 +295,9 @@ void check(const Sequential& network, const Batch& batch, const std::vector<Devi
 }  // namespace
 
 Measured measure_layers(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-                        const MeasureOptions& options) {
+                        const MeasureOptions& options, std::source_location where) {
+  batch.x.checked("measure_layers", where);
+  batch.target.checked("measure_layers", where);
   check(network, batch, devices, options);
   std::vector<std::int64_t> sizes = options.rows;
   if (sizes.empty()) {

@@ -229,14 +229,16 @@ void Pipeline::check_devices(const Schedule& schedule) const {
 
 NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineStep& options,
                        std::source_location where) {
-  const Plan& plan = this->plan(options);
+  x.checked("pipeline", where);
+  target.checked("pipeline", where);
   const int m = options.microbatches;
-  const std::int64_t rows = x.size(0);
-  if (target.size(0) != rows)
+  const std::int64_t rows = x.size(0, where);
+  if (target.size(0, where) != rows)
     throw ArrayError("pipeline", where,
                      to_string(x.shape()) + " with targets " + to_string(target.shape()) + ": lengths differ");
   if (rows < m)
     throw ArrayError("pipeline", where, std::to_string(rows) + " rows for " + std::to_string(m) + " microbatches");
+  const Plan& plan = this->plan(options);
   ++step_;
   const auto first_row = [&](int k) { return rows / m * k + std::min<std::int64_t>(k, rows % m); };
   const int last = stages() - 1;
@@ -332,7 +334,8 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   return add_n(losses, where);
 }
 
-NDArray Pipeline::forward(const NDArray& x) const {
+NDArray Pipeline::forward(const NDArray& x, std::source_location where) const {
+  x.checked("pipeline", where);
   NoGrad no_grad;
   const detail::Copies copies(*shared_, stages_);
   NDArray value = x;

@@ -121,7 +121,7 @@ class Pipeline {
                std::source_location where = std::source_location::current());
   /// The forward pass alone, not recorded: the output, on the last stage's device. Does not wait, and throws as step()
   /// where a stage would.
-  NDArray forward(const NDArray& x) const;
+  NDArray forward(const NDArray& x, std::source_location where = std::source_location::current()) const;
 
   /// step_number() is the number of the latest step, counting from 1. boxes() reads from a trace, for each action of a
   /// step, the time from the start of its first op to the end of its last, in seconds. On a device with streams

@@ -26,13 +26,15 @@ std::vector<std::int64_t> sizes_of(std::int64_t rows, const std::vector<int>& mi
 }  // namespace
 
 Plan plan(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-          const std::vector<double>& memory, PlanOptions options, MeasureOptions measure) {
+          const std::vector<double>& memory, PlanOptions options, MeasureOptions measure, std::source_location where) {
+  batch.x.checked("plan", where);
+  batch.target.checked("plan", where);
   options.devices = static_cast<int>(devices.size());
   options.memory = memory;
   options.rows = batch.x.size(0);
   if (options.microbatches.empty()) options.microbatches = plannable_microbatches(options.rows);
   if (measure.rows.empty()) measure.rows = sizes_of(options.rows, options.microbatches, 8);
-  const Measured measured = measure_layers(network, batch, devices, measure);
+  const Measured measured = measure_layers(network, batch, devices, measure, where);
   options.link = measured.link;
   options.cores = measured.cores;
   options.link_takes_cores = measured.cores > 0;

@@ -54,13 +54,15 @@ struct Measured {
 /// or that the batch does not have, and for rounds below 1. Used by one thread, which nobody else uses the network
 /// beside.
 Measured measure_layers(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-                        const MeasureOptions& options = {});
+                        const MeasureOptions& options = {},
+                        std::source_location where = std::source_location::current());
 
 /// plan_layers() for what measure_layers() says: a pipeline's step over these devices. `memory`: bytes, one number for
 /// each device, or none. Of `options` count the candidates, `recompute`, `steps` and `most_simulations`. Throws as both
 /// do.
 Plan plan(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-          const std::vector<double>& memory = {}, PlanOptions options = {}, MeasureOptions measure = {});
+          const std::vector<double>& memory = {}, PlanOptions options = {}, MeasureOptions measure = {},
+          std::source_location where = std::source_location::current());
 
 /// The stages of a plan's candidate, each on the device that its schedule gives it. Throws UsageError for another
 /// number of devices, and for a network that is too small.

@@ -2,6 +2,7 @@
 #include "sluice/parallel/sharded.h"
 
 #include "sluice/autograd/autograd.h"
+#include "sluice/ndarray/called.h"
 #include "sluice/nn/layers.h"
 #include "sluice/operators/operators.h"
 
@@ -34,7 +35,9 @@ ColumnLinear::ColumnLinear(std::int64_t in, std::int64_t out, Communicator group
   }
 }
 
-std::vector<NDArray> ColumnLinear::forward(const NDArray& x) const {
+std::vector<NDArray> ColumnLinear::forward(const NDArray& x, std::source_location where) const {
+  const sluice::detail::Called called("ColumnLinear", where);
+  x.checked("ColumnLinear", where);
   std::vector<NDArray> columns;
   for (int r = 0; r < group_.size(); ++r) {
     DeviceScope device(group_.device(r));
@@ -62,11 +65,17 @@ RowLinear::RowLinear(std::int64_t in, std::int64_t out, Communicator group, Rand
   bias = leaf(whole.bias, group_.device(0));
 }
 
-NDArray RowLinear::forward(const std::vector<NDArray>& x) const {
+NDArray RowLinear::forward(const std::vector<NDArray>& x, std::source_location where) const {
+  const sluice::detail::Called called("RowLinear", where);
+  if (static_cast<int>(x.size()) != group_.size()) {
+    throw ArrayError("RowLinear", where,
+                     std::to_string(x.size()) + " arrays for " + std::to_string(group_.size()) + " ranks");
+  }
+  for (const NDArray& part : x) part.checked("RowLinear", where);
   std::vector<NDArray> products;
   for (int r = 0; r < group_.size(); ++r) {
     DeviceScope device(group_.device(r));
-    products.push_back(linear(x.at(static_cast<std::size_t>(r)), weights[static_cast<std::size_t>(r)]));
+    products.push_back(linear(x[static_cast<std::size_t>(r)], weights[static_cast<std::size_t>(r)]));
   }
   const NDArray sum = all_reduce(group_, products).front();
   DeviceScope device(group_.device(0));
@@ -82,16 +91,17 @@ ShardedMlp::ShardedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, c
                        RandomStream& stream, std::source_location where)
     : first(in, hidden, group, stream, {.relu = true}, where),
       second(hidden, out, group, stream, where),
-      home_(group.device(0)) {}
+      home_(group.device(0)),
+      where_(where) {}
 
 NDArray ShardedMlp::forward(const NDArray& x) {
   std::vector<NDArray> columns;
   {
     const LayerScope layer("0");
-    columns = first.forward(x);
+    columns = first.forward(x, where_);
   }
   const LayerScope layer("1");
-  return second.forward(columns);
+  return second.forward(columns, where_);
 }
 
 void ShardedMlp::collect(const std::string& prefix, std::vector<NamedParameter>& out) {

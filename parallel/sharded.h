@@ -26,7 +26,7 @@ class ColumnLinear {
   ColumnLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
                const ColumnLinearOptions& options = {}, std::source_location where = std::source_location::current());
   /// x (n, in) on any device; result[r] is (n, out / ranks) on rank r's device. Pushes; does not wait.
-  std::vector<NDArray> forward(const NDArray& x) const;
+  std::vector<NDArray> forward(const NDArray& x, std::source_location where = std::source_location::current()) const;
   /// Appends "weight.r" and "bias.r" for each rank r.
   void collect(const std::string& prefix, std::vector<NamedParameter>& out);
 
@@ -45,8 +45,9 @@ class RowLinear {
   /// Draws as ColumnLinear does. Throws UsageError if the number of ranks does not divide `in`.
   RowLinear(std::int64_t in, std::int64_t out, Communicator group, RandomStream& stream,
             std::source_location where = std::source_location::current());
-  /// x[r] (n, in / ranks) on rank r's device; the result (n, out) is on the first rank's. Pushes; does not wait.
-  NDArray forward(const std::vector<NDArray>& x) const;
+  /// x[r] (n, in / ranks) on rank r's device; the result (n, out) is on the first rank's. Pushes; does not wait. Throws
+  /// ArrayError for another number of arrays.
+  NDArray forward(const std::vector<NDArray>& x, std::source_location where = std::source_location::current()) const;
   /// Appends "weight.r" for each rank r, and "bias", which is whole and on the first rank's device.
   void collect(const std::string& prefix, std::vector<NamedParameter>& out);
 
@@ -73,6 +74,7 @@ class ShardedMlp : public Module {
 
  private:
   Device home_;
+  std::source_location where_;
 };
 
 }  // namespace sluice::parallel

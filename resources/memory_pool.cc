@@ -1,7 +1,10 @@
 #include "sluice/resources/memory_pool.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <new>
 
 #include "sluice/engine/errors.h"
@@ -29,7 +32,18 @@ std::size_t MemoryPool::class_size(std::size_t bytes) {
   return index < kClasses ? size_of_class(index) : bytes;
 }
 
+std::size_t host_memory_bytes() noexcept {
+  static const std::size_t bytes = [] {
+    struct sysinfo info = {};
+    if (::sysinfo(&info) != 0) return std::size_t{0};
+    return (static_cast<std::size_t>(info.totalram) + info.totalswap) * info.mem_unit;
+  }();
+  return bytes != 0 ? bytes : std::numeric_limits<std::size_t>::max();
+}
+
 void* MemoryPool::system_allocate(std::size_t size) noexcept {
+  // The system may promise more than there is, and end the process that uses it.
+  if (size > host_memory_bytes()) return nullptr;
   if (limit_ != 0 && stats_.in_use + stats_.cached + size > limit_) return nullptr;
   return ::operator new (size, std::align_val_t{kAlignment}, std::nothrow);
 }

@@ -82,6 +82,9 @@ class MemoryPool {
   std::size_t limit_;
 };
 
+/// The bytes of memory and swap that the machine has.
+std::size_t host_memory_bytes() noexcept;
+
 /// The pool of a CPU device. There is one for each in the process, made at first use and never destroyed. Throws
 /// UsageError for other devices, whose pools belong to their engines (device_pool.h).
 MemoryPool& memory_pool(Device device);

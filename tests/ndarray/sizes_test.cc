@@ -53,7 +53,7 @@ TEST(Sizes, CountsThatOverflowAreRefusedWhereArraysAreMade) {
     return [sizes, row] { partitioned(sizes, row, DType::f32, test::device(0)); };
   };
   refused("partitioned", "(4294967296, 4294967296)", parts({1, kHuge}, {kHuge}));
-  refused("partitioned", "(4294967296, 536870912)", parts({kHuge / 2, kHuge / 2}, {kHuge / 8}));
+  refused("partitioned", "(6442450944, 16384)", parts({kHuge / 2, kHuge / 2, kHuge / 2}, {1 << 14}));
   refused("partitioned", "(-1,)", parts({1, -1}, {}));
   refused("partitioned", "(1, -1)", parts({1, 1}, {-1}));
 }

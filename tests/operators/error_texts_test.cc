@@ -36,7 +36,7 @@ TEST(ErrorTexts, AreOneLineEach) {
   EXPECT_TEXT((zeros({-3, 4})), "[zeros] FILE:LINE: (-3, 4) f32: a negative size; all must be 0 or more");
   EXPECT_TEXT(
       (zeros({1LL << 40, 1LL << 40})),
-      "[zeros] FILE:LINE: (1099511627776, 1099511627776) f32: too many elements; their bytes must be below 2^63");
+      "[zeros] FILE:LINE: (1099511627776, 1099511627776) f32: too many elements; their bytes must be at most 2^48");
   EXPECT_TEXT((arange(0, 1, 0)), "[arange] FILE:LINE: from 0 to 1 by 0: not a number of elements below 9e18");
   EXPECT_TEXT((arange(0, 1, .25, DType::i64)), "[arange] FILE:LINE: the number 0.25 is none of i64");
   EXPECT_TEXT((linspace(0, 1, -1)), "[linspace] FILE:LINE: (-1,) f32: a negative size; all must be 0 or more");

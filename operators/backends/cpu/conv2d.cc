@@ -1,6 +1,8 @@
 #include "sluice/operators/backends/cpu/conv2d.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "sluice/operators/backends/cpu/conv2d_parts.h"
@@ -32,8 +34,15 @@ bool winograd_pays(Conv2dPass pass, const Conv2dShape& s) {
   return height * width >= 64 && 4 * height * width >= 3 * tiled;
 }
 
+/// oneDNN, and the kernel for few channels, count in numbers below 2^31.
+bool is_common(const Conv2dShape& s) {
+  constexpr int64_t most = std::numeric_limits<std::int32_t>::max();
+  return std::max({s.batch, s.in_channels, s.out_channels, s.height + 2 * s.pad_h, s.width + 2 * s.pad_w, s.kernel_h,
+                   s.kernel_w, s.stride_h, s.stride_w}) <= most;
+}
+
 Kernel choose(Conv2dPass pass, const Conv2dShape& s, bool exact) {
-  if (s.batch <= 0) return Kernel::unfold;
+  if (s.batch <= 0 || !is_common(s)) return Kernel::unfold;
   if (conv::few_channels_fits(s)) {
     // oneDNN works in blocks of 16 input channels or has a slower path: 1 -> 32 channels at 28x28, batch 64: forward
     // 0.17 (ours) to 0.27, weights 0.23 to 0.25, input gradient 0.34 (unfold) to 1.8 ms; 3 -> 64 at 32x32, batch 16:
