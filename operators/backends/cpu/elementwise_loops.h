@@ -238,8 +238,9 @@ void sum_middle(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t 
   // Short rows are taken several at a time, as one row of totals of their own, which fills vectors.
   const std::int64_t together = std::min(std::max<std::int64_t>(1, 64 / columns), std::max<std::int64_t>(1, rows / 8));
   if (blocks == 1 && pieces == 1 && together == 1) {  // small: several at once
-    const std::int64_t at_once = most / columns, work = std::max<std::int64_t>(1, at_once * rows * columns);
-    parallel_for((outer + at_once - 1) / at_once, std::max<std::int64_t>(1, kElementwiseGrain / work),
+    const std::int64_t size = std::max<std::int64_t>(1, rows * columns);
+    const std::int64_t at_once = std::clamp<std::int64_t>(kElementwiseGrain / size, 1, most / columns);
+    parallel_for((outer + at_once - 1) / at_once, std::max<std::int64_t>(1, kElementwiseGrain / (at_once * size)),
                  [&](std::int64_t begin, std::int64_t end) {
                    A totals[most];
                    for (std::int64_t o = begin * at_once; o < std::min(outer, end * at_once); o += at_once) {
