@@ -125,14 +125,16 @@ TEST(Indexing, ManyWritersGiveTheBitsOfPlainLoops) {
   const NDArray start = uniform({kRows, kWidth}, stream);
   const Whole r = rows.to_vector<std::int64_t>();
   const std::vector<float> from_y = y.to_vector<float>();
-  std::vector<float> put = start.to_vector<float>(), added = put;
+  std::vector<float> put = start.to_vector<float>();
+  std::vector<double> totals(put.begin(), put.end());  // many writers are added in double
   for (std::size_t i = 0; i < r.size(); ++i) {
     const auto row = static_cast<std::size_t>(r[i] < 0 ? r[i] + kRows : r[i]);
     for (std::size_t j = 0; j < kWidth; ++j) {
       put[row * kWidth + j] = from_y[i * kWidth + j];
-      added[row * kWidth + j] += from_y[i * kWidth + j];
+      totals[row * kWidth + j] += static_cast<double>(from_y[i * kWidth + j]);
     }
   }
+  const std::vector<float> added(totals.begin(), totals.end());
   const NDArray a = start.copy(), b = start.copy();
   a(rows) = y;
   b(rows) += y;

@@ -49,14 +49,14 @@ inline std::vector<std::int64_t> often_named(const std::int64_t* rows, std::int6
   if (n <= kMostAdded) return found;
   const std::size_t places = std::bit_ceil(static_cast<std::size_t>(n / 4 + 1));
   const auto place = [=](std::int64_t row) { return static_cast<std::size_t>(row) & (places - 1); };
-  std::vector<std::uint8_t> times(places);
-  bool any = false;
+  std::vector<std::uint8_t> table(places);
+  std::uint8_t* const times = table.data();
   for (std::int64_t i = 0; i < n; ++i) {
-    std::uint8_t& seen = times[place(rows[i])];
-    if (seen <= kMostAdded) ++seen;
-    any |= seen > kMostAdded;
+    const std::size_t at = place(rows[i]);
+    const std::uint8_t seen = times[at];
+    times[at] = static_cast<std::uint8_t>(seen + (seen <= kMostAdded ? 1 : 0));
   }
-  if (!any) return found;
+  if (*std::max_element(table.begin(), table.end()) <= kMostAdded) return found;
   for (std::int64_t i = 0; i < n; ++i) {
     if (times[place(rows[i])] > kMostAdded) found.push_back(i);
   }

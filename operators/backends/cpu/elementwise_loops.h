@@ -133,6 +133,17 @@ struct RowSums {
     }
   }
 };
+/// sums[o, j] = the sum over i of x[o, i, j].
+struct MiddleSums {
+  template <class T, class A>
+  SLUICE_KERNEL_BODY void operator()(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns,
+                                     A* sums) const {
+    for (std::int64_t o = 0; o < outer; ++o, x += rows * columns, sums += columns) {
+      for (std::int64_t j = 0; j < columns; ++j) sums[j] = A{};
+      RowSums{}(x, rows, columns, columns, sums);
+    }
+  }
+};
 }  // namespace detail
 
 // All of these: n elements, contiguous; an output may be the same memory as an input (in place), but not overlap it
@@ -226,6 +237,20 @@ void sum_middle(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t 
   const std::int64_t blocks = std::max<std::int64_t>(1, (rows + block - 1) / block);
   // Short rows are taken several at a time, as one row of totals of their own, which fills vectors.
   const std::int64_t together = std::min(std::max<std::int64_t>(1, 64 / columns), std::max<std::int64_t>(1, rows / 8));
+  if (blocks == 1 && pieces == 1 && together == 1) {  // small: several at once
+    const std::int64_t size = std::max<std::int64_t>(1, rows * columns);
+    const std::int64_t at_once = std::clamp<std::int64_t>(kElementwiseGrain / size, 1, most / columns);
+    parallel_for((outer + at_once - 1) / at_once, std::max<std::int64_t>(1, kElementwiseGrain / (at_once * size)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   A totals[most];
+                   for (std::int64_t o = begin * at_once; o < std::min(outer, end * at_once); o += at_once) {
+                     const std::int64_t n = std::min(at_once, outer - o);
+                     dispatch(detail::MiddleSums{}, x + o * rows * columns, n, rows, columns, &totals[0]);
+                     finish(o * columns, static_cast<const A*>(totals), n * columns);
+                   }
+                 });
+    return;
+  }
   std::vector<A> parts(static_cast<std::size_t>(blocks == 1 ? 0 : outer * blocks * columns));
   const std::int64_t work = std::max<std::int64_t>(1, std::min(block, rows) * width);
   parallel_for(outer * pieces * blocks, std::max<std::int64_t>(1, kElementwiseGrain / work),

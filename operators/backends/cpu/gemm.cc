@@ -186,8 +186,8 @@ void vector_product(int64_t n, int64_t k, float alpha, const float* v, int64_t s
   }
 }
 
-// Terms that a library adds to one f32 sum.
-constexpr int64_t kMostTerms = 4096;
+// Terms that a library adds to one f32 sum, and those in the product of a row or with a column.
+constexpr int64_t kMostTerms = 4096, kFewTerms = 512;
 
 struct AddToTotals {
   SLUICE_KERNEL_BODY void operator()(const float* x, double* __restrict totals, int64_t n) const {
@@ -219,8 +219,9 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
   if (m <= 0 || n <= 0) return;
   if (k <= 0 || alpha == 0.0F)
     return scale(m, n, beta, c, ldc);  // oneDNN's SSE kernel would read C at alpha = beta = 0
-  if (m == 1) return vector_product(n, k, alpha, a, trans_a ? lda : 1, b, ldb, trans_b, beta, c, 1);
-  if (n == 1) return vector_product(m, k, alpha, b, trans_b ? 1 : ldb, a, lda, !trans_a, beta, c, ldc);
+  const bool is_long = k > kFewTerms;
+  if (m == 1 && is_long) return vector_product(n, k, alpha, a, trans_a ? lda : 1, b, ldb, trans_b, beta, c, 1);
+  if (n == 1 && is_long) return vector_product(m, k, alpha, b, trans_b ? 1 : ldb, a, lda, !trans_a, beta, c, ldc);
   onednn_engine();  // bounds the instruction set before the first use
   const auto multiply = [&](int64_t first, int64_t terms, float factor, float* out, int64_t ld) {
     const OneThread one;

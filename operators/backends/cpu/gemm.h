@@ -10,9 +10,9 @@ namespace sluice::cpu_backend {
 /// C = alpha op(A) op(B) + beta C, row-major: op(A) is m x k, op(B) is k x n, C is m x n. A is stored m x k (k x m with
 /// trans_a) with lda elements between its rows; B and C likewise. With beta 0 C is not read (it may hold NaN). C must
 /// not overlap A or B. f32: oneDNN's sgemm, in blocks of 4,096 terms whose products are added in double, and with m or
-/// n of 1 a loop of our own; f64: OpenBLAS; i32, i64: a blocked loop that wraps on overflow. m, n or k may be
-/// 0 (k = 0 scales C by beta). Split into parts that depend on m, n and k alone, over parallel_for: the same bits on
-/// any number of threads. Any thread may call; blocking. Throws std::runtime_error if the library refuses.
+/// n of 1 and more than 512 terms a loop of our own; f64: OpenBLAS; i32, i64: a blocked loop that wraps on overflow. m,
+/// n or k may be 0 (k = 0 scales C by beta). Split into parts that depend on m, n and k alone, over parallel_for: the
+/// same bits on any number of threads. Any thread may call; blocking. Throws std::runtime_error if the library refuses.
 void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const float* a,
           std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c, std::int64_t ldc);
 void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha, const double* a,
