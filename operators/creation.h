@@ -37,11 +37,11 @@ NDArray eye(std::int64_t n, std::int64_t m, DType dtype = DType::f32,
             std::source_location where = std::source_location::current());
 
 /// uniform is in [low, high), normal has the mean and standard deviation; both are of floating dtypes. In f16 and bf16
-/// a number is that of f32, rounded; where a rounding would give `high`, uniform gives the number below it. Each takes one draw of the stream at the
-/// call. An element depends on the draw and on its row-major index plus `first`, so it is the same on every device. For
-/// an array that is a part of a larger one, `first` is the index of its first element there: so the numbers do not
-/// depend on how the larger array is split. Throws ArrayError for low > high or bounds that
-/// the dtype does not hold, and for a deviation below 0.
+/// a number is that of f32, rounded; where a rounding would give `high`, uniform gives the number below it. Each takes
+/// one draw of the stream at the call. An element depends on the draw and on its row-major index plus `first`, so it is
+/// the same on every device. For an array that is a part of a larger one, `first` is the index of its first element
+/// there: so the numbers do not depend on how the larger array is split. Throws ArrayError for low > high or bounds
+/// that the dtype does not hold, and for a deviation below 0.
 NDArray uniform(const Dims& shape, RandomStream& stream, double low = 0, double high = 1, DType dtype = DType::f32,
                 std::uint64_t first = 0, std::source_location where = std::source_location::current());
 NDArray normal(const Dims& shape, RandomStream& stream, double mean = 0, double deviation = 1, DType dtype = DType::f32,
