@@ -113,7 +113,8 @@ void Run::restrict_to(std::span<const NDArray> roots, std::span<const NDArray> x
   for (const NDArray& x : xs) {
     const Edge edge = edge_to(x);
     if (!edge.node) continue;
-    captured_[edge.node.get()].resize(static_cast<std::size_t>(edge.output) + 1);
+    std::vector<NDArray>& wanted = captured_[edge.node.get()];  // another output may have been wanted before
+    wanted.resize(std::max(wanted.size(), static_cast<std::size_t>(edge.output) + 1));
     targets.insert(edge.node.get());
   }
   find_useful(roots, targets);

@@ -57,6 +57,31 @@ TEST(Backward, GradientsOfSeveralUsesDoNotShareMemory) {
   EXPECT_EQ(floats(a.grad()), Floats(3, 6.0F));
 }
 
+TEST(Backward, GradientsOfBroadcastViewsAreSumsOverAllAxes) {
+  const NDArray x = from({1.0F, 2.0F, 3.0F}, {3}).with_grad();
+  const NDArray wide = x.reshape({1, 3, 1}).broadcast_to({2, 3, 4});
+  sum(wide * arange(0, 24, 1, DType::f32).reshape({2, 3, 4})).backward();
+  EXPECT_EQ(floats(x.grad()), (Floats{60, 92, 124}));  // 0 + 1 + 2 + 3 + 12 + 13 + 14 + 15, and so on
+}
+
+/// Two results of one function, in any order.
+TEST(Grad, OfSeveralResultsOfOneFunction) {
+  const CustomFunction both{.name = "both",
+                            .forward =
+                                [](Saved&, const Arrays& xs) {
+                                  return Arrays{xs[0] * 2.0, xs[0] * 3.0};
+                                },
+                            .backward = [](const Saved&, const Arrays& g) { return Arrays{g[0] * 2.0 + g[1] * 3.0}; }};
+  const NDArray x = from({1.0F, 2.0F}, {2}).with_grad();
+  const Arrays ys = apply_custom(both, {x});
+  const NDArray l = sum(ys[0] * 5.0 + ys[1] * 7.0);
+  const Arrays forwards = grad(l, {ys[0], ys[1]}, {.retain = true}), backwards = grad(l, {ys[1], ys[0]});
+  EXPECT_EQ(floats(forwards[0]), Floats(2, 5.0F));
+  EXPECT_EQ(floats(forwards[1]), Floats(2, 7.0F));
+  EXPECT_EQ(floats(backwards[0]), Floats(2, 7.0F));
+  EXPECT_EQ(floats(backwards[1]), Floats(2, 5.0F));
+}
+
 TEST(Backward, VectorJacobianProductsOfSeveralRoots) {
   const NDArray x = from({1.0F, 2.0F}, {2}).with_grad();
   const Arrays roots{x * 2, square(x)}, weights{from({1.0F, 10.0F}, {2}), from({100.0F, 1000.0F}, {2})};

@@ -194,5 +194,23 @@ TEST(Hooks, AreOfTheValueAndMayRemoveThemselves) {
   EXPECT_THROW(sum(x * 2.0).backward(), ArrayError);
 }
 
+TEST(Hooks, AreOfOneResultOfSeveral) {
+  TestEngine test(2);
+  const CustomFunction both{.name = "both",
+                            .forward =
+                                [](Saved&, const Arrays& xs) {
+                                  return Arrays{xs[0] * 2.0, xs[0] * 3.0};
+                                },
+                            .backward = [](const Saved&, const Arrays& g) { return Arrays{g[0] * 2.0 + g[1] * 3.0}; }};
+  const NDArray x = array({1, 2}).with_grad();
+  const Arrays ys = apply_custom(both, {x});
+  on_gradient(ys[1], [&](const NDArray& g) {
+    EXPECT_EQ(doubles(g), (Doubles{7, 7}));
+    return g * 10.0;
+  });
+  sum(ys[0] * 5.0 + ys[1] * 7.0).backward();
+  EXPECT_EQ(doubles(x.grad()), (Doubles{220, 220}));
+}
+
 }  // namespace
 }  // namespace sluice::testing

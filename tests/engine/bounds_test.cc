@@ -178,6 +178,24 @@ TEST(Bounds, Case22TicketsOverTheEndOfTheirNumbers) {
   EXPECT_TRUE(engine.stop());
 }
 
+/// A reader that is over while one before it is not: its token waits in the chain, and so its record is not used again.
+TEST(Bounds, ARecordWaitsForTheReadersBeforeIt) {
+  Engine engine({.mode_given = true, .threads = 1});
+  const Variable a = engine.variable(), b = engine.variable();
+  Borrow reader = engine.borrow(read(a));
+  engine.push([] {}, {read(a)}).wait();
+  Borrow writer = engine.borrow(update(b));
+  constexpr int kOps = 2'000;  // more than there are records in a slab
+  std::vector<int> order;
+  for (int i = 0; i < kOps; ++i) engine.push([&order, i] { order.push_back(i); }, {update(b)});
+  reader.release();
+  writer.release();
+  engine.wait(b);
+  engine.push([] {}, {update(a)}).wait();
+  ASSERT_EQ(order.size(), std::size_t{kOps});
+  for (int i = 0; i < kOps; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
 /// Threads that end with a Borrow, which another thread releases soon or much later: nothing of them stays.
 TEST(Bounds, AThreadThatEndsWithABorrowLeavesNothing) {
 #ifdef SLUICE_SANITIZED

@@ -138,6 +138,26 @@ TEST(Explore, TheLastHandleKnowsOfEveryPush) {
   EXPECT_GT(search.distinct, 250u);
 }
 
+/// An op that begins and a cancel of it: each says what it does before it looks for the other.
+TEST(Explore, ACancelThatSaysYesIsHeeded) {
+  int heeded = 0;
+  for (int seed = 1; seed <= 4 * kSeeds; ++seed) {
+    Engine engine({.mode = EngineMode::explore,
+                   .explore_seed = static_cast<std::uint64_t>(seed),
+                   .mode_given = true,
+                   .threads = 1});
+    engine.on_unobserved_error([](const ErrorRoot&) {});
+    bool ran = false, cancelled = false;
+    const bool ended = Explorer::get().run({[&] { cancelled = engine.push([&] { ran = true; }, {}).cancel(); }});
+    ASSERT_TRUE(ended) << "a hang with seed " << seed;
+    engine.wait_all();
+    ASSERT_NE(ran, cancelled) << "seed " << seed;
+    heeded += cancelled;
+  }
+  EXPECT_GT(heeded, kSeeds / 10);
+  EXPECT_LT(heeded, 4 * kSeeds);
+}
+
 TEST(Explore, AWaitThatCanNeverEndThrows) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Engine engine({.mode = EngineMode::explore, .explore_seed = seed, .mode_given = true, .threads = 1});

@@ -131,6 +131,25 @@ TEST(Batch, EveryScheduleOfItsOwnerAndAThief) {
   EXPECT_EQ(search.bad, 0u) << search.first_bad;
 }
 
+/// A full batch of which a thief takes the first op: the owner may fill that place at once, and the thief has read it.
+TEST(Batch, APlaceIsFilledAgainBehindTheThief) {
+  using Run = detail::Runnable<ExplorePolicy>;
+  constexpr std::size_t kSize = detail::Batch<ExplorePolicy>::kSize;
+  const testing::Search search = testing::every_schedule(2, [&] {
+    detail::Batch<ExplorePolicy> batch;
+    batch.begin_at(0);
+    std::array<Run, kSize + 1> ops;
+    std::array<Run*, kSize> full{};
+    for (std::size_t i = 0; i < kSize; ++i) full[i] = &ops[i];
+    batch.put(full.data(), kSize);
+    const Run* stolen = nullptr;
+    bool filled = false;
+    EXPECT_TRUE(Explorer::get().run({[&] { filled = batch.append(&ops[kSize]); }, [&] { stolen = batch.take(); }}));
+    return stolen == &ops[0] && batch.take() == &ops[1] && (filled || batch.append(&ops[kSize]));
+  });
+  EXPECT_EQ(search.bad, 0u) << search.first_bad;
+}
+
 TEST(Ring, ManyItemsThroughManyConsumers) {
   struct alignas(64) Plain {
     std::uint32_t value = 0;

@@ -10,9 +10,11 @@
 #include "sluice/engine/detail/explore.h"
 #include "sluice/engine/stream.h"
 
-// They are rewritten, and must not be taken for the library's.
+// They are rewritten, and must not be taken for the library's; but not where the programs run on the protocol as it is.
+#ifndef SLUICE_AS_WRITTEN
 #define StreamUses RewrittenStreamUses
 #define VariableRare RewrittenVariableRare
+#endif
 
 namespace sluice::mutants {
 

@@ -189,6 +189,20 @@ TEST(Imports, PoisonIsSharedAndHealsWhereAllIsOverwritten) {
   }
 }
 
+/// The write begins where the other import does, and ends before it.
+TEST(Imports, PoisonDoesNotHealWhereTheBeginningIsOverwritten) {
+  for (EngineMode mode : {EngineMode::threaded, EngineMode::serial}) {
+    TestEngine test(2, 1, mode);
+    const Block block(100, 1);
+    NDArray whole = block.import(0, 100), beginning = block.import(0, 60);
+    poison(whole);
+    beginning.fill(3);
+    EXPECT_THROW(whole.wait(), Error);
+    whole.fill(2);
+    EXPECT_EQ(beginning.to_vector<float>(), Floats(60, 2.0F));
+  }
+}
+
 TEST(Imports, HeldValuesAreCopiedAway) {
   for (EngineMode mode : {EngineMode::threaded, EngineMode::serial}) {
     TestEngine test(2, 1, mode);

@@ -156,6 +156,18 @@ TEST(Rule9, InputsAreReadBeforeOutputsAreWritten) {
   m(0).assign(m(all, 0));
 }
 
+/// An op of the program's own may write the window that it reads, in another order.
+TEST(Rule9, AnOpThatWritesItsInputReadsItAsItWas) {
+  TestEngine test(2);
+  const NDArray x = arange(0, 4, 1, DType::f32).to(cpu(0));
+  push_op(
+      [](ArrayContext& c) {
+        for (std::int64_t i = 0; i < 4; ++i) c.output().as<float>()[i] = c.input(0).as<float>()[3 - i];
+      },
+      {x}, {x});
+  EXPECT_EQ(x.to_vector<float>(), (Floats{3, 2, 1, 0}));
+}
+
 TEST(Rule9, OutputsThatOverlapThrowAtTheCall) {
   TestEngine test(2);
   const NDArray x = zeros({4}), row = zeros({1, 4});
@@ -226,6 +238,18 @@ TEST(Rule10, AHeldValueOfAPartitionedBufferIsCopiedAway) {
   }
   l.backward();
   EXPECT_EQ(w.grad().to_vector<float>(), (Floats{0, 2}));
+}
+
+/// The only value that is held lies behind another output of the op.
+TEST(Rule10, AHeldPartBehindAnotherOutputIsCopiedAway) {
+  TestEngine test(2);
+  const std::int64_t sizes[] = {2, 2};
+  const Partitioned p = partitioned(sizes, {}, DType::f32, test::device(0));
+  p.whole.assign(arange(0, 4, 1, DType::f32));
+  const NDArray kept = p.parts[1].detach();
+  push_value(p.parts, 9);
+  EXPECT_EQ(p.whole.to_vector<float>(), Floats(4, 9.0F));
+  EXPECT_EQ(kept.to_vector<float>(), (Floats{2, 3}));
 }
 
 // ---- 11: assignment

@@ -37,6 +37,39 @@ TEST(Views, IndexingIsNumPys) {
   EXPECT_THROW(x(slice(0, 1, 0)), ArrayError);
 }
 
+/// Every slice of a short array, and every window on it, by walking along.
+TEST(Views, SlicesAndWindowsAreWhatAWalkFinds) {
+  constexpr std::int64_t n = 5;
+  const NDArray x = arange(0, n);
+  for (std::int64_t begin = -8; begin <= 8; ++begin) {
+    for (std::int64_t end = -8; end <= 8; ++end) {
+      for (const std::int64_t step : {-3, -2, -1, 1, 2, 3}) {
+        // Where the walk begins and what it does not come to: a place, the one behind the last, or the one before the
+        // first.
+        const auto place = [&](std::int64_t bound) {
+          const std::int64_t at = bound < 0 ? bound + n : bound;
+          return step > 0 ? std::min(std::max<std::int64_t>(at, 0), n)
+                          : std::min(std::max<std::int64_t>(at, -1), n - 1);
+        };
+        Ints wanted;
+        for (std::int64_t at = place(begin); step > 0 ? at < place(end) : at > place(end); at += step) {
+          wanted.push_back(at);
+        }
+        ASSERT_EQ(elements(x(slice(begin, end, step))), wanted) << begin << " to " << end << " by " << step;
+      }
+    }
+  }
+  for (std::int64_t size = 1; size <= n; ++size) {
+    for (std::int64_t step = 1; step <= n; ++step) {
+      Ints wanted;
+      for (std::int64_t first = 0; first + size <= n; first += step) {
+        for (std::int64_t at = first; at < first + size; ++at) wanted.push_back(at);
+      }
+      ASSERT_EQ(elements(x.unfold(0, size, step)), wanted) << "windows of " << size << " by " << step;
+    }
+  }
+}
+
 TEST(Views, ArraysAreMadeOfAnyRange) {
   std::vector<std::int64_t> list{1, 2, 3};
   const std::int64_t plain[] = {1, 2, 3};

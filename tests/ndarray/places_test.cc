@@ -81,5 +81,13 @@ TEST(Places, OfEmptyHandles) {
   NAMED(push_op([](ArrayContext&) {}, {none}, {x}));
 }
 
+/// A function of the library that is made of operators, one of which throws.
+TEST(Places, OfFunctionsThatAreMadeOfOperators) {
+  TestEngine test(2);
+  const NDArray x = zeros({2, 2}), wide = ones({3});
+  NAMED(lerp(x, x, wide));
+  NAMED(addcmul(x, x, wide));
+}
+
 }  // namespace
 }  // namespace sluice::testing

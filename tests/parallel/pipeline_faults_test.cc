@@ -334,6 +334,21 @@ TEST(PipelineFaults, AnUpdateThatFailsIsToldWithItsStageAndTheNextStepWorks) {
 
 /// Fewer microbatches than stages, one stage, one microbatch: every schedule that is defined there, with one device's
 /// bits.
+/// Where gradients are set apart until all of them are there, those of before the step come back when it throws.
+TEST(PipelineFaults, AStepThatThrowsLeavesTheGradientsOfBefore) {
+  DefaultEngine engine({.threads = 2, .logical_cpus = 2});
+  Training training;
+  Schedule schedule = parallel::gpipe(2, 4);
+  schedule.sum = parallel::sum_by_halves(4);
+  (void)training.step(schedule, 0);
+  const std::vector<std::byte> before = training.first->weight.grad().to_bytes();
+  training.second->at = 2;
+  training.second->of_input = [](const NDArray&) -> NDArray { throw std::runtime_error("not pushed"); };
+  EXPECT_EQ(message([&] { (void)training.step(schedule, 1); }), "not pushed");
+  ASSERT_TRUE(training.first->weight.grad().defined());
+  EXPECT_EQ(training.first->weight.grad().to_bytes(), before);
+}
+
 TEST(PipelineFaults, FewMicrobatchesAndFewStagesRun) {
   const bool all = device_kind() == DeviceKind::cpu;
   for (const int microbatches : {1, 2, 3}) {

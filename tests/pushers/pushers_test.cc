@@ -127,6 +127,27 @@ TEST_F(Pushers, NewVersionsOfAnArrayWhoseValuesAreHeld) {
   EXPECT_EQ(all.to_vector<float>(), std::vector<float>(8, static_cast<float>(kPushers * kSteps)));
 }
 
+/// Some overwrite an array with values of others, and some hold what it is meanwhile: always a whole value.
+TEST_F(Pushers, OverwritesOfAnArrayWhoseValuesAreHeld) {
+  const NDArray all = zeros({8});
+  at_once([&](int t) {
+    const NDArray mine = full({8}, t);
+    for (int i = 0; i < 50 * kSteps; ++i) {
+      if (t % 2 == 0) {
+        all.assign(mine);
+        continue;
+      }
+      const NDArray kept = all.detach();
+      if (i % 50 == 0) {
+        const std::vector<float> value = kept.to_vector<float>();
+        EXPECT_EQ(value, std::vector<float>(8, value[0]));
+      }
+    }
+  });
+  const std::vector<float> value = all.to_vector<float>();
+  EXPECT_EQ(value, std::vector<float>(8, value[0]));
+}
+
 /// Recorded writes to one array, each of which gives it another history, while others ask for that.
 TEST_F(Pushers, AnArrayWhoseHistoryGrows) {
   const NDArray weight = full({4}, 1.0).with_grad();
