@@ -24,7 +24,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
 all="models searches programs sums pipelines soak mutants debian13 explore"
-turns=(models searches programs sums pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick explore:quick)
+turns=(models searches programs sums pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
 parts=()
