@@ -67,7 +67,8 @@ class Dims {
   }
   friend constexpr bool operator==(const Dims& a, const Dims& b) {
     if (a.rank_ != b.rank_) return false;
-    for (int i = 0; i < a.rank_; ++i) {  // most are so short that a call would cost more
+    // Most are so short that a call would cost more. GCC 12 does not know that no rank is above kMaxRank.
+    for (int i = 0; i < a.rank_ && i < kMaxRank; ++i) {
       if (a[i] != b[i]) return false;
     }
     return true;
