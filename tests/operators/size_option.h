@@ -86,7 +86,7 @@ inline void add_view_sizes(std::vector<SizeOption>& list) {
   add("strided", "shape", [](X x, Size n) { return x.strided({n}, {1}, 0); });
   add("strided", "strides", [](X x, Size n) { return x.strided({2}, {n}, 0); });
   add("strided", "offset", [](X x, Size n) { return x.strided({2}, {1}, n); });
-  add("strided", "strides and offset", [](X x, Size n) { return x.strided({3, 2}, {n, -n}, n); });
+  add("strided", "strides and offset", [](X x, Size n) { return x.strided({3, 2}, {n, n > 0 ? -n : n}, n); });
   add("diagonal", "offset", [](X x, Size n) { return x.diagonal(n); });
   add("permute", "an axis", [](X x, Size n) { return x.permute({n, 0}); });
   add("flip", "an axis", [](X x, Size n) { return x.flip(n); });

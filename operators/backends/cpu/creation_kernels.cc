@@ -6,6 +6,7 @@
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
+#include "sluice/operators/counting.h"
 #include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
@@ -34,7 +35,7 @@ void fill(ArrayContext& c) {
     }
     parallel_for(view.count(), kElementwiseGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        y[i] = whole ? convert<T>(a.value.integer + i * a.step.integer)
+        y[i] = whole ? convert<T>(counted(a.value.integer, i, a.step.integer))
                      : convert<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
       }
     });

@@ -4,6 +4,7 @@
 #include "sluice/operators/backends/cuda/kernel.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 #include "sluice/operators/backends/cuda/walk.h"
+#include "sluice/operators/counting.h"
 #include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
@@ -24,7 +25,7 @@ struct Filled {
   __device__ void operator()(std::int64_t i) const {
     std::int64_t at[1];
     walk.find(i, at);
-    y[at[0]] = whole ? converted<T>(integer + i * integer_step) : converted<T>(value + static_cast<double>(i) * step);
+    y[at[0]] = whole ? converted<T>(counted(integer, i, integer_step)) : converted<T>(value + static_cast<double>(i) * step);
   }
 };
 void fill(ArrayContext& c) {

@@ -3,6 +3,7 @@
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/operators/counting.h"
 #include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
 
@@ -17,7 +18,7 @@ void fill(ArrayContext& c) {
     T* y = c.output().as<T>();
     for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
       const bool whole = a.value.is_integer && a.step.is_integer;
-      y[at] = whole ? converted<T>(a.value.integer + i * a.step.integer)
+      y[at] = whole ? converted<T>(counted(a.value.integer, i, a.step.integer))
                     : converted<T>(a.value.as<double>() + static_cast<double>(i) * a.step.as<double>());
     });
   });
