@@ -139,14 +139,17 @@ GradientHook on_gradient(const NDArray& x, std::function<NDArray(const NDArray& 
   if (!f) throw ArrayError("on_gradient", where, "no function");
   const autograd::Past past = autograd::past_of(x);
   if (!past.node) throw ArrayError("on_gradient", where, "an array that wants no gradient");
-  if (autograd::window_of(x)) {
-    throw ArrayError("on_gradient", where, "a view of an array: the hook must be on the array that it views");
+  std::shared_ptr<const autograd::Window> window = autograd::window_of(x);
+  if (window && !autograd::shows_all_once(*window)) {
+    throw ArrayError(
+        "on_gradient", where,
+        "a view of a part of an array, or one that repeats elements: the hook must be on the array itself");
   }
   GradientHook hook;
   hook.call_ = std::make_shared<std::function<NDArray(const NDArray&)>>(std::move(f));
   std::lock_guard lock(past.node->mutex);
   if (!past.node->hooks) past.node->hooks = std::make_unique<std::vector<autograd::Hook>>();
-  past.node->hooks->push_back({past.output, hook.call_});
+  past.node->hooks->push_back({past.output, hook.call_, std::move(window)});
   return hook;
 }
 

@@ -60,7 +60,9 @@ class GradientHook {
 /// what the one before gave. f is called once in a run, and not if no gradient reaches x. In a run whose gradients are
 /// recorded (create_graph), operators in f are too; else f is in a NoGrad scope. It must not write to the gradient.
 ///
-/// x must be recorded or a leaf, and not a view of a part: else ArrayError. A hook belongs to the present value: when
+/// x must be recorded or a leaf: else ArrayError. x may show its array in another order or shape, as transpose() and
+/// flip() do: f is given the gradient of all uses of that array, seen as x sees the array, and answers in x's shape. A
+/// view of a part, or one that repeats elements, is refused with ArrayError. A hook belongs to the present value: when
 /// the array is written in place by a recorded operator, gradients of the new value do not pass it. Hooks of a leaf
 /// stay until they are removed.
 GradientHook on_gradient(const NDArray& x, std::function<NDArray(const NDArray& gradient)> f,

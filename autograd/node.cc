@@ -59,6 +59,27 @@ NDArray fold(const NDArray& gradient, const Window& window, const std::source_lo
   return apply(scatter, {&g}, WindowAttributes{window.base, strides, window.offset}, {.where = where});
 }
 
+bool shows_all_once(const Window& window) {
+  const std::int64_t count = window.base.count();
+  if (window.shape.count() != count) return false;
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // strides without their signs, and sizes
+  std::int64_t first = window.offset;                       // the least place that the view reaches
+  for (int i = 0; i < window.shape.rank(); ++i) {
+    const std::int64_t stride = window.strides[i], size = window.shape[i];
+    if (size == 1) continue;
+    if (stride < 0) first += (size - 1) * stride;
+    axes.emplace_back(std::abs(stride), size);
+  }
+  if (count <= 1) return first == 0 || count == 0;
+  std::sort(axes.begin(), axes.end());
+  std::int64_t wanted = 1;
+  for (const auto& [stride, size] : axes) {
+    if (stride != wanted) return false;
+    wanted *= size;
+  }
+  return first == 0;
+}
+
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where) {
   const NDArray dense = whole.contiguous(where);
   return dense.strided(window.shape, window.strides, dense.offset() + window.offset, where);

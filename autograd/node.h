@@ -24,6 +24,8 @@ struct Window {
 std::unique_ptr<Window> window_of(const NDArray& x);
 /// The gradient of an array, from that of a view of it.
 NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where);
+/// True if the view has each element of the array once: it shows the whole in another order or shape.
+bool shows_all_once(const Window& window);
 /// The opposite of fold: the part of an array's gradient (or value) that a view shows.
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
 
@@ -42,6 +44,7 @@ struct Edge {
 struct Hook {
   std::int32_t output = 0;
   std::shared_ptr<std::function<NDArray(const NDArray&)>> call;
+  std::shared_ptr<const Window> window;  ///< how the handle shows the array, which the hook sees so; null: as it is
 };
 
 /// What on_uses() (uses.h) was given.

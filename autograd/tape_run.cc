@@ -192,16 +192,15 @@ void Run::call_hooks(Node& node, std::vector<NDArray>& gradients) const {
     NDArray& gradient = gradients[static_cast<std::size_t>(hook.output)];
     const auto call = *hook.call;  // it may remove itself
     if (!call || !gradient.defined()) continue;
-    NDArray instead = call(gradient);
+    const NDArray seen = hook.window ? look(gradient, *hook.window, options_.where) : gradient;
+    NDArray instead = call(seen);
     if (!instead.defined()) continue;
-    if (!(instead.shape() == gradient.shape()) || instead.dtype() != gradient.dtype() ||
-        !(instead.device() == gradient.device())) {
+    if (!(instead.shape() == seen.shape()) || instead.dtype() != seen.dtype() || !(instead.device() == seen.device())) {
       throw ArrayError("on_gradient", node.where,
                        "the hook gave " + to_string(instead.shape()) + " " + std::string(name_of(instead.dtype())) +
-                           " for a gradient of " + to_string(gradient.shape()) + " " +
-                           std::string(name_of(gradient.dtype())));
+                           " for a gradient of " + to_string(seen.shape()) + " " + std::string(name_of(seen.dtype())));
     }
-    gradient = std::move(instead);
+    gradient = hook.window ? fold(instead, *hook.window, options_.where) : std::move(instead);
   }
 }
 

@@ -35,8 +35,10 @@ failed() {
     tail -n 25 "$2" >&2
     # What is at fault need not be among the last lines, and who reads this may see no more than its end.
     echo "lines at fault:" >&2
-    grep -n -A 6 -m 8 -E '(^|[^_])error:|: Failure$|ERROR: |runtime error: |WARNING: ThreadSanitizer|\*\*\*(Failed|Timeout)' "$2" |
+    grep -n -A 6 -m 8 -E '(^|[^_])error:|: Failure$|ERROR: |runtime error: |WARNING: ThreadSanitizer|terminate called' "$2" |
       cut -c 1-400 >&2 || true
+    # A test that ended without such a line: its own output, which follows ctest's line.
+    grep -n -A 40 -m 4 -E '\*\*\*(Failed|Timeout|Exception|Not Run)' "$2" | cut -c 1-400 >&2 || true
     echo "error: $1 failed; all of its output is in $2" >&2
   else
     echo "error: $1 failed" >&2

@@ -8,8 +8,9 @@
 
 namespace sluice::detail {
 
-/// While it lives, the thread's pushes, and what it throws at the call, name this line of the program, and the function
-/// that was called there. Inside of another one the outer one's line and name stay. `name` lives as long.
+/// While it lives, what the thread throws at a call, and the errors of what it pushes, name this line of the program
+/// and the function that was called there. Inside of another one the outer one's line and name stay. `name` is a
+/// literal.
 class Called {
  public:
   Called(const char* name, const std::source_location& where)

@@ -104,7 +104,7 @@ OperationRecord record_of(const ArrayPush& push, const char* name, const PushOpt
   const ScopeState& scope = current_scope();
   OperationRecord record;
   record.name = name;
-  record.row = options.op;
+  record.row = push.options.op;  // options.op may be named for errors
   record.body = call.body;
   if (options.op) record.attributes = call.attributes;  // the closure of an opaque op holds what only the program knows
   record.inputs = call.inputs;

@@ -1,8 +1,11 @@
 #include "sluice/ndarray/push.h"
 
+#include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "sluice/ndarray/anomaly.h"
@@ -12,6 +15,7 @@
 #include "sluice/ndarray/overlaps.h"
 #include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/resolution.h"
+#include "sluice/ndarray/user_names.h"
 
 namespace sluice {
 namespace {
@@ -149,6 +153,26 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
 
 namespace {
 
+/// The row, which errors call by the function of the library that the program called. Each pair is kept until the
+/// program ends, because ops point to it.
+const OperatorInfo* shown_as(const char* called, const OperatorInfo* row) {
+  struct Known {
+    const char *called = nullptr, *row = nullptr;
+    const OperatorInfo* info = nullptr;
+  };
+  constexpr std::size_t kKnown = 64;
+  static thread_local std::array<Known, kKnown> known;
+  const auto hash = reinterpret_cast<std::uintptr_t>(called) * 31 + reinterpret_cast<std::uintptr_t>(row->name);
+  Known& last = known[hash / 8 % kKnown];
+  if (last.called == called && last.row == row->name) return last.info;
+  static std::mutex mutex;
+  static auto* const all = new std::map<std::pair<std::string_view, std::string_view>, OperatorInfo>;
+  std::lock_guard lock(mutex);
+  const auto [at, fresh] = all->try_emplace({called, row->name}, OperatorInfo{row->name, called});
+  last = {called, row->name, &at->second};
+  return last.info;
+}
+
 Ticket push_seen(const ArrayPush& push) {
   const char* const name = push.options.name ? push.options.name : push.options.op ? push.options.op->name : "push";
   if (push.inputs.empty() && push.outputs.empty()) throw ArrayError(name, push.where, "no arrays");
@@ -160,6 +184,12 @@ Ticket push_seen(const ArrayPush& push) {
   if (const std::uint32_t priority = (scope.flags & kPushPriorityBits) >> kPushPriorityShift) [[unlikely]] {
     if (!placed) placed.emplace(push.options);
     placed->priority = static_cast<int>(priority) - 1;
+  }
+  // As errors of the call do (ArrayError): the program has not called the operators that a function is made of.
+  if (const char* const called = detail::called_function(); called && push.options.op && scope.where.line() != 0)
+      [[unlikely]] {
+    if (!placed) placed.emplace(push.options);
+    placed->op = shown_as(called, push.options.op);
   }
   const PushOptions& options = placed ? *placed : push.options;
   check(push, name, options.on.device, first.engine());

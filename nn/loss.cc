@@ -1,12 +1,14 @@
 #include "sluice/nn/loss.h"
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/called.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
 
 NDArray accuracy(const Operand& logits, const Operand& labels) {
+  const detail::Called called("accuracy", logits.where);
   logits.array.checked("accuracy", logits.where);
   labels.array.checked("accuracy", logits.where);
   const Dims& shape = logits.array.shape();

@@ -132,10 +132,12 @@ struct MatmulAttributes {
 struct ConvAttributes {
   std::int64_t stride = 1, padding = 0;
   bool relu = false;
-  Dims wanted;  ///< for gradients: the shape of x or of the weight
+  Dims wanted;           ///< for gradients: the shape of x or of the weight
+  bool winograd = true;  ///< may be used
   static constexpr auto fields() {
     return std::array{field<&ConvAttributes::stride>("stride"), field<&ConvAttributes::padding>("padding"),
-                      field<&ConvAttributes::relu>("relu"), field<&ConvAttributes::wanted>("wanted")};
+                      field<&ConvAttributes::relu>("relu"), field<&ConvAttributes::wanted>("wanted"),
+                      field<&ConvAttributes::winograd>("winograd")};
   }
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
@@ -150,6 +152,20 @@ struct PoolAttributes {
                       field<&PoolAttributes::ceil_mode>("ceil_mode")};
   }
   friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
+};
+
+/// For class_labels. A row with the label `ignored` counts for nothing, where there is such a label.
+struct ClassLabelAttributes {
+  std::int64_t classes = 0;
+  bool ignores = false;
+  std::int64_t ignored = 0;
+  bool is_ignored(std::int64_t label) const { return ignores && label == ignored; }
+  static constexpr auto fields() {
+    return std::array{field<&ClassLabelAttributes::classes>("classes"),
+                      field<&ClassLabelAttributes::ignores>("ignores"),
+                      field<&ClassLabelAttributes::ignored>("ignored")};
+  }
+  friend bool operator==(const ClassLabelAttributes&, const ClassLabelAttributes&) = default;
 };
 
 struct LossAttributes {

@@ -55,7 +55,7 @@ NDArray weight_grad(const NDArray& x, const NDArray& g, ConvAttributes a, const 
 }
 
 NDArray plain_conv(const NDArray& x, const NDArray& w, const ConvAttributes& a, const std::source_location& where) {
-  return conv2d({x, where}, w, {}, {.stride = a.stride, .padding = a.padding, .relu = false});
+  return conv2d({x, where}, w, {}, {.stride = a.stride, .padding = a.padding, .winograd = a.winograd});
 }
 
 template <bool with_relu>
@@ -72,6 +72,7 @@ void conv_gradient(GradientContext& c) {
 
 template <bool with_relu>
 void conv_row(Operator& op) {
+  op.shown = "conv2d";
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.infer = infer_conv;
@@ -178,7 +179,7 @@ NDArray conv2d_of_any(const Operand& x, const Operand& weight, const NDArray& bi
   shape[3] += 2 * w;
   const Dims strides = row_major(shape);
   const NDArray padded = apply(scatter, {&x.array}, WindowAttributes{shape, strides, h * strides[2] + w});
-  return conv2d(padded, weight, bias, {.stride = stride, .relu = options.relu});
+  return conv2d(padded, weight, bias, {.stride = stride, .relu = options.relu, .winograd = options.winograd});
 }
 
 }  // namespace
@@ -191,7 +192,7 @@ NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, con
       !(options.dilation == Size2d(1))) [[unlikely]]
     return conv2d_of_any(x, weight, bias, options);
   const Operator& row = options.relu ? with_relu : plain;
-  const ConvAttributes a{stride.height, padding.height, options.relu, {}};
+  const ConvAttributes a{stride.height, padding.height, options.relu, {}, options.winograd};
   if (bias.defined()) return apply(row, {&x.array, &weight.array, &bias}, a, {.where = x.where});
   return apply(row, {&x.array, &weight.array}, a, {.where = x.where});
 }

@@ -31,6 +31,7 @@ void check_number(const char* name, const Scalar& value, DType dtype, const std:
 
 NDArray filled(const char* name, const Dims& shape, const Scalar& value, const Scalar& step, DType dtype, Place on,
                const std::source_location& where) {
+  const detail::Called called(name, where);
   check_shape(name, shape, dtype, where);
   return apply(fill_row(), {}, FillAttributes{value, step, shape, dtype}, {.where = where, .on = on});
 }
@@ -56,6 +57,17 @@ void builtin::add_creation_rows(Registry& registry) {
     op.min_inputs = op.max_inputs = 0;
     op.key = -1;
     op.infer = infer_from_attributes<FillAttributes>;
+  });
+  // Draws from [0, 1) and probabilities, f64 both: whether the draw is below. A probability outside of [0, 1] fails the
+  // op.
+  add_operator(registry, "bernoulli", [](Operator& op) {
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.same_dtypes();
+      if (s.dtype() != DType::f64) s.fail("draws and probabilities are f64, not " + std::string(name_of(s.dtype())));
+      if (!(s.shape(0) == s.shape(1))) s.fail("shapes differ");
+      s.output(s.shape(0), DType::boolean);
+    };
   });
   add_operator(registry, "randint", [](Operator& op) {
     op.min_inputs = op.max_inputs = 0;
@@ -274,7 +286,8 @@ NDArray bernoulli(const Operand& probabilities, RandomStream& stream) {
     throw ArrayError("bernoulli", probabilities.where, "probabilities of " + std::string(name_of(p.dtype())));
   }
   const DeviceScope on(p.device());
-  return uniform(p.shape(), stream, 0, 1, DType::f64) < p.detach().to(DType::f64);
+  const NDArray draws = uniform(p.shape(), stream, 0, 1, DType::f64), wide = p.detach().to(DType::f64);
+  return apply(Registry::instance().get("bernoulli"), {&draws, &wide}, {}, {.where = made.where()});
 }
 
 NDArray randperm(std::int64_t n, RandomStream& stream, std::source_location where) {

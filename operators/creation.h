@@ -66,6 +66,7 @@ NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::
 /// true with this probability, or with those that an array of a floating dtype has, element for element. bool.
 NDArray bernoulli(const Dims& shape, RandomStream& stream, double probability,
                   std::source_location where = std::source_location::current());
+/// Probabilities outside of [0, 1], and NaN, fail the op, and poison the result.
 NDArray bernoulli(const Operand& probabilities, RandomStream& stream);
 /// The numbers 0 to n - 1 in a random order: i64, of shape (n,). They are made at the call, on the calling thread.
 NDArray randperm(std::int64_t n, RandomStream& stream, std::source_location where = std::source_location::current());

@@ -4,6 +4,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "sluice/ndarray/called.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/creation.h"
@@ -331,6 +332,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
 NDArray where(const Operand& condition, const Operand& a, const Operand& b) {
   static const Operator& row = Registry::instance().get("where");
   if (a.array.defined() && b.array.defined() && !is_of(a.array, b.array.array()->dtype())) [[unlikely]] {
+    const detail::Called called("where", condition.where);
     const DType common = common_dtype("where", a.array, b.array, condition.where);
     return where(condition, {a.array.to(common, a.where), a.where}, {b.array.to(common, b.where), b.where});
   }
@@ -338,9 +340,11 @@ NDArray where(const Operand& condition, const Operand& a, const Operand& b) {
 }
 
 NDArray where(const Operand& condition, const Operand& a, const ScalarOperand& b) {
+  const detail::Called called("where", condition.where);
   return where(condition, a, {number_beside("where", a, b), b.where});
 }
 NDArray where(const Operand& condition, const ScalarOperand& a, const Operand& b) {
+  const detail::Called called("where", condition.where);
   return where(condition, {number_beside("where", b, a), a.where}, b);
 }
 

@@ -85,6 +85,7 @@ void linear_gradient(GradientContext& c) {
 
 template <bool with_relu>
 void linear_row(Operator& op) {
+  op.shown = "linear";
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.infer = infer_linear;

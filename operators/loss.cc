@@ -43,6 +43,16 @@ void builtin::add_loss_rows(Registry& registry) {
       c.set(0, total);
     };
   });
+  // Labels as i64, 0 for those that are ignored. Another one outside of [0, classes) fails the op.
+  add_operator(registry, "class_labels", [](Operator& op) {
+    op.infer = [](Signature& s) {
+      const DType t = s.dtype();
+      if (t != DType::i64 && t != DType::i32 && t != DType::u8) {
+        s.fail("labels are i64, i32 or u8, not " + std::string(name_of(t)));
+      }
+      s.output(s.shape(0), DType::i64);
+    };
+  });
   // (probabilities - one_hot(labels)) * scale * g.
   add_operator(registry, "cross_entropy_grad", [](Operator& op) {
     op.min_inputs = op.max_inputs = 3;

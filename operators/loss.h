@@ -59,8 +59,9 @@ struct ClassLossOptions {
   NDArray weight = {};
 };
 /// -x[row, label]: the negative logarithm of the label's probability, for log-probabilities x (n, classes) or
-/// (n, classes, ...) and labels (n,) or (n, ...), i64, i32 or u8. A label outside of [0, classes) gives NaN. A mean
-/// divides by the number of rows that are not ignored (NaN if all are), or by the sum of their weights.
+/// (n, classes, ...) and labels (n,) or (n, ...), i64, i32 or u8. A label outside of [0, classes), but for that
+/// which is ignored, fails the op, and poisons the loss. A mean divides by the number of rows that are not ignored (NaN
+/// if all are), or by the sum of their weights.
 NDArray nll_loss(const Operand& x, const Operand& labels, const ClassLossOptions& options = {});
 
 struct CrossEntropyOptions {
@@ -79,7 +80,7 @@ NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossE
 /// The sum over the rows of -log softmax(logits)[row, label], divided by `divisor`. A divisor of 0 means the number of
 /// rows, so that the result is the mean. In a pipeline the divisor is the number of rows of the whole batch, so that
 /// the microbatches add up to the batch's mean. logits: (n, classes), floating; labels: (n,), i64, i32 or u8; further
-/// axes as above. The result is a scalar. A label outside of [0, classes) gives NaN.
+/// axes as above. The result is a scalar. A label outside of [0, classes) fails the op, and poisons the loss.
 NDArray cross_entropy(const Operand& logits, const Operand& labels, double divisor = 0);
 
 }  // namespace sluice

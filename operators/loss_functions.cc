@@ -99,8 +99,7 @@ namespace {
 /// Rows of classes with their labels.
 struct Rows {
   NDArray x;       ///< (rows, classes)
-  NDArray labels;  ///< (rows,), i64
-  NDArray inside;  ///< the labels, and 0 for those outside of [0, classes)
+  NDArray labels;  ///< (rows,), i64; 0 for those of rows that are ignored
   NDArray counts;  ///< bool: the rows that are not ignored; an empty handle: all
   Dims shape;      ///< of the labels
   std::int64_t classes;
@@ -112,10 +111,6 @@ struct Rows {
     const Dims& s = all_rows.shape();
     if (!is_floating(all_rows.dtype()))
       made.fail("needs a floating dtype, not " + std::string(name_of(all_rows.dtype())));
-    const DType t = names.dtype();
-    if (t != DType::i64 && t != DType::i32 && t != DType::u8) {
-      made.fail("labels are i64, i32 or u8, not " + std::string(name_of(t)));
-    }
     bool fits = s.rank() >= 2 && s.rank() == names.rank() + 1 && s[1] > 0 && s[0] == names.shape()[0];
     for (int i = 2; i < s.rank() && fits; ++i) fits = s[i] == names.shape()[i - 1];
     if (!fits)
@@ -132,10 +127,12 @@ struct Rows {
       last = all_rows.permute(axes);
     }
     x = last.reshape({shape.count(), classes});
-    labels = names.reshape({shape.count()}).to(DType::i64);
-    inside = where((labels >= 0), where(labels < classes, labels, 0), 0);
+    const NDArray given = names.reshape({shape.count()});
+    static const Operator& row = Registry::instance().get("class_labels");
+    labels = apply(row, {&given}, ClassLabelAttributes{classes, o.ignore_index.has_value(), o.ignore_index.value_or(0)},
+                   {.where = made.where()});
     if (o.ignore_index) {
-      counts = labels != *o.ignore_index;
+      counts = given.to(DType::i64) != *o.ignore_index;
       x = where(counts.unsqueeze(1), x, 0);  // whatever they are: no factor of 0 makes infinities harmless
     }
   }
@@ -143,14 +140,14 @@ struct Rows {
   /// -values[row, label] for each row, by its weight.
   NDArray of_labels(const NDArray& values) const {
     const NDArray picked = sum(where(one_hot(labels, classes, DType::boolean), values, 0), -1);
-    return weighted(where(labels == inside, -picked, std::numeric_limits<double>::quiet_NaN()));
+    return weighted(-picked);
   }
   /// The sum over all classes of their weights times -values.
   NDArray of_all(const NDArray& values) const {
     return of_counted(sum(options.weight.defined() ? -values * options.weight : -values, -1));
   }
   NDArray weighted(const NDArray& losses) const {
-    return of_counted(options.weight.defined() ? losses * take_rows(options.weight, inside) : losses);
+    return of_counted(options.weight.defined() ? losses * take_rows(options.weight, labels) : losses);
   }
   NDArray of_counted(const NDArray& losses) const { return counts.defined() ? where(counts, losses, 0) : losses; }
 

@@ -222,6 +222,7 @@ void builtin::add_reduction_rows(Registry& registry) {
 
 NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {
   static const Operator& row = named("sum");
+  const detail::Called called("mean", x.where);
   const std::uint32_t bits = axis_bits("mean", x, axes);
   std::int64_t n = 1;
   for (int i = 0; i < x.array.rank(); ++i) n *= (bits >> i & 1U) != 0 ? x.array.shape()[i] : 1;
@@ -249,6 +250,7 @@ NDArray best_place(const char* name, const Operand& x, const Axes& axes, const R
   return rows::reduce(named(name), x, axes, options);
 }
 NDArray of_conditions(const char* name, const Operand& x, const Axes& axes, const ReduceOptions& options) {
+  const detail::Called called(name, x.where);
   if (x.array.checked(name, x.where).dtype() == DType::boolean) return rows::reduce(named(name), x, axes, options);
   return rows::reduce(named(name), {not_equal(x, ScalarOperand(0, x.where)), x.where}, axes, options);
 }
@@ -280,6 +282,7 @@ NDArray count_nonzero(const Operand& x, const Axes& axes, const ReduceOptions& o
 }
 
 NDArray sum_to(const Operand& x, const Dims& shape) {
+  const detail::Called called("sum_to", x.where);
   x.array.checked("sum_to", x.where);
   if (x.array.shape() == shape) return x.array;
   const int added = x.array.rank() - shape.rank();

@@ -128,14 +128,17 @@ NDArray sort(const Operand& x, int axis, const SortOptions& options) {
   return first_sorted("sort", x, axis, options.descending, size_along("sort", x, axis)).values;
 }
 NDArray argsort(const Operand& x, int axis, const SortOptions& options) {
+  const detail::Called called("argsort", x.where);
   return first_sorted("argsort", x, axis, options.descending, size_along("argsort", x, axis)).indices;
 }
 ValuesAndIndices sort_with_indices(const Operand& x, int axis, const SortOptions& options) {
   const char* const name = "sort_with_indices";
+  const detail::Called called(name, x.where);
   return first_sorted(name, x, axis, options.descending, size_along(name, x, axis));
 }
 
 ValuesAndIndices topk(const Operand& x, std::int64_t k, int axis, const TopKOptions& options) {
+  const detail::Called called("topk", x.where);
   const std::int64_t n = size_along("topk", x, axis);
   if (k < 0 || k > n || (x.array.rank() == 0 && k != 1)) {
     throw ArrayError("topk", x.where,
@@ -185,6 +188,7 @@ std::int64_t bins_for(const Operand& x) {
 
 NDArray bincount(const Operand& x, std::optional<std::int64_t> size) {
   static const Operator& row = named("bincount");
+  const detail::Called called("bincount", x.where);
   if (!size && can_be_counted(x.array.checked("bincount", x.where).dtype())) size = bins_for(x);
   return apply(row, {&x.array}, LineAttributes{0, false, size.value_or(0)}, {.where = x.where});
 }

@@ -76,9 +76,11 @@ NDArray variance_of(const char* name, const Operand& x, const Axes& axes, const 
 }  // namespace
 
 NDArray variance(const Operand& x, const Axes& axes, const VarianceOptions& options) {
+  const detail::Called called("variance", x.where);
   return narrowed(variance_of("variance", x, axes, options), x);
 }
 NDArray stddev(const Operand& x, const Axes& axes, const VarianceOptions& options) {
+  const detail::Called called("stddev", x.where);
   const std::source_location& at = x.where;
   const NDArray from = wide("stddev", x, true);
   const std::uint32_t bits = rows::axis_bits("stddev", x, axes);

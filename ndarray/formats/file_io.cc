@@ -189,10 +189,45 @@ void check_bools(const std::filesystem::path& path, std::string_view what, DType
                               " of a bool array is " + std::to_string(std::to_integer<int>(*bad)) + ", wanted 0 or 1");
 }
 
+namespace {
+
+/// The length of the UTF-8 sequence that the text begins with, of a character that shows; 0 if there is none.
+std::size_t shown_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const std::size_t length = first >= 0xc2 && first < 0xe0   ? 2
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xf0 && first < 0xf5 ? 4
+                                                             : 0;
+  unsigned code = first & (0xffU >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr unsigned kLeast[] = {0, 0, 0xa0, 0x800, 0x10000};  // below 0xa0 are control characters
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return code < kLeast[length] || code > 0x10ffff || surrogate ? 0 : length;
+}
+
+}  // namespace
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 80;
-  std::string result = one_line(std::string(text.substr(0, longest)));
-  return "'" + result + (text.size() > longest ? "...'" : "'");
+  std::string result = "'";
+  std::size_t at = 0;
+  while (at < text.size() && at < longest) {
+    const std::size_t length = shown_length(text.substr(at));
+    if (length > 0) {
+      result += text.substr(at, length);
+    } else {
+      constexpr char kDigits[] = "0123456789abcdef";
+      const auto byte = static_cast<unsigned char>(text[at]);
+      result.append("\\x").append({kDigits[byte >> 4], kDigits[byte & 15]});
+    }
+    at += std::max<std::size_t>(1, length);
+  }
+  return result + (at < text.size() ? "...'" : "'");
 }
 
 void swap_elements(std::span<std::byte> bytes, std::size_t element_size) {

@@ -88,7 +88,7 @@ void check_bytes(DType dtype, const Dims& shape, std::size_t bytes);
 void check_bools(const std::filesystem::path& path, std::string_view what, DType dtype,
                  std::span<const std::byte> bytes);
 
-/// 'TEXT' for a message, with control characters replaced, and cut where it is long.
+/// 'TEXT' for a message, cut where it is long. What is no text in UTF-8, and control characters, are as \\xNN.
 std::string in_quotes(std::string_view text);
 
 /// Reverses the bytes of each element in place.

@@ -194,6 +194,50 @@ TEST(Hooks, AreOfTheValueAndMayRemoveThemselves) {
   EXPECT_THROW(sum(x * 2.0).backward(), ArrayError);
 }
 
+TEST(Hooks, OfAViewOfTheWholeSeeTheGradientAsTheViewDoes) {
+  TestEngine test(2);
+  const NDArray x = array({1, 2, 3, 4, 5, 6}).with_grad();
+  const NDArray y = (x * 2.0).reshape({2, 3}), turned = y.permute({1, 0}), backwards = y.flip({1});
+  const NDArray weight = array({1, 2, 3, 4, 5, 6}).reshape({2, 3});
+  std::vector<Doubles> seen;
+  const auto see = [&](const NDArray& view, const Dims& shape) {
+    return on_gradient(view, [&seen, shape](const NDArray& g) {
+      EXPECT_EQ(g.shape(), shape);
+      seen.push_back(doubles(g));
+      return NDArray();
+    });
+  };
+  see(turned, {3, 2});
+  see(backwards, {2, 3});
+  see(y, {2, 3});
+  on_gradient(turned, [](const NDArray& g) { return g * array({1, 10}); });  // the second row of y counts ten times
+  sum(y * weight).backward();
+  EXPECT_EQ(seen, (std::vector<Doubles>{{1, 4, 2, 5, 3, 6}, {3, 2, 1, 6, 5, 4}, {1, 2, 3, 4, 5, 6}}));
+  EXPECT_EQ(doubles(x.grad()), (Doubles{2, 4, 6, 80, 100, 120}));
+}
+
+TEST(Hooks, OfAViewTakePartInGradientsOfGradients) {
+  TestEngine test(2);
+  const NDArray x = array({1, 2, 3, 4}).with_grad();
+  const NDArray y = (x * x).reshape({2, 2}), turned = y.permute({1, 0});
+  on_gradient(turned, [&](const NDArray& g) { return g * x.reshape({2, 2}).permute({1, 0}); });
+  const NDArray g = grad(sum(turned), {x}, {.create_graph = true})[0];
+  EXPECT_EQ(doubles(g), (Doubles{2, 8, 18, 32}));
+  EXPECT_EQ(doubles(grad(sum(g), {x})[0]), (Doubles{4, 8, 12, 16}));
+}
+
+TEST(Hooks, OfAViewAreRefusedForAPartAndForRepeatedElements) {
+  TestEngine test(2);
+  const NDArray x = array({1, 2, 3, 4}).with_grad();
+  const auto keep = [](const NDArray& g) { return g; };
+  for (const NDArray& view : {x(0), x(slice(0, 2)), x(slice(0, 4, 2)), x.broadcast_to({2, 4}), x.unfold(0, 2, 1),
+                              x.reshape({2, 2}).diagonal()}) {
+    EXPECT_THROW(on_gradient(view, keep), ArrayError) << view.shape();
+  }
+  on_gradient(x.reshape({2, 2}).permute({1, 0}), [](const NDArray&) { return array({1}); });
+  EXPECT_THROW(sum(x * 2.0).backward(), ArrayError);
+}
+
 TEST(Hooks, AreOfOneResultOfSeveral) {
   TestEngine test(2);
   const CustomFunction both{.name = "both",

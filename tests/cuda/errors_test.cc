@@ -55,7 +55,7 @@ TEST(CudaErrors, AnIndexOutsideIsFoundLate) {
   const NDArray made = exp(rows) + 1, there = made.to(gpu(1)) * 2;
   const NDArray other = x * 2;
   for (const NDArray& poisoned : {rows, made, there}) {
-    EXPECT_EQ(text_of(poisoned), "[take_rows] " + here(line) + " on gpu(0): a label or index -7 is not in 0..2");
+    EXPECT_EQ(text_of(poisoned), "[take_rows] " + here(line) + " on gpu(0): the index -7 (element 1) is not in [0, 3)");
   }
   EXPECT_EQ(other.to_vector<float>(), (std::vector<float>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);

@@ -121,6 +121,12 @@ TEST(Npy, RefusesMalformedFiles) {
   refuses(npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", "1234"), "neither True nor False");
   refuses(npy("{'descr': '<f4', 'order': False, 'shape': (1,)}", "1234"), "unknown key 'order'");
   refuses(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} import os", "1234"), "after the header");
+  // Bytes that are no text, or text that does not show, are told by their numbers; other text is as it is.
+  refuses(npy(dictionary("\xff<f4\x01\x7f", "(1,)"), "1234"), "dtype '\\xff<f4\\x01\\x7f', wanted one of");
+  refuses(npy(dictionary("\xc3\x28\xc0\x80\xed\xa0\x80\xc2\x9b\xf5", "(1,)"), "1234"),
+          "dtype '\\xc3(\\xc0\\x80\\xed\\xa0\\x80\\xc2\\x9b\\xf5', wanted one of");
+  refuses(npy(dictionary("gr\xc3\xb6\xc3\x9f\x65 \xf0\x9f\x99\x82", "(1,)"), "1234"),
+          "dtype 'gr\xc3\xb6\xc3\x9f\x65 \xf0\x9f\x99\x82', wanted one of");
   refuses(npy("{'descr': '<f4\n\n", "1234"), "a string does not end");
   refuses(npy("", "1234"), "wanted '{'");
   refuses(npy(dictionary("|b1", "(3,)"), std::string("\0\1\2", 3)), "element 2 of a bool array is 2, wanted 0 or 1");

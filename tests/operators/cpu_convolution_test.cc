@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -14,6 +15,7 @@
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/pool.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/sluice.h"
 #include "sluice/tests/operators/cpu_kernels.h"
 
 namespace sluice {
@@ -148,6 +150,36 @@ TEST(Conv2d, TheRuleChoosesAsWritten) {
   const bool has = cpu_backend::conv::onednn_has(Conv2dPass::forward, second, cpu_backend::conv::Algorithm::winograd);
   EXPECT_TRUE(!has || std::string(cpu_backend::instruction_set()) == "avx512");
   EXPECT_STREQ(cpu_backend::conv2d_kernel_name(Conv2dPass::forward, second, false, true), has ? "winograd" : "direct");
+}
+
+/// SLUICE_WINOGRAD=0 in the environment (operators.without_winograd) has no other bits than the option.
+TEST(Conv2d, WinogradIsAnOption) {
+  const Conv2dShape shape{8, 32, 13, 13, 64};
+  RandomStream stream(kSeed);
+  const NDArray x = normal({8, 32, 13, 13}, stream), w = normal({64, 32, 3, 3}, stream);
+  const auto run = [&](bool winograd, DType dtype) {
+    const NDArray a = x.to(dtype).copy().with_grad(), b = w.to(dtype).copy().with_grad();
+    const NDArray y = conv2d(a, b, {}, {.winograd = winograd});
+    backward({y}, {ones(y.shape(), dtype)});
+    return std::vector<std::vector<double>>{y.to(DType::f64).to_vector<double>(),
+                                            a.grad().to(DType::f64).to_vector<double>(),
+                                            b.grad().to(DType::f64).to_vector<double>()};
+  };
+  const auto exact = run(true, DType::f64), by_rule = run(true, DType::f32), direct = run(false, DType::f32);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    double largest = 0, error = 0;
+    for (std::size_t k = 0; k < exact[i].size(); ++k) {
+      largest = std::max(largest, std::abs(exact[i][k]));
+      error = std::max(error, std::abs(exact[i][k] - direct[i][k]));
+    }
+    EXPECT_LE(error, 1e-6 * largest) << i;
+  }
+  const char* const text = std::getenv("SLUICE_WINOGRAD");
+  const bool used = !(text && std::string(text) == "0") &&
+                    cpu_backend::conv::onednn_has(Conv2dPass::forward, shape, cpu_backend::conv::Algorithm::winograd);
+  EXPECT_EQ(by_rule == direct, !used);
+  EXPECT_EQ(by_rule[0] == direct[0], !used);
+  EXPECT_EQ(by_rule[2] == direct[2], !used);
 }
 
 TEST(Conv2d, ReluKeepsNaN) {

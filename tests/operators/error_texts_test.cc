@@ -182,9 +182,9 @@ TEST(ErrorTexts, OfPoisonNameTheOpThatFailed) {
   const NDArray a = ones({4, 10}), x = zeros({4});
   const LayerScope layer("encoder.2");
   EXPECT_TEXT((take_rows(a, full({2}, 9, DType::i64)) * 2).to_vector<float>(),
-              "[take_rows] FILE:LINE in encoder.2: [take_rows] row 9 of 4");
+              "[take_rows] FILE:LINE in encoder.2: the index 9 (element 0) is not in [0, 4)");
   EXPECT_TEXT((a(full({2}, 9, DType::i64)) * 2).to_vector<float>(),
-              "[index] FILE:LINE in encoder.2: [index] 9 on an axis of 4");
+              "[index] FILE:LINE in encoder.2: the index 9 (element 0) is not in [-4, 4)");
   EXPECT_TEXT(inv(zeros({2, 2})).to_vector<float>(), "[inv] FILE:LINE in encoder.2: the matrix is singular");
   EXPECT_TEXT((push_op([](ArrayContext&) { throw std::runtime_error("no such frame"); }, {}, {x}, {.name = "decode"}),
                (x + 1.0F).wait()),

@@ -136,10 +136,12 @@ inline void add_creation_calls(FunctionCalls& to) {
   to.add("ones_like", {s}, [](const Arrays& x) { return Arrays{ones_like(x[0], DType::i8)}; });
   to.add("full_like", {s}, [](const Arrays& x) { return Arrays{full_like(x[0], 2)}; });
   to.add("empty_like", {s}, [](const Arrays& x) { return Arrays{empty_like(x[0])}; });
-  to.add("bernoulli", {s}, [](const Arrays& x) {
-    RandomStream stream(1);
-    return Arrays{bernoulli(x[0], stream)};
-  });
+  to.add(
+      "bernoulli", [s] { return Arrays{FunctionCalls::numbers_of(s) * 0.5}; },
+      [](const Arrays& x) {
+        RandomStream stream(1);
+        return Arrays{bernoulli(x[0], stream)};
+      });
   to.add("categorical", {s}, [](const Arrays& x) {
     RandomStream stream(1);
     return Arrays{categorical(x[0], stream)};

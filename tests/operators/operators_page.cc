@@ -32,6 +32,7 @@ const std::map<std::string, std::string>& other_tests() {
       {"accumulate", steps},
       {"adam_step", steps},
       {"argmax", comparisons},
+      {"bernoulli", "ValueErrors.OfProbabilitiesNameElementAndProbability"},
       {"cast", comparisons},
       {"equal", comparisons},
       {"equal_scalar", numbers},

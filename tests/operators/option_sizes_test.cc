@@ -181,7 +181,7 @@ TEST(OptionSizes, MemoryThatThereIsNotIsNamed) {
     }
   };
   const std::string of_op = text_of([] { zeros({Size{1} << 44}).wait(); });
-  EXPECT_TRUE(of_op.starts_with("[fill] option_sizes_test.cc:")) << of_op;
+  EXPECT_TRUE(of_op.starts_with("[zeros] option_sizes_test.cc:")) << of_op;
   EXPECT_NE(of_op.find("the host has no 64.00 TiB left"), of_op.npos) << of_op;
   const NDArray wide = zeros({1}).broadcast_to({Size{1} << 44});
   for (const std::string& text : {text_of([&] { wide.to_vector<float>(); }), text_of([&] { wide.to_bytes(); })}) {

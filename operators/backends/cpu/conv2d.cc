@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "sluice/operators/backends/cpu/conv2d_parts.h"
@@ -34,6 +36,15 @@ bool winograd_pays(Conv2dPass pass, const Conv2dShape& s) {
   return height * width >= 64 && 4 * height * width >= 3 * tiled;
 }
 
+/// SLUICE_WINOGRAD=0 in the environment: never.
+bool winograd_allowed() {
+  static const bool allowed = [] {
+    const char* const text = std::getenv("SLUICE_WINOGRAD");
+    return !text || std::string_view(text) != "0";
+  }();
+  return allowed;
+}
+
 /// oneDNN, and the kernel for few channels, count in numbers below 2^31.
 bool is_common(const Conv2dShape& s) {
   constexpr int64_t most = std::numeric_limits<std::int32_t>::max();
@@ -50,7 +61,9 @@ Kernel choose(Conv2dPass pass, const Conv2dShape& s, bool exact) {
     if (pass == Conv2dPass::input_grad) return Kernel::unfold;
     if (pass == Conv2dPass::forward || s.in_channels < 3) return Kernel::few_channels;
   }
-  if (!exact && winograd_pays(pass, s) && conv::onednn_has(pass, s, Algorithm::winograd)) return Kernel::winograd;
+  if (!exact && winograd_pays(pass, s) && winograd_allowed() && conv::onednn_has(pass, s, Algorithm::winograd)) {
+    return Kernel::winograd;
+  }
   if (conv::onednn_has(pass, s, Algorithm::direct)) return Kernel::direct;
   return Kernel::unfold;
 }

@@ -68,7 +68,7 @@ struct Conv2d {
     const auto shape = conv_shape(c.input(0).shape, c.input(1).shape, a);
     const T* bias = c.inputs() == 3 ? c.input(2).as<T>() : nullptr;
     conv2d_forward(shape, c.input(0).as<T>(), c.input(1).as<T>(), bias, c.output().as<T>(),
-                   {.relu = a.relu, .exact = false}, PoolWorkspace(c).workspace);
+                   {.relu = a.relu, .exact = !a.winograd}, PoolWorkspace(c).workspace);
   }
 };
 template <class T>
@@ -76,7 +76,7 @@ struct Conv2dInputGrad {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<ConvAttributes>();
     const auto shape = conv_shape(a.wanted, c.input(1).shape, a);
-    conv2d_input_grad(shape, c.input(0).as<T>(), c.input(1).as<T>(), c.output().as<T>(), {},
+    conv2d_input_grad(shape, c.input(0).as<T>(), c.input(1).as<T>(), c.output().as<T>(), {.exact = !a.winograd},
                       PoolWorkspace(c).workspace);
   }
 };
@@ -85,7 +85,7 @@ struct Conv2dWeightGrad {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<ConvAttributes>();
     const auto shape = conv_shape(c.input(0).shape, a.wanted, a);
-    conv2d_weight_grad(shape, c.input(0).as<T>(), c.input(1).as<T>(), c.output().as<T>(), {},
+    conv2d_weight_grad(shape, c.input(0).as<T>(), c.input(1).as<T>(), c.output().as<T>(), {.exact = !a.winograd},
                        PoolWorkspace(c).workspace);
   }
 };

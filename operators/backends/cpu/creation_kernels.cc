@@ -1,14 +1,17 @@
 // Fills and random numbers of the CPU backend.
 #include <algorithm>
+#include <stdexcept>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/first_bad.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
 #include "sluice/operators/counting.h"
 #include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -82,6 +85,17 @@ struct RandomIntegers {
   }
 };
 
+void bernoulli(ArrayContext& c) {
+  const auto *draws = c.input(0).as<double>(), *p = c.input(1).as<double>();
+  auto* y = c.output().as<bool>();
+  const std::int64_t n = c.output().count();
+  const std::int64_t bad = first_bad(n, [=](std::int64_t i) {
+    y[i] = draws[i] < p[i];
+    return !(p[i] >= 0 && p[i] <= 1);
+  });
+  if (bad < n) throw std::out_of_range(probability_outside(p[bad], bad));
+}
+
 }  // namespace
 
 void add_creation_kernels(Registry& registry) {
@@ -90,6 +104,9 @@ void add_creation_kernels(Registry& registry) {
   add<Random<true>::Make>(registry.get("normal"), kCpu, Direct<Floating>{}, kDense);
   add<RandomIntegers>(registry.get("randint"), kCpu, Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
                       kDense);
+  Kernel of_draws = kDense;
+  of_draws.run = bernoulli;
+  registry.get("bernoulli").add_kernel(kCpu, {DType::f64}, of_draws);
 }
 
 }  // namespace sluice::cpu_backend

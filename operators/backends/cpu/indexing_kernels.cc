@@ -1,15 +1,14 @@
 // Numbers of elements, and writes by them, of the CPU backend.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/add_rows.h"
-#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/first_bad.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -22,22 +21,15 @@ struct Index {
     const std::int64_t size = c.attributes<AxisAttributes>().size, n = c.output().count();
     const T* in = c.input(0).as<T>();
     auto* out = c.output().as<std::int64_t>();
-    std::atomic<std::int64_t> first_bad{n};  // the error names the first, on any number of threads
-    parallel_for(n, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end) {
-      std::int64_t bad = n;
-      for (std::int64_t i = end - 1; i >= begin; --i) {
-        const std::int64_t given = in[i], at = given < 0 ? given + size : given;
-        out[i] = at;
-        if (at < 0 || at >= size) bad = i;
-      }
-      std::int64_t seen = first_bad.load(std::memory_order_relaxed);
-      while (bad < seen && !first_bad.compare_exchange_weak(seen, bad, std::memory_order_relaxed)) {
-      }
+    // A number out of range becomes 0: on a device with streams kernels that follow may run before they can know of the
+    // error, and must stay within their arrays until then.
+    const std::int64_t bad = first_bad(n, [=](std::int64_t i) {
+      const std::int64_t given = in[i], at = given < 0 ? given + size : given;
+      const bool inside = at >= 0 && at < size;
+      out[i] = inside ? at : 0;
+      return !inside;
     });
-    const std::int64_t bad = first_bad.load(std::memory_order_relaxed);
-    if (bad == n) return;
-    throw std::out_of_range("[index] " + std::to_string(static_cast<std::int64_t>(in[bad])) + " on an axis of " +
-                            std::to_string(size));
+    if (bad < n) throw std::out_of_range(index_outside(in[bad], bad, -size, size));
   }
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "sluice/engine/loops.h"
@@ -12,6 +11,7 @@
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/sort_keys.h"
 #include "sluice/operators/lines.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -112,12 +112,9 @@ struct Sort {
 };
 
 /// The labels as i64. Throws std::out_of_range for one that is not in [0, size).
-std::int64_t index_at(const char* name, const TensorView& labels, std::int64_t i, std::int64_t size) {
+std::int64_t index_at(const TensorView& labels, std::int64_t i, std::int64_t size) {
   const std::int64_t index = label_at(labels.dtype, labels.data, i);
-  if (index < 0 || index >= size) {
-    throw std::out_of_range("[" + std::string(name) + "] index " + std::to_string(index) + " of " +
-                            std::to_string(size));
-  }
+  if (index < 0 || index >= size) throw std::out_of_range(index_outside(index, i, 0, size));
   return index;
 }
 
@@ -125,7 +122,7 @@ void take_along_axis(ArrayContext& c) {
   const int axis = c.attributes<LineAttributes>().axis;
   const Lines from = Lines::of(c.input(0).shape, axis), to = Lines::of(c.output().shape, axis);
   const TensorView& index = c.input(1);
-  for (std::int64_t i = 0; i < index.count(); ++i) index_at("take_along_axis", index, i, from.n);
+  for (std::int64_t i = 0; i < index.count(); ++i) index_at(index, i, from.n);
   with_type(c.output().dtype, [&]<class T>() {
     const T* x = c.input(0).as<T>();
     T* y = c.output().as<T>();
@@ -144,7 +141,7 @@ struct AddAlongAxis {
     const int axis = c.attributes<LineAttributes>().axis;
     const Lines from = Lines::of(c.input(0).shape, axis), to = Lines::of(c.output().shape, axis);
     const TensorView& index = c.input(1);
-    for (std::int64_t i = 0; i < index.count(); ++i) index_at("add_along_axis", index, i, to.n);
+    for (std::int64_t i = 0; i < index.count(); ++i) index_at(index, i, to.n);
     const T* x = c.input(0).as<T>();
     T* y = c.output().as<T>();
     parallel_for(from.count, lines_for_a_thread(from.n + to.n), [&](std::int64_t begin, std::int64_t end) {
@@ -186,7 +183,7 @@ void bincount(ArrayContext& c) {
   auto* y = c.output().as<std::int64_t>();
   const std::int64_t size = c.output().count();
   std::fill(y, y + size, 0);
-  for (std::int64_t i = 0; i < c.input(0).count(); ++i) ++y[index_at("bincount", c.input(0), i, size)];
+  for (std::int64_t i = 0; i < c.input(0).count(); ++i) ++y[index_at(c.input(0), i, size)];
 }
 
 }  // namespace

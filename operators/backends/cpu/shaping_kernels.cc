@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "sluice/ndarray/strided_copy.h"
@@ -12,6 +11,7 @@
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 #include "sluice/operators/backends/cpu/strided_loop.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -87,9 +87,7 @@ void take_rows(ArrayContext& c) {
   const std::size_t width = static_cast<std::size_t>(c.output().count() / n) * size_of(x.dtype);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i);
-    if (row < 0 || row >= rows) {
-      throw std::out_of_range("[take_rows] row " + std::to_string(row) + " of " + std::to_string(rows));
-    }
+    if (row < 0 || row >= rows) throw std::out_of_range(index_outside(row, i, 0, rows));
   }
   const std::int64_t grain =
       std::max<std::int64_t>(1, 65536 / static_cast<std::int64_t>(std::max<std::size_t>(1, width)));

@@ -1,4 +1,6 @@
 // Fills and random numbers.
+#include <cstring>
+
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cuda/convert.h"
 #include "sluice/operators/backends/cuda/kernel.h"
@@ -97,6 +99,32 @@ struct RandomIntegers {
   }
 };
 
+struct BernoulliAt {
+  bool* y;
+  const double *draws, *probabilities;
+  Reporter reporter;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(draws);
+    visit(probabilities);
+    reporter.each_pointer(visit);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const double p = probabilities[i];
+    y[i] = draws[i] < p;
+    if (p >= 0 && p <= 1) return;
+    std::int64_t bits;
+    std::memcpy(&bits, &p, sizeof bits);
+    report(reporter, Finding::probability_outside, bits, 0, i);
+  }
+};
+void bernoulli(ArrayContext& c) {
+  const Issue issue(c);
+  for_index(issue, c.output().count(),
+            BernoulliAt{c.output().as<bool>(), c.input(0).as<double>(), c.input(1).as<double>(), issue.reporter()});
+}
+
 }  // namespace
 
 void add_creation_kernels(const Rows& rows) {
@@ -105,6 +133,7 @@ void add_creation_kernels(const Rows& rows) {
   rows.add<Random<true>::Make>("normal", backends::Floating{}, {.dense_outputs = true});
   rows.add<RandomIntegers>("randint", backends::Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
                            {.dense_outputs = true});
+  rows.add("bernoulli", {DType::f64}, bernoulli, {.dense_inputs = true, .dense_outputs = true});
 }
 
 }  // namespace sluice::cuda

@@ -28,7 +28,7 @@ struct IndexAt {
     const std::int64_t given = x[i], at = given < 0 ? given + size : given;
     const bool inside = at >= 0 && at < size;
     y[i] = inside ? at : 0;
-    if (!inside) report(reporter, Finding::label_outside, given, size);
+    if (!inside) report(reporter, Finding::signed_index_outside, given, size, i);
   }
 };
 template <class T>

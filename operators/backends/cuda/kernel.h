@@ -99,8 +99,8 @@ void for_index(const Issue& issue, std::int64_t count, const F& f) {
 }
 
 /// Puts an error into the device's ring: the op fails with it. The kernel goes on.
-__device__ inline void report(const Reporter& to, Finding finding, std::int64_t a, std::int64_t b,
-                              bool wrote_nothing = false) {
+__device__ inline void report(const Reporter& to, Finding finding, std::int64_t a = 0, std::int64_t b = 0,
+                              std::int64_t c = 0, bool wrote_nothing = false) {
   KernelErrors& ring = *to.errors;
   const unsigned long long number = atomicAdd_system(&ring.taken, 1ULL);
   KernelError& entry = ring.entries[number % KernelErrors::kEntries];
@@ -109,6 +109,7 @@ __device__ inline void report(const Reporter& to, Finding finding, std::int64_t 
   entry.finding = finding;
   entry.a = a;
   entry.b = b;
+  entry.c = c;
   entry.wrote_nothing = wrote_nothing ? 1 : 0;
   __threadfence_system();
   *const_cast<volatile std::uint32_t*>(&entry.lap) = static_cast<std::uint32_t>(number / KernelErrors::kEntries + 1);

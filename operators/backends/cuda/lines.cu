@@ -195,7 +195,7 @@ struct TakeAlong {
     if (place >= 0 && place < from.n) {
       y[i] = x[from.first(line) + place * from.inner];
     } else {
-      report(reporter, Finding::label_outside, place, from.n);
+      report(reporter, Finding::index_outside, place, from.n, i);
     }
   }
 };
@@ -243,7 +243,7 @@ struct AddAlong {
         scans::Wide<T>& sum = sums[to.first(line) + place * to.inner];
         sum = functors::plus(sum, static_cast<scans::Wide<T>>(number(x[at])));
       } else {
-        report(reporter, Finding::label_outside, place, to.n);
+        report(reporter, Finding::index_outside, place, to.n, at);
       }
     }
   }
@@ -328,7 +328,7 @@ struct Count {
     if (place >= 0 && place < size) {
       atomicAdd(reinterpret_cast<unsigned long long*>(y + place), 1ULL);
     } else {
-      report(reporter, Finding::label_outside, place, size);
+      report(reporter, Finding::index_outside, place, size, i);
     }
   }
 };

@@ -9,6 +9,36 @@ namespace {
 
 constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
 
+/// A label outside of the classes becomes 0, so that the kernels that follow stay within their arrays.
+template <class T>
+struct ClassLabelAt {
+  std::int64_t* y;
+  const T* x;
+  ClassLabelAttributes labels;
+  Reporter reporter;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+    reporter.each_pointer(visit);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t label = x[i];
+    const bool ignored = labels.ignores && label == labels.ignored, inside = label >= 0 && label < labels.classes;
+    y[i] = inside && !ignored ? label : 0;
+    if (!inside && !ignored) report(reporter, Finding::label_outside, label, labels.classes, i);
+  }
+};
+template <class T>
+struct ClassLabels {
+  static void run(ArrayContext& c) {
+    const Issue issue(c);
+    for_index(issue, c.output().count(),
+              ClassLabelAt<T>{c.output().as<std::int64_t>(), c.input(0).template as<T>(),
+                              c.attributes<ClassLabelAttributes>(), issue.reporter()});
+  }
+};
+
 /// A row's probabilities and loss, by one thread: classes are few where this is used most.
 template <class T>
 struct RowLoss {
@@ -17,12 +47,14 @@ struct RowLoss {
   const T* logits;
   const std::int64_t* labels;
   std::int64_t classes;
+  Reporter reporter;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(probabilities);
     visit(losses);
     visit(logits);
     visit(labels);
+    reporter.each_pointer(visit);
   }
   __device__ void operator()(std::int64_t row) const {
     using C = compute_of<T>;
@@ -35,7 +67,9 @@ struct RowLoss {
     const C total = static_cast<C>(sum);
     for (std::int64_t i = 0; i < classes; ++i) p[i] = T(std::exp(number(x[i]) - largest) / total);
     const std::int64_t label = labels[row];
-    losses[row] = label >= 0 && label < classes ? std::log(total) - (number(x[label]) - largest) : C(NAN);
+    const bool inside = label >= 0 && label < classes;
+    losses[row] = inside ? std::log(total) - (number(x[label]) - largest) : C(NAN);
+    if (!inside) report(reporter, Finding::label_outside, label, classes, row);
   }
 };
 template <class T>
@@ -64,7 +98,7 @@ struct CrossEntropy {
     auto* const losses = issue.scratch<C>(std::max<std::int64_t>(1, rows));
     for_index(issue, rows,
               RowLoss<T>{c.output(1).template as<T>(), losses, c.input(0).template as<T>(),
-                         c.input(1).template as<std::int64_t>(), classes});
+                         c.input(1).template as<std::int64_t>(), classes, issue.reporter()});
     const TensorView all{reinterpret_cast<std::byte*>(losses), dtype_of<C>, {rows}, {1}};
     fold(issue, SumOfLosses<T>{}, losses, Groups::of(all, 1),
          StoreLoss<T>{c.output(0).template as<T>(), c.attributes<LossAttributes>().scale});
@@ -106,6 +140,7 @@ struct CrossEntropyGrad {
 }  // namespace
 
 void add_loss_kernels(const Rows& rows) {
+  rows.add<ClassLabels>("class_labels", backends::Types<std::uint8_t, std::int32_t, std::int64_t>{}, kDense);
   rows.add<CrossEntropy>("cross_entropy", backends::Floating{}, kDense);
   rows.add<CrossEntropyGrad>("cross_entropy_grad", backends::Floating{}, kDense);
 }

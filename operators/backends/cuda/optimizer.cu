@@ -83,7 +83,7 @@ template <class T>
 __global__ void begin_steps(StepTensors<T> s) {
   const auto i = static_cast<int>(thread_number());
   if (s.gate && *s.gate != 1) {
-    if (i == 0) report(s.reporter, Finding::gate_shut, 0, 0, true);
+    if (i == 0) report(s.reporter, Finding::gate_shut, 0, 0, 0, true);
     return;
   }
   if (i < s.count && s.tensors[i].steps) ++*s.tensors[i].steps;
@@ -189,7 +189,7 @@ struct OpenGate {
   __device__ void operator()(std::int64_t) const {
     for (int i = 0; i < count; ++i) {
       const volatile KernelErrors& ring = *rings[i];
-      if (ring.count + ring.lost != known[i]) return report(reporter, Finding::device_had_error, 0, 0);
+      if (ring.count + ring.lost != known[i]) return report(reporter, Finding::device_had_error);
     }
     *gate = 1;
   }

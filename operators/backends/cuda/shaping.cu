@@ -159,7 +159,7 @@ struct TakeRow {
     if (row >= 0 && row < rows) {
       y[i] = x[row * width + i % width];
     } else if (i % width == 0) {
-      report(reporter, Finding::label_outside, row, rows);
+      report(reporter, Finding::index_outside, row, rows, i / width);
     }
   }
 };

@@ -1,4 +1,6 @@
 // Fills and random numbers of the reference backend.
+#include <stdexcept>
+
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
@@ -6,6 +8,7 @@
 #include "sluice/operators/counting.h"
 #include "sluice/operators/uniform_range.h"
 #include "sluice/resources/philox.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::reference {
 namespace {
@@ -61,6 +64,14 @@ struct RandomIntegers {
   }
 };
 
+void bernoulli(ArrayContext& c) {
+  const auto* p = c.input(1).as<double>();
+  for (std::int64_t i = 0; i < c.output().count(); ++i) {
+    if (!(p[i] >= 0 && p[i] <= 1)) throw std::out_of_range(probability_outside(p[i], i));
+    c.output().as<bool>()[i] = c.input(0).as<double>()[i] < p[i];
+  }
+}
+
 }  // namespace
 
 void add_creation_kernels(Registry& registry) {
@@ -69,6 +80,9 @@ void add_creation_kernels(Registry& registry) {
   add<Random<true>::Make>(registry.get("normal"), kReference, Floating{});
   add<RandomIntegers>(registry.get("randint"), kReference,
                       Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{});
+  Kernel of_draws = kDense;
+  of_draws.run = bernoulli;
+  registry.get("bernoulli").add_kernel(kReference, {DType::f64}, of_draws);
 }
 
 }  // namespace sluice::reference

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::reference {
 namespace {
@@ -19,11 +19,10 @@ template <class T>
 struct Index {
   static void run(ArrayContext& c) {
     const std::int64_t size = c.attributes<AxisAttributes>().size;
+    std::fill_n(c.output().as<std::int64_t>(), c.output().count(), 0);  // for kernels that do not know of an error yet
     for (std::int64_t i = 0; i < c.output().count(); ++i) {
       const std::int64_t given = c.input(0).as<T>()[i], at = given < 0 ? given + size : given;
-      if (at < 0 || at >= size) {
-        throw std::out_of_range("[index] " + std::to_string(given) + " on an axis of " + std::to_string(size));
-      }
+      if (at < 0 || at >= size) throw std::out_of_range(index_outside(given, i, -size, size));
       c.output().as<std::int64_t>()[i] = at;
     }
   }

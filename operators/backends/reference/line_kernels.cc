@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
 #include "sluice/operators/lines.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::reference {
 namespace {
@@ -58,11 +58,8 @@ void sort(ArrayContext& c) {
   });
 }
 
-void check_index(const char* name, std::int64_t index, std::int64_t size) {
-  if (index < 0 || index >= size) {
-    throw std::out_of_range("[" + std::string(name) + "] index " + std::to_string(index) + " of " +
-                            std::to_string(size));
-  }
+void check_index(std::int64_t index, std::int64_t element, std::int64_t size) {
+  if (index < 0 || index >= size) throw std::out_of_range(index_outside(index, element, 0, size));
 }
 
 void take_along_axis(ArrayContext& c) {
@@ -71,7 +68,7 @@ void take_along_axis(ArrayContext& c) {
   with_type(c.output().dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < c.output().count(); ++i) {
       const std::int64_t line = i / (to.n * to.inner) * to.inner + i % to.inner, place = label(c.input(1), i);
-      check_index("take_along_axis", place, from.n);
+      check_index(place, i, from.n);
       c.output().as<T>()[i] = c.input(0).as<T>()[from.first(line) + place * from.inner];
     }
   });
@@ -85,7 +82,7 @@ struct AddAlongAxis {
     std::vector<Sum<T>> sums(static_cast<std::size_t>(c.output().count()));
     for (std::int64_t i = 0; i < c.input(0).count(); ++i) {
       const std::int64_t line = i / (from.n * from.inner) * from.inner + i % from.inner, place = label(c.input(1), i);
-      check_index("add_along_axis", place, to.n);
+      check_index(place, i, to.n);
       sums[static_cast<std::size_t>(to.first(line) + place * to.inner)] += term(c.input(0).as<T>()[i]);
     }
     for (std::size_t i = 0; i < sums.size(); ++i) c.output().as<T>()[i] = element<T>(sums[i]);
@@ -115,7 +112,7 @@ void bincount(ArrayContext& c) {
   std::fill(y, y + size, 0);
   for (std::int64_t i = 0; i < c.input(0).count(); ++i) {
     const std::int64_t place = label(c.input(0), i);
-    check_index("bincount", place, size);
+    check_index(place, i, size);
     ++y[place];
   }
 }

@@ -1,9 +1,12 @@
 // Losses of the reference backend.
+#include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::reference {
 namespace {
@@ -11,9 +14,28 @@ namespace {
 using namespace backends;
 
 template <class T>
+struct ClassLabels {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassLabelAttributes>();
+    std::fill_n(c.output().as<std::int64_t>(), c.output().count(), 0);  // for kernels that do not know of an error yet
+    for (std::int64_t i = 0; i < c.output().count(); ++i) {
+      const std::int64_t label = c.input(0).as<T>()[i];
+      if (!a.is_ignored(label) && (label < 0 || label >= a.classes)) {
+        throw std::out_of_range(label_outside(label, i, a.classes));
+      }
+      c.output().as<std::int64_t>()[i] = a.is_ignored(label) ? 0 : label;
+    }
+  }
+};
+
+template <class T>
 struct CrossEntropy {
   static void run(ArrayContext& c) {
     const std::int64_t rows = c.input(0).shape[0], classes = c.input(0).shape[1];
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t label = c.input(1).as<std::int64_t>()[i];
+      if (label < 0 || label >= classes) throw std::out_of_range(label_outside(label, i, classes));
+    }
     std::vector<double> losses(static_cast<std::size_t>(rows));
     softmax_cross_entropy(rows, classes, c.input(0).as<T>(), c.input(1).as<std::int64_t>(), losses.data(),
                           c.output(1).as<T>());
@@ -37,6 +59,7 @@ struct CrossEntropyGrad {
 }  // namespace
 
 void add_loss_kernels(Registry& registry) {
+  add<ClassLabels>(registry.get("class_labels"), kReference, Types<std::uint8_t, std::int32_t, std::int64_t>{}, kDense);
   add<CrossEntropy>(registry.get("cross_entropy"), kReference, Floating{}, kDense);
   add<CrossEntropyGrad>(registry.get("cross_entropy_grad"), kReference, Floating{}, kDense);
 }

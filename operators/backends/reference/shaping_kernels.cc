@@ -1,12 +1,12 @@
 // Copies, conversions and what else moves elements, of the reference backend.
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/reference/each_element.h"
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::reference {
 namespace {
@@ -77,9 +77,7 @@ void take_rows(ArrayContext& c) {
   with_type(x.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = label(c.input(1), i);
-      if (row < 0 || row >= rows) {
-        throw std::out_of_range("[take_rows] row " + std::to_string(row) + " of " + std::to_string(rows));
-      }
+      if (row < 0 || row >= rows) throw std::out_of_range(index_outside(row, i, 0, rows));
       for (std::int64_t j = 0; j < width; ++j) c.output().as<T>()[i * width + j] = x.as<T>()[row * width + j];
     }
   });

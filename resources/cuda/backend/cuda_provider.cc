@@ -1,8 +1,11 @@
 #include "sluice/resources/cuda/backend/cuda_provider.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <thread>
+
+#include "sluice/resources/value_errors.h"
 
 namespace sluice::cuda {
 
@@ -65,16 +68,21 @@ void CudaProvider::host_reuses(const void* block, std::span<const StreamEvent> p
 // ---- errors
 
 std::string sentence(const KernelError& error) {
-  const std::string a = std::to_string(error.a), b = std::to_string(error.b);
   switch (error.finding) {
     case Finding::label_outside:
-      return "a label or index " + a + " is not in 0.." + std::to_string(error.b - 1);
+      return label_outside(error.a, error.c, error.b);
+    case Finding::index_outside:
+      return index_outside(error.a, error.c, 0, error.b);
+    case Finding::signed_index_outside:
+      return index_outside(error.a, error.c, -error.b, error.b);
+    case Finding::probability_outside:
+      return probability_outside(std::bit_cast<double>(error.a), error.c);
     case Finding::device_had_error:
       return "a device had found an error before the step";
     case Finding::gate_shut:
       return "its gate was shut";
   }
-  return "an unknown error of a kernel: " + a + ", " + b;
+  return "an unknown error of a kernel: " + std::to_string(error.a) + ", " + std::to_string(error.b);
 }
 
 std::vector<LateError> CudaProvider::late_errors(int number, std::uint64_t from) {

@@ -7,16 +7,19 @@ namespace sluice::cuda {
 
 /// What a kernel may find.
 enum class Finding : std::uint32_t {
-  label_outside,     ///< a label, or an index of a row, is not in [0, b): a is its value
-  device_had_error,  ///< the gate of an optimiser's step: a device had found an error before
-  gate_shut,         ///< an optimiser's step behind a gate that is shut
+  label_outside,         ///< the label a of row c is not in [0, b)
+  index_outside,         ///< the index a, element c, is not in [0, b)
+  signed_index_outside,  ///< the same of [-b, b)
+  probability_outside,   ///< a probability, element c, is not in [0, 1]: a holds the bits of its double
+  device_had_error,      ///< the gate of an optimiser's step: a device had found an error before
+  gate_shut,             ///< an optimiser's step behind a gate that is shut
 };
 
 struct KernelError {
   std::uint64_t op = 0;
   std::uint32_t part = 0;
   Finding finding = Finding::label_outside;
-  std::int64_t a = 0, b = 0;
+  std::int64_t a = 0, b = 0, c = 0;
   std::uint32_t wrote_nothing = 0;
   std::uint32_t lap = 0;  ///< written last: the entry's number / kEntries + 1
 };
