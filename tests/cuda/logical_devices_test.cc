@@ -46,7 +46,7 @@ TEST(CudaLogicalDevices, WhereOneHasNoMemoryLeftTheOtherGoesOn) {
       x.wait();
       ADD_FAILURE() << "640 KiB of 512";
     } catch (const Error& e) {
-      EXPECT_THAT(e.what(), ::testing::AllOf(::testing::HasSubstr("[fill] logical_devices_test.cc:"),
+      EXPECT_THAT(e.what(), ::testing::AllOf(::testing::HasSubstr("[full] logical_devices_test.cc:"),
                                              ::testing::HasSubstr("gpu(0) has no 320.00 KiB left")));
     }
   }
@@ -68,7 +68,7 @@ TEST(CudaLogicalDevices, WhereTheirWorkspacesDoNotFitTheOpsFail) {
       x.wait();
     } catch (const Error& e) {
       ++failed;
-      EXPECT_THAT(e.what(), ::testing::HasSubstr("[fill] logical_devices_test.cc:"));
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("[full] logical_devices_test.cc:"));
     }
   }
   EXPECT_GT(failed, 0);

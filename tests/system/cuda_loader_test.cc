@@ -27,7 +27,7 @@ void expect_no_device(const Environment& environment, const std::string& why) {
   EXPECT_EQ(run.err, "");
   EXPECT_THAT(run.out, StartsWith("unavailable: " + why));
   EXPECT_THAT(run.out, ContainsRegex("transfer: \\[to\\] .*push_to_gpu\\.cc:[0-9]+.*no CUDA device: " + why));
-  EXPECT_THAT(run.out, ContainsRegex("operator: \\[fill\\] .*push_to_gpu\\.cc:[0-9]+.*no CUDA device: " + why));
+  EXPECT_THAT(run.out, ContainsRegex("operator: \\[zeros\\] .*push_to_gpu\\.cc:[0-9]+.*no CUDA device: " + why));
   EXPECT_THAT(run.out, ContainsRegex("push: \\[scale\\] .*push_to_gpu\\.cc:[0-9]+.*no CUDA device: " + why));
   EXPECT_THAT(run.out, HasSubstr("devices: 0\n"));
   EXPECT_THAT(run.out, HasSubstr("on the CPU: 4\n"));
