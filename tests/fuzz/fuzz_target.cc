@@ -1,7 +1,10 @@
 #include "sluice/tests/fuzz/fuzz_target.h"
 
+#include <stdexcept>
+
 #include "sluice/engine/layer.h"
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/dims.h"
 
 #if __has_feature(address_sanitizer)
 #include <sanitizer/allocator_interface.h>
@@ -21,6 +24,7 @@ const char*& detail::called_function() {
   static thread_local const char* name = nullptr;
   return name;
 }
+void detail::refuse_axis() { throw std::invalid_argument("more axes than an array may have"); }
 std::string call_site(const std::source_location& where) {
   return std::string(where.file_name()) + ":" + std::to_string(where.line());
 }
