@@ -55,8 +55,9 @@ if(SLUICE_WITH_CUDA)
   # One rounding for each operation, as on the CPU, so that bits can be compared.
   target_compile_options(sluice_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --expt-extended-lambda -fmad=false -ftz=false -prec-div=true
-      -prec-sqrt=true -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror -ffp-contract=off>)
+      -prec-sqrt=true $<$<BOOL:${SLUICE_WERROR}>:-Werror=all-warnings>
+      -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow $<$<BOOL:${SLUICE_WERROR}>:-Werror> -ffp-contract=off>)
   target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${SLUICE_CUDNN})
   # It takes nothing from the program that loads it.
   target_link_options(sluice_cuda PRIVATE -Wl,-z,defs)

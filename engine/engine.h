@@ -174,7 +174,9 @@ class Engine {
   /// (main.cc:41, writes frame) is running on cpu(1). Behind it waits 'save' (main.cc:44, reads frame)." May be called
   /// at any time; it looks at every op in flight and disturbs none. Throws UsageError for a variable or a ticket of
   /// another engine.
-  std::string explain(const HasVariable auto& x) const { return explain_variable(variable_of(x)); }
+  std::string explain(const HasVariable auto& x, std::source_location where = std::source_location::current()) const {
+    return explain_variable(detail::variable_at(x, where));
+  }
   std::string explain(const Ticket& op) const;
 
   /// Starts the watchdog: a thread that reports, once, each op in flight that has not moved for `limit`, if what the op

@@ -39,6 +39,13 @@ NDArray over_rows(GradientContext& c, const NDArray& g) {
   return sum(g, 0).reshape(c.input_spec(1).shape, c.where()).to(c.input_spec(1).dtype, c.where());
 }
 
+/// One of the numbers of each row, (rows, 1).
+NDArray statistic(const NDArray& statistics, std::int64_t rows, int RowStatistics<int>::*number,
+                  const std::source_location& at) {
+  static constexpr RowStatistics<int> place{0, 1, 2, 3};
+  return statistics.reshape({rows, RowStatistics<int>::kNumbers}, at).narrow(1, place.*number, place.*number + 1, at);
+}
+
 /// The gradients by operators.
 void set_composed_gradients(GradientContext& c) {
   const auto& a = c.attributes().get<NormalizeAttributes>();
@@ -53,7 +60,11 @@ void set_composed_gradients(GradientContext& c) {
   if (!c.wanted(0) && !(weighted && c.wanted(1))) return;
   const NDArray x = matrix(c.input(0)),
                 centred = a.centred ? builtin::less_mean(x, mean(x, 1, {.keep = true}), 1, c.where()) : x;
-  const NDArray scale = inverse_root(mean(square(centred), 1, {.keep = true}), a.eps), normal = centred * scale;
+  // Near 1 before it is squared, by a number that is a constant to the gradients of these gradients.
+  const NDArray near = statistic(c.output(1).detach(c.where()), s.rows, &RowStatistics<int>::scale, c.where());
+  const NDArray off = centred * near,
+                rest = reciprocal(sqrt(mean(square(off), 1, {.keep = true}) + near * a.eps * near));
+  const NDArray scale = near * rest, normal = off * rest;
   if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * normal));
   if (!c.wanted(0)) return;
   const NDArray of_normal =
@@ -86,12 +97,16 @@ void normalize_rows_gradient(GradientContext& c) {
   }
 }
 
+const Operator& row_of_normalize() {
+  static const Operator& row = Registry::instance().get("normalize_rows");
+  return row;
+}
+
 /// The row. weight and bias have the shape of the last axes and the dtype of x, or are empty; no bias without weight.
 NDArray normalize_rows(const NDArray& x, const NDArray& weight, const NDArray& bias, const NormalizeAttributes& a) {
-  static const Operator& row = Registry::instance().get("normalize_rows");
-  if (bias.defined()) return apply(row, {&x, &weight, &bias}, a);
-  if (weight.defined()) return apply(row, {&x, &weight}, a);
-  return apply(row, {&x}, a);
+  if (bias.defined()) return apply(row_of_normalize(), {&x, &weight, &bias}, a);
+  if (weight.defined()) return apply(row_of_normalize(), {&x, &weight}, a);
+  return apply(row_of_normalize(), {&x}, a);
 }
 
 // ---- what the functions share
@@ -158,8 +173,7 @@ NDArray by_channel(const NDArray& parameter, const NDArray& x) {
 }  // namespace
 
 void builtin::add_normalization_rows(Registry& registry) {
-  // Inputs: x, and weight, and bias. Outputs: the result, and for each row the mean (0 if it is not subtracted) and the
-  // factor 1 / sqrt(variance + eps), which the gradients need.
+  // Inputs: x, and weight, and bias. Outputs: the result, and RowStatistics of each row.
   add_operator(registry, "normalize_rows", [](Operator& op) {
     op.max_inputs = 3;
     op.infer = infer_normalize_rows;
@@ -227,31 +241,40 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
   const NDArray values = wide(made, x.array);
   const Dims& shape = values.shape();
   if (shape.rank() < 2) made.fail(to_string(shape) + " is not (n, channels, ...)");
+  const std::int64_t channels = shape[1];
   for (const auto& [what, array] :
        {std::pair("weight", &weight), std::pair("bias", &bias), std::pair("the running mean", &running.mean),
         std::pair("the running variance", &running.variance)}) {
-    check_shape_of(made, what, *array, {shape[1]});
+    check_shape_of(made, what, *array, {channels});
   }
   made.require(running.mean.defined() == running.variance.defined(), "needs both running statistics or none");
   NDArray y;
   if (options.training) {
-    Dims axes{0};
-    for (int i = 2; i < shape.rank(); ++i) axes.push_back(i);
-    const std::int64_t n = shape[1] == 0 ? 2 : shape.count() / shape[1];
-    if (n < 2) made.fail(to_string(shape) + " has fewer than two elements for each channel");
-    const NDArray average = mean(values, axes, {.keep = true}),
-                  centred = builtin::less_mean(values, average, axes, made.where()),
-                  variance = mean(square(centred), axes, {.keep = true});
-    y = centred * inverse_root(variance, options.eps);
+    // Each channel is a row.
+    Dims order{1, 0}, turned{channels, shape[0]};
+    for (int i = 2; i < shape.rank(); ++i) {
+      order.push_back(i);
+      turned.push_back(shape[i]);
+    }
+    std::int64_t n = 1;
+    for (int i = 1; i < turned.rank(); ++i) n *= turned[i];
+    if (n < 2 && channels > 0) made.fail(to_string(shape) + " has fewer than two elements for each channel");
+    const NDArray rows = values.permute(order).reshape({channels, n});
+    const NDArray* const inputs[] = {&rows};
+    const std::vector<NDArray> outputs =
+        apply_all(row_of_normalize(), inputs, NormalizeAttributes{1, options.eps, true}, {});
+    y = outputs[0].reshape(turned).permute(order);
+    if (!weight.defined() && !bias.defined()) y = y.contiguous();
     if (running.mean.defined()) {
       const ScopeGuard scope;
       current_scope().flags |= kNoGradFlag;
       const double part = options.momentum;
-      const auto update = [&](const NDArray& kept, const NDArray& batch, double factor) {
-        kept.assign(kept * (1 - part) + (batch.reshape(kept.shape()) * (part * factor)).to(kept.dtype()));
+      const auto update = [&](const NDArray& kept, int RowStatistics<int>::*number, double factor) {
+        const NDArray batch = statistic(outputs[1], channels, number, made.where()).reshape({channels});
+        kept.assign(kept * (1 - part) + (batch * (part * factor)).to(kept.dtype()));
       };
-      update(running.mean, average, 1);
-      update(running.variance, variance, static_cast<double>(n) / static_cast<double>(n - 1));
+      update(running.mean, &RowStatistics<int>::mean, 1);
+      update(running.variance, &RowStatistics<int>::variance, static_cast<double>(n) / static_cast<double>(n - 1));
     }
   } else {
     made.require(running.mean.defined(), "needs running statistics where it is not trained");

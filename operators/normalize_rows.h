@@ -18,12 +18,13 @@ struct NormalizedRows {
   }
 };
 
-/// What a row's gradient uses of it, in the second output: the mean, what the mean lost when it was rounded to C, and
-/// 1 / sqrt(mean square + eps). Where a row lies far from 0 the rounding of its mean is much of its deviation.
+/// The second output, for each row: the mean, what the mean lost when it was rounded to C, 1 / sqrt(variance + eps),
+/// and the variance: the mean square of what is left. The gradients use the first three. Where a row lies far from 0
+/// the rounding of its mean is much of its deviation.
 template <class C>
 struct RowStatistics {
-  static constexpr int kNumbers = 3;
-  C mean, rest, scale;
+  static constexpr int kNumbers = 4;
+  C mean, rest, scale, variance;
 
   SLUICE_HD C off(C x) const { return (x - mean) - rest; }
   SLUICE_HD C normal(C x) const { return off(x) * scale; }

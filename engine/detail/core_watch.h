@@ -344,10 +344,14 @@ std::exception_ptr Core<P>::late_error(Watch<P>& watch, DeviceQueue<P>& queue, R
     std::erase_if(watch.late, [&](const LateError& late) { return late.op == id; });
     return what;
   }
-  if (queue.lost.load(std::memory_order_relaxed)) return std::make_exception_ptr(Error(queue.root));
-  if (at <= queue.suspects.load(std::memory_order_relaxed))
-    return std::make_exception_ptr(
-        std::runtime_error("its device reported more errors than it could keep, and this op may have had one"));
+  try {
+    if (queue.lost.load(std::memory_order_relaxed)) throw Error(queue.root);
+    if (at <= queue.suspects.load(std::memory_order_relaxed)) {
+      throw std::runtime_error("its device reported more errors than it could keep, and this op may have had one");
+    }
+  } catch (...) {  // where there is no memory for the error, that is the error
+    return std::current_exception();
+  }
   return nullptr;
 }
 

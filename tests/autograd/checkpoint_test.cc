@@ -36,7 +36,7 @@ struct Stretch {
 };
 
 struct Gradients {
-  Floats values, x, w, mean, second, next_draw;
+  Floats values, x, w, mean, second, next_draw, graph;
 };
 
 Gradients train(bool checkpointed, bool writes_after) {
@@ -57,10 +57,20 @@ Gradients train(bool checkpointed, bool writes_after) {
   const Arrays first = grad(loss, {leaf, s.w}, {.create_graph = true});
   const Arrays second = grad(sum(square(first[0])) + sum(square(first[1])), {leaf, s.w}, {.retain = true});
   loss.backward();
-  Gradients out{floats(y),      floats(leaf.grad()), floats(s.w.grad()),
-                floats(s.mean), floats(second[0]),   floats(uniform({4}, s.stream))};
+  Gradients out{floats(y),
+                floats(leaf.grad()),
+                floats(s.w.grad()),
+                floats(s.mean),
+                floats(second[0]),
+                floats(uniform({4}, s.stream)),
+                {}};
   for (float g : floats(second[1])) out.second.push_back(g);
-  EXPECT_EQ(floats(first[0]), out.x);
+  // With a graph a normalisation's gradient is of several operators, without it is one: their last bits differ.
+  const Floats with_graph = floats(first[0]);
+  float largest = 0;
+  for (const float g : out.x) largest = std::max(largest, std::abs(g));
+  for (std::size_t i = 0; i < out.x.size(); ++i) EXPECT_NEAR(with_graph[i], out.x[i], 1e-5F * largest) << i;
+  out.graph = with_graph;
   return out;
 }
 
@@ -73,6 +83,7 @@ TEST(Checkpoint, HasTheSameBits) {
     EXPECT_EQ(a.w, b.w);
     EXPECT_EQ(a.mean, b.mean);  // the statistics moved once
     EXPECT_EQ(a.second, b.second);
+    EXPECT_EQ(a.graph, b.graph);
     EXPECT_EQ(a.next_draw, b.next_draw);  // and so did the stream
   }
 }

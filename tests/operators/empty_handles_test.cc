@@ -38,6 +38,31 @@ void expect_refusal(const FunctionCall& call, const Arrays& inputs, const std::s
   }
 }
 
+// What the engine asks of an array names the caller's line too.
+TEST(EmptyHandles, AreRefusedByTheEngine) {
+  test::DefaultEngine engine({.threads = 2});
+  const NDArray none;
+  using Ask = void (*)(Engine&, const NDArray&);
+  const std::pair<const char*, Ask> all[] = {
+      {"read", [](Engine&, const NDArray& x) { (void)read(x); }},
+      {"update", [](Engine&, const NDArray& x) { (void)update(x); }},
+      {"write", [](Engine&, const NDArray& x) { (void)write(x); }},
+      {"order", [](Engine&, const NDArray& x) { (void)order(x); }},
+      {"explain", [](Engine& e, const NDArray& x) { (void)e.explain(x); }},
+      {"wait", [](Engine& e, const NDArray& x) { e.wait(x); }},
+      {"error", [](Engine& e, const NDArray& x) { (void)e.error(x); }},
+      {"recover", [](Engine& e, const NDArray& x) { (void)e.recover(x); }},
+  };
+  for (const auto& [name, ask] : all) {
+    try {
+      ask(default_engine(), none);
+      ADD_FAILURE() << name << " took it";
+    } catch (const ArrayError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with("[variable] empty_handles_test.cc:")) << error.what();
+    }
+  }
+}
+
 TEST(EmptyHandles, AreRefusedInEveryPlace) {
   test::DefaultEngine engine({.threads = 2});
   std::size_t places = 0, allowed = 0, number = 0;

@@ -215,14 +215,14 @@ inline void add_parallel_calls(FunctionCalls& to) {
     RandomStream stream(1);
     return Sequential(Linear(4, 2, stream));
   };
-  const MeasureOptions quick{.rows = {3}, .rounds = 1};
+  const auto quick = [] { return MeasureOptions{.rows = {3}, .rounds = 1}; };
   const auto batch = [s] { return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 2)}; };
   to.add("measure_layers", batch, [=](A x) {
-    (void)measure_layers(network(), {x[0], x[1]}, {cpu(0)}, quick);
+    (void)measure_layers(network(), {x[0], x[1]}, {cpu(0)}, quick());
     return Arrays{};
   });
   to.add("plan", batch, [=](A x) {
-    (void)plan(network(), {x[0], x[1]}, {cpu(0)}, {}, {.microbatches = {1}}, quick);
+    (void)plan(network(), {x[0], x[1]}, {cpu(0)}, {}, {.microbatches = {1}}, quick());
     return Arrays{};
   });
 }

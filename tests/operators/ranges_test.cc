@@ -157,6 +157,7 @@ TEST(Ranges, NormalisationsOfLargeAndSmallNumbers) {
        [](const NDArray& x) {
          return group_norm(x.reshape({2, 4, 2}), 2, {}, {}, 0);
        }},
+      {"batch_norm", [](const NDArray& x) { return batch_norm(x, {}, {}, {}, {.eps = 0}); }},
       {"stddev", [](const NDArray& x) { return stddev(x, 1); }},
       {"norm", [](const NDArray& x) { return norm(x, 1); }},
       {"norm of order 3", [](const NDArray& x) { return norm(x, 1, {.ord = 3}); }},
@@ -171,6 +172,10 @@ TEST(Ranges, NormalisationsOfLargeAndSmallNumbers) {
       Numbers both = values_of(y);
       for (double& v : both) v /= scales ? scale : 1;
       for (const double v : values_of(grad({y}, {weights}, {a})[0])) both.push_back(scales ? v : v * scale);
+      if (!scales) {
+        const NDArray g = weights.with_grad(), dx = grad({f(a)}, {g}, {a}, {.create_graph = true})[0];
+        for (const double v : values_of(grad({dx}, {drawn({4, 4}, 5).to(dtype)}, {g})[0])) both.push_back(v * scale);
+      }
       return both;
     };
     const Numbers wanted = run(1, DType::f64);

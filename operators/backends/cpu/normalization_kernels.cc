@@ -71,7 +71,9 @@ struct Normalize {
       if (centred) {
         split(detail::row_total<double>(x, n) / static_cast<double>(n), &s.mean, &s.rest);
       }
-      s.scale = static_cast<C>(1 / std::sqrt(mean_square(x, n, s) + eps));
+      const double variance = mean_square(x, n, s);
+      s.variance = static_cast<C>(variance);
+      s.scale = static_cast<C>(1 / std::sqrt(variance + eps));
       statistics[r] = s;
       if (bias) {
         for (std::int64_t i = 0; i < n; ++i) y[i] = s.normal(x[i]) * weight[i] + bias[i];

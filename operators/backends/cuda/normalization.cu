@@ -56,8 +56,9 @@ __global__ void normalized_rows(Normalized<T> f) {
       const auto off = static_cast<double>(s.off(number(x[i])));
       squares += off * off;
     }
-    squares = fold_block(shared, squares, add);
-    s.scale = static_cast<C>(1 / std::sqrt(squares / static_cast<double>(size) + f.eps));
+    const double variance = fold_block(shared, squares, add) / static_cast<double>(size);
+    s.variance = static_cast<C>(variance);
+    s.scale = static_cast<C>(1 / std::sqrt(variance + f.eps));
     for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
       C value = s.normal(number(x[i]));
       if (f.weight) value *= number(f.weight[i]);

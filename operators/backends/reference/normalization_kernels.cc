@@ -32,9 +32,10 @@ struct NormalizeRows {
       const double mean = a.centred ? total / n : 0;
       for (std::int64_t i = 0; i < s.size; ++i) squares += (term(x[i]) - mean) * (term(x[i]) - mean);
       const double scale = 1 / std::sqrt(squares / n + a.eps);
-      const auto rounded = static_cast<compute_of<T>>(mean);
-      statistics[row] = {rounded, static_cast<compute_of<T>>(mean - static_cast<double>(rounded)),
-                         static_cast<compute_of<T>>(scale)};
+      using C = compute_of<T>;
+      const auto rounded = static_cast<C>(mean);
+      statistics[row] = {rounded, static_cast<C>(mean - static_cast<double>(rounded)), static_cast<C>(scale),
+                         static_cast<C>(squares / n)};
       for (std::int64_t i = 0; i < s.size; ++i) {
         double value = (term(x[i]) - mean) * scale;
         if (weight) value *= term(weight[i]);
