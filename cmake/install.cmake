@@ -1,11 +1,12 @@
 # The installed package: public headers under include/sluice/ in the folders they have here, the libraries, and
-# find_package(sluice [COMPONENTS engine]) for sluice::sluice, or sluice::engine and sluice::providers alone.
+# find_package(sluice [COMPONENTS engine|schedule]) for sluice::sluice, or sluice::engine and sluice::providers, or
+# sluice::schedule alone.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 
 install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
-foreach(folder engine resources ndarray operators autograd nn parallel)
+foreach(folder engine schedule resources ndarray operators autograd nn parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
     FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE)
 endforeach()
@@ -13,15 +14,18 @@ endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/engine/detail/core_base.h ${PROJECT_SOURCE_DIR}/engine/detail/engine_calls.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice/engine/detail)
 
-# Two export sets, so that one who wants the engine alone needs no BLAS and no oneDNN.
-set_target_properties(sluice_engine sluice_providers sluice PROPERTIES
+# Three export sets, so that one who wants the engine alone needs no BLAS and no oneDNN, and one who wants schedules alone
+# needs nothing.
+set_target_properties(sluice_engine sluice_schedule sluice_providers sluice PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
 install(TARGETS sluice_engine sluice_providers EXPORT sluiceEngineTargets)
+install(TARGETS sluice_schedule EXPORT sluiceScheduleTargets)
 install(TARGETS sluice EXPORT sluiceTargets)
 if(SLUICE_WITH_CUDA)
   install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 install(EXPORT sluiceEngineTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
+install(EXPORT sluiceScheduleTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
 install(EXPORT sluiceTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})
 
 get_target_property(SLUICE_LIBRARY_TYPE sluice TYPE)

@@ -1,4 +1,4 @@
-# Two libraries: the engine alone, and all of Sluice on top of it.
+# Three libraries: the engine alone, pipeline schedules alone, and all of Sluice on top of them.
 file(GLOB SLUICE_ENGINE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*.cc)
 add_library(sluice_engine ${SLUICE_ENGINE_SOURCES})
 add_library(sluice::engine ALIAS sluice_engine)
@@ -19,6 +19,20 @@ if(SLUICE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_precompile_headers(sluice_engine PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
 
+# It needs no engine: what it includes of its folder is text alone.
+file(GLOB SLUICE_SCHEDULE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/schedule/*.cc)
+add_library(sluice_schedule ${SLUICE_SCHEDULE_SOURCES})
+add_library(sluice::schedule ALIAS sluice_schedule)
+set_target_properties(sluice_schedule PROPERTIES EXPORT_NAME schedule)
+target_include_directories(sluice_schedule PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
+target_link_libraries(sluice_schedule
+  PRIVATE $<BUILD_INTERFACE:sluice_settings> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+target_compile_features(sluice_schedule PUBLIC cxx_std_20)
+if(SLUICE_PRECOMPILE)
+  target_precompile_headers(sluice_schedule PRIVATE ${SLUICE_COMMON_HEADERS})
+endif()
+
 # The providers of devices that need no library: for arrays, and for those who use the engine alone.
 file(GLOB SLUICE_PROVIDER_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/resources/providers/*.cc
   ${PROJECT_SOURCE_DIR}/resources/cuda/*.cc)
@@ -35,7 +49,7 @@ file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/parallel/*.cc)
 add_library(sluice ${SLUICE_SOURCES})
 add_library(sluice::sluice ALIAS sluice)
-target_link_libraries(sluice PUBLIC sluice_providers sluice_engine
+target_link_libraries(sluice PUBLIC sluice_providers sluice_engine sluice_schedule
   PRIVATE $<BUILD_INTERFACE:sluice_settings> ZLIB::ZLIB DNNL::dnnl OpenBLAS::OpenBLAS
           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(SLUICE_PRECOMPILE)

@@ -107,7 +107,7 @@ int train(const Arguments& a) {
   if (!choice.layers.empty()) {
     std::printf("plan            %s, layers %s: %.0f images/s, at most %s on a device\n", chosen.schedule.c_str(),
                 cut_to_text(chosen, static_cast<int>(network.size())).c_str(), chosen.throughput,
-                bytes_in_words(static_cast<std::size_t>(*std::ranges::max_element(chosen.peak))).c_str());
+                bytes_in_words(*std::ranges::max_element(chosen.peak)).c_str());
   }
   const parallel::Schedule schedule = chosen.make();
   parallel::Pipeline net(stages_of(chosen, network, stage_devices(a)));

@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "sluice/engine/bytes_in_words.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/user_names.h"
-#include "sluice/resources/memory_holders.h"
 #include "sluice/resources/memory_pool.h"
 
 namespace sluice {
@@ -45,7 +45,7 @@ std::string detail::no_memory_for(std::int64_t n, std::size_t item) {
   if (n < 0 || __builtin_mul_overflow(n, static_cast<std::int64_t>(item), &bytes)) {
     return "a list of " + std::to_string(n) + " elements of " + std::to_string(item) + " bytes";
   }
-  return "the host has no " + bytes_in_words(static_cast<std::size_t>(bytes)) + " for a list of " + std::to_string(n) +
+  return "the host has no " + bytes_in_words(static_cast<double>(bytes)) + " for a list of " + std::to_string(n) +
          " elements";
 }
 

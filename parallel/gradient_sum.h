@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "sluice/ndarray/nd_array.h"
-#include "sluice/parallel/schedule.h"
+#include "sluice/schedule/action_lists.h"
 
 namespace sluice::parallel::detail {
 

@@ -15,10 +15,10 @@
 #include "sluice/autograd/autograd.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/operators/operators.h"
-#include "sluice/parallel/generators.h"
 #include "sluice/parallel/layer_bytes.h"
 #include "sluice/parallel/plan.h"
 #include "sluice/parallel/watched_layers.h"
+#include "sluice/schedule/generators.h"
 
 namespace sluice::parallel {
 namespace {
@@ -44,7 +44,7 @@ Schedule in_layers(const Schedule& stages, const std::vector<int>& first_layer, 
       const int begin = first_layer[at(a.stage)];
       const int end = a.stage + 1 < stages.stages ? first_layer[at(a.stage) + 1] : layers;
       for (int i = 0; i < end - begin; ++i) {
-        all.push_back({a.kind, a.kind == ActionKind::forward ? begin + i : end - 1 - i, a.microbatch});
+        all.push_back({a.kind, gives(a.kind, Result::output) ? begin + i : end - 1 - i, a.microbatch});
       }
     }
     list = std::move(all);

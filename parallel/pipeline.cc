@@ -17,8 +17,8 @@
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/gradient_sum.h"
 #include "sluice/parallel/tied_weights.h"
-#include "sluice/parallel/verify.h"
 #include "sluice/resources/microbatch_draws.h"
+#include "sluice/schedule/verify.h"
 
 namespace sluice::parallel {
 namespace {
@@ -38,27 +38,9 @@ struct Passage {
   bool recorded = true;     ///< false in a first stage without weights: its backward pass has nothing to do
 };
 
-/// What a device takes first of what is ready, where the order is free: there are too few priorities for the order of
-/// its list. `later`: the device has an earlier stage too, whose microbatches have a longer way to go.
-int priority_of(ActionKind kind, bool later) {
-  switch (kind) {
-    case ActionKind::step:
-      return kPriorities - 1;  // the next step waits for it
-    case ActionKind::backward:
-    case ActionKind::input_gradient:
-      return 6;
-    case ActionKind::recompute:
-      return 5;
-    case ActionKind::forward:
-      return kDefaultPriority + (later ? 1 : 0);
-    default:
-      return 2;  // a weight gradient: nobody waits for it but the end of the step
-  }
-}
-
 /// What errors and traces call the action's part of the model; a step belongs to no microbatch.
 std::string layer_of(const Action& action) {
-  if (action.kind == ActionKind::step) return "stage " + std::to_string(action.stage);
+  if (row_of(action.kind).of_stage) return "stage " + std::to_string(action.stage);
   return detail::layer_of(action.stage, action.microbatch);
 }
 
@@ -81,16 +63,17 @@ class Pipeline::Turn {
         scope_(device_),
         tag_(tag_of(net.step_, plan.schedule, action)),
         layer_(layer_of(action)),
-        joins_at_end_(action.kind != ActionKind::forward) {
+        joins_at_end_(!gives(action.kind, Result::output)) {
     current_scope().flags |= kNoWaitFlag;  // until the device's scope ends
     const auto s = static_cast<std::size_t>(action.stage);
     if (!free) {
       sequence_.emplace(net.sequences_[s]);
       return;
     }
-    priority_.emplace(priority_of(action.kind, plan.later[s]));
+    // There are too few priorities for the order of the device's list. Forwards of its later stages come first.
+    priority_.emplace(row_of(action.kind).priority + (!joins_at_end_ && plan.later[s] ? 1 : 0));
     const auto slot = [&](const std::vector<Variable>& ring, Result freed) {
-      if (ring.empty() || (action.kind != ActionKind::forward && !gives(action.kind, freed))) return;
+      if (ring.empty() || (joins_at_end_ && !gives(action.kind, freed))) return;
       slots_.push_back(ring[static_cast<std::size_t>(action.microbatch) % ring.size()]);
     };
     slot(plan.saved[s], Result::input_gradient);
@@ -192,7 +175,7 @@ const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
     made.sums = detail::stages_with_sums(made.schedule);
     made.weights = std::make_shared<detail::SharedWeights>(std::move(weights));
     made.order = program_order(made.schedule);
-    made.updates = std::ranges::any_of(made.order, [](const Action& a) { return a.kind == ActionKind::step; });
+    made.updates = std::ranges::any_of(made.order, [](const Action& a) { return gives(a.kind, Result::weights); });
     made.later.resize(stages_.size());
     for (const auto& actions : made.schedule.per_device) {
       int first = stages();

@@ -18,9 +18,9 @@
 #include "sluice/engine/engine.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/nn/module.h"
-#include "sluice/parallel/generators.h"
-#include "sluice/parallel/schedule.h"
-#include "sluice/parallel/timeline.h"
+#include "sluice/schedule/action_lists.h"
+#include "sluice/schedule/generators.h"
+#include "sluice/schedule/timeline.h"
 
 namespace sluice::parallel {
 
@@ -92,9 +92,9 @@ struct SharedWeights;
 /// The first stage that has it owns it: the array lies on its device, and .grad() and the optimiser's state are there.
 /// Between calls all modules hold this array; step() and forward() bring its value to the other devices, and while they
 /// call a stage's module, it holds what is on its device. The gradients of all uses are added one by one, in the order
-/// of the model (TiedWeight in schedule.h), so the bits are those of one device, wherever stages are cut; hooks of
-/// on_gradient() on the weight are not called. Stages on different devices may also share a module, if its parameters
-/// are all that it has. What is bound to another array later (net.weight = w) is refused by the next call.
+/// of the model (TiedWeight in schedule/action_lists.h), so the bits are those of one device, wherever stages are cut;
+/// hooks of on_gradient() on the weight are not called. Stages on different devices may also share a module, if its
+/// parameters are all that it has. What is bound to another array later (net.weight = w) is refused by the next call.
 class Pipeline {
  public:
   /// Moves each module's parameters to its stage's device. Throws UsageError for no stages, a null module, a device

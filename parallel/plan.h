@@ -15,7 +15,7 @@
 #include "sluice/nn/layers.h"
 #include "sluice/nn/optimizer.h"
 #include "sluice/parallel/pipeline.h"
-#include "sluice/parallel/planner.h"
+#include "sluice/schedule/planner.h"
 
 namespace sluice::parallel {
 

@@ -9,7 +9,7 @@
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/parallel/gradient_sum.h"
 #include "sluice/parallel/pipeline.h"
-#include "sluice/parallel/schedule.h"
+#include "sluice/schedule/action_lists.h"
 
 namespace sluice::parallel::detail {
 

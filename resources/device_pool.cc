@@ -1,4 +1,5 @@
 #include "sluice/resources/device_pool.h"
+#include "sluice/engine/bytes_in_words.h"
 #include "sluice/resources/memory_summary.h"
 
 #include <algorithm>

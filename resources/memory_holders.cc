@@ -1,22 +1,12 @@
 #include "sluice/resources/memory_holders.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <iterator>
 #include <map>
 #include <new>
 
-namespace sluice {
+#include "sluice/engine/bytes_in_words.h"
 
-std::string bytes_in_words(std::size_t bytes) {
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text;
-}
+namespace sluice {
 
 MemoryHolders::Holder MemoryHolders::find(const char* name, const char* layer) noexcept try {
   constexpr std::size_t kMost = 10'000;

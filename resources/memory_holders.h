@@ -53,7 +53,4 @@ class MemoryHolders {
   std::vector<Held> held_;
 };
 
-/// "1.50 GiB".
-std::string bytes_in_words(std::size_t bytes);
-
 }  // namespace sluice

@@ -7,8 +7,8 @@
 #include <limits>
 #include <new>
 
+#include "sluice/engine/bytes_in_words.h"
 #include "sluice/engine/errors.h"
-#include "sluice/resources/memory_holders.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 
 One build in build/reach/tree has the faults of tests/mutants/by_hand.txt and of tests/reach/faults.txt; the environment
 variable SLUICE_FAULT turns one on. Without a fault all tests must pass. Then each fault is judged by the tests of its
-folder, the engine's by the programs of tests/mutants too, and where these see nothing by tests/pushers, up to the first
-test that fails, hangs or ends the process. The table at the end names it; the exit code is 1 where a fault survived.
+folder, the engine's by the programs of tests/mutants too, those in schedules by the tests of pipelines too, and where
+these see nothing by tests/pushers, up to the first test that fails, hangs or ends the process. The table at the end names it; the exit code is 1 where a fault survived.
 --minutes: stops after about so long, and the next run goes on from there unless sources changed. --only: judges, once
 more if need be, the faults that have these words in their names.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK, TREE = ROOT / "build/reach", ROOT / "build/reach/tree"
-PROGRAMS = ("engine", "mutants", "ndarray", "autograd", "parallel", "pushers")
+PROGRAMS = ("engine", "mutants", "ndarray", "autograd", "schedule", "parallel", "pushers")
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tests/reach"))
@@ -83,7 +83,8 @@ def main():
         if asked.only not in name or (name in known["judged"] and not asked.only) or time.monotonic() > until:
             return
         start, folder = time.monotonic(), faults[name][0][0].split("/")[0]
-        programs = ("engine", "mutants", "pushers") if folder == "engine" else (folder, "pushers")
+        beside = {"engine": ("mutants",), "schedule": ("parallel",)}
+        programs = (folder, *beside.get(folder, ()), "pushers")
         caught = judged(programs, names.index(name) + 1, known["limits"])
         known["judged"][name] = [folder, caught, round(time.monotonic() - start)]
         keep()

@@ -17,7 +17,7 @@
 #include "sluice/autograd/halves.h"
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"
-#include "sluice/parallel/verify.h"
+#include "sluice/schedule/verify.h"
 
 namespace sluice {
 namespace {

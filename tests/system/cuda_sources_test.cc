@@ -60,8 +60,8 @@ TEST(CudaSources, OnlyTheSeamsAskWhichOfTheTwoItIs) {
                                        "resources/cuda/backend/ranges.h", "resources/host_device.h"};
   constexpr std::array kQuestions = {"__CUDACC__", "__NVCC__", "__CUDA_ARCH__", "cuda_double", "__has_include"};
   std::set<std::string> asking;
-  for (const char* floor :
-       {"engine", "resources", "ndarray", "operators", "autograd", "nn", "parallel", "examples", "sluice.h"}) {
+  for (const char* floor : {"engine", "schedule", "resources", "ndarray", "operators", "autograd", "nn", "parallel",
+                            "examples", "sluice.h"}) {
     const fs::path root = fs::path(SLUICE_SOURCE_DIR) / floor;
     std::vector<fs::path> files;
     if (fs::is_directory(root)) {

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +24,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr std::array kFloors = {"engine",   "resources", "ndarray",  "operators",
-                                "autograd", "nn",        "parallel", "examples"};
+constexpr std::array kFloors = {"engine",   "schedule", "resources", "ndarray", "operators",
+                                "autograd", "nn",       "parallel",  "examples"};
 
 // The place of a folder in the order, or -1 for what is none of the floors.
 int rank(const fs::path& folder) {
@@ -34,8 +36,9 @@ int rank(const fs::path& folder) {
 }
 
 struct Layering {
-  std::vector<std::string> violations;  // "file:line: what is wrong"
-  std::map<std::string, int> files;     // how many were read, by floor
+  std::vector<std::string> violations;                  // "file:line: what is wrong"
+  std::map<std::string, int> files;                     // how many were read, by floor
+  std::map<std::string, std::set<std::string>> arrows;  // which headers of other floors a floor includes
 };
 
 // Says what is wrong with `#include "name"` in a file that lies in `folder` (relative to the root), or "".
@@ -56,6 +59,13 @@ std::string judge(const fs::path& root, const fs::path& folder, const std::strin
   const int other = rank(*target.begin());
   if (other < 0) return name + " is on no floor";
   return other > own ? name + " is above " + kFloors[static_cast<size_t>(own)] : "";
+}
+
+// Of "sluice/engine/engine.h" the floor, and the name without its prefix; nothing of others.
+std::pair<std::string, std::string> of_floor(const std::string& name) {
+  const fs::path target = fs::path(name).lexically_relative("sluice").lexically_normal();
+  if (!name.starts_with("sluice/") || rank(*target.begin()) < 0) return {};
+  return {target.begin()->string(), target.string()};
 }
 
 // What a line of source includes, or "".
@@ -85,6 +95,8 @@ Layering check(const fs::path& root) {
       for (int number = 1; std::getline(in, line); ++number) {
         const std::string name = included(line);
         if (name.empty()) continue;
+        if (const auto [other, header] = of_floor(name); !other.empty() && other != floor)
+          result.arrows[floor].insert(header);
         const std::string wrong = judge(root, file.parent_path(), name);
         if (!wrong.empty()) result.violations.push_back(file.string() + ":" + std::to_string(number) + ": " + wrong);
       }
@@ -97,6 +109,33 @@ TEST(Layering, NoFolderIncludesOneAboveIt) {
   const Layering layering = check(SLUICE_SOURCE_DIR);
   EXPECT_THAT(layering.violations, IsEmpty());
   for (const char* floor : kFloors) EXPECT_TRUE(layering.files.contains(floor)) << floor << " has no file";
+}
+
+// The picture in docs/architecture.md, line by line: a floor, and those that its files include.
+TEST(Layering, ThePictureIsThatOfTheIncludes) {
+  std::map<std::string, std::set<std::string>> drawn, written;
+  for (const auto& [floor, headers] : check(SLUICE_SOURCE_DIR).arrows) {
+    if (floor == "examples" || floor == "schedule") continue;
+    for (const std::string& header : headers) drawn[floor].insert(of_floor("sluice/" + header).first);
+  }
+  std::ifstream page(SLUICE_SOURCE_DIR "/docs/architecture.md");
+  std::string line;
+  while (std::getline(page, line) && line != "<!-- floors -->") {
+  }
+  while (std::getline(page, line) && line != "<!-- end -->") {
+    std::istringstream words(line);
+    std::string floor, other;
+    words >> floor;
+    EXPECT_GE(rank(floor), 0) << line;
+    while (floor != "schedule" && words >> other) written[floor].insert(other);
+  }
+  EXPECT_EQ(written, drawn);
+}
+
+TEST(Layering, SchedulesStandBesideTheEngine) {
+  const Layering layering = check(SLUICE_SOURCE_DIR);
+  EXPECT_THAT(layering.arrows.at("schedule"), ElementsAre("engine/bytes_in_words.h"));
+  EXPECT_FALSE(layering.arrows.contains("engine"));
 }
 
 // A tree of one's own, to show that the check sees what it is for.

@@ -57,9 +57,7 @@ TEST(OnePath, AKernelIsCalledByTheOperationOfItsPushAlone) {
                    "operators/backends/device_transfer.cc",  // a function is handed to the registry
                    "operators/registry.cc",                  // whether there is a function
                    "parallel/layer_bytes.cc",                // the second half of a run of the tape
-                   "parallel/pipeline.cc",                   // the same
-                   "parallel/plan_search.cc",                // a search over plans
-                   "parallel/simulate.cc"}));                // a simulation
+                   "parallel/pipeline.cc"}));                // the same
 }
 
 TEST(OnePath, AKernelIsChosenByThePathAlone) {

@@ -1,0 +1,155 @@
+#include "sluice/schedule/action_lists.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <stdexcept>
+
+#include "sluice/schedule/verify.h"
+
+namespace sluice::parallel {
+namespace {
+
+/// The most that lie between actions that begin to hold and actions that free, in the stage's order.
+int peak(const Schedule& schedule, int stage, Result held) {
+  check_actions(schedule);
+  if (stage < 0 || stage >= schedule.stages) {
+    throw std::invalid_argument("schedule '" + schedule.name + "' has no stage " + std::to_string(stage));
+  }
+  const Order order(schedule);
+  int now = 0, most = 0;
+  for (const Action& a : schedule.per_device[static_cast<std::size_t>(order.device_of_stage(stage))]) {
+    if (a.stage != stage || row_of(a.kind).of_stage) continue;
+    if (order.giver(held, stage, a.microbatch) == a) most = std::max(most, ++now);
+    if (row_of(a.kind).frees == held) --now;
+  }
+  return most;
+}
+
+}  // namespace
+
+int index_of(const Schedule& schedule, const Action& action) {
+  return (static_cast<int>(action.kind) * schedule.stages + action.stage) * schedule.microbatches + action.microbatch;
+}
+
+int action_count(const Schedule& schedule) { return kActionKinds * schedule.stages * schedule.microbatches; }
+
+Order::Order(const Schedule& schedule)
+    : schedule_(schedule),
+      at_(static_cast<std::size_t>(action_count(schedule))),
+      device_of_stage_(static_cast<std::size_t>(schedule.stages), -1) {
+  for (int d = 0; d < schedule.devices(); ++d) {
+    int place = 0;
+    for (const Action& action : schedule.per_device[static_cast<std::size_t>(d)]) {
+      at_[static_cast<std::size_t>(index_of(schedule, action))] = {d, place++};
+      device_of_stage_[static_cast<std::size_t>(action.stage)] = d;
+    }
+  }
+}
+
+Action Order::giver(Result result, int stage, int microbatch) const {
+  // From the last kind on: what is recomputed is not taken from F.
+  for (int kind = kActionKinds - 1; kind >= 0; --kind) {
+    const Action action{static_cast<ActionKind>(kind), stage, microbatch};
+    if (gives(action.kind, result) && has(action)) return action;
+  }
+  return {ActionKind::forward, stage, -1};
+}
+
+std::vector<Action> Order::needs(const Action& action) const {
+  std::vector<Action> needed;
+  for (const Need& need : row_of(action.kind).needed()) {
+    const int stage = action.stage + need.stage;
+    if (stage < 0 || stage >= schedule_.stages) continue;
+    const int first = need.every_microbatch ? 0 : action.microbatch;
+    const int end = need.every_microbatch ? schedule_.microbatches : action.microbatch + 1;
+    for (int k = first; k < end; ++k) needed.push_back(giver(need.result, stage, k));
+  }
+  return needed;
+}
+
+std::vector<Action> Order::frees_slots_for(const Action& action) const {
+  std::vector<Action> before;
+  if (!gives(action.kind, Result::output)) return before;
+  const auto ring = [&](int slots, Result freed) {
+    if (slots > 0 && action.microbatch >= slots)
+      before.push_back(giver(freed, action.stage, action.microbatch - slots));
+  };
+  if (schedule_.rings.empty()) return before;
+  const Rings& rings = schedule_.rings[static_cast<std::size_t>(action.stage)];
+  ring(rings.saved, Result::input_gradient);
+  ring(rings.kept, Result::weight_gradient);
+  return before;
+}
+
+std::vector<Action> Order::tied_uses_for(const Action& action) const {
+  std::vector<Action> uses;
+  if (!row_of(action.kind).of_stage) return uses;
+  for (const TiedWeight& tied : schedule_.tied) {
+    if (tied.stages.front() != action.stage) continue;
+    for (std::size_t i = 1; i < tied.stages.size(); ++i) {
+      for (int k = 0; k < schedule_.microbatches; ++k) {
+        uses.push_back(giver(Result::weight_gradient, tied.stages[i], k));
+      }
+    }
+  }
+  return uses;
+}
+
+std::vector<Action> Order::waits_for(const Action& action) const {
+  std::vector<Action> before = needs(action);
+  const std::vector<Action> slots = frees_slots_for(action);
+  before.insert(before.end(), slots.begin(), slots.end());
+  const std::vector<Action> uses = tied_uses_for(action);
+  before.insert(before.end(), uses.begin(), uses.end());
+  const int place = this->place(action);
+  if (schedule_.fixed_order && place > 0) {
+    const auto& list = schedule_.per_device[static_cast<std::size_t>(device(action))];
+    before.push_back(list[static_cast<std::size_t>(place) - 1]);
+  }
+  // Whatever else is free, gradients are added in index order, and none waits beside the sum.
+  if (!schedule_.fixed_order && action.microbatch > 0 && gives(action.kind, Result::weight_gradient)) {
+    before.push_back(giver(Result::weight_gradient, action.stage, action.microbatch - 1));
+  }
+  return before;
+}
+
+std::vector<Action> program_order(const Schedule& schedule) {
+  verify(schedule);
+  const Order order(schedule);
+  const auto index = [&](const Action& a) { return static_cast<std::size_t>(index_of(schedule, a)); };
+  const auto count = static_cast<std::size_t>(action_count(schedule));
+  std::vector<int> lacks(count);  // how much each action still waits for
+  std::vector<std::vector<Action>> behind(count);
+  std::vector<std::set<int>> ready(schedule.per_device.size());  // places in each device's list
+  for (const auto& list : schedule.per_device) {
+    for (const Action& a : list) {
+      const std::vector<Action> before = order.waits_for(a);
+      for (const Action& b : before) behind[index(b)].push_back(a);
+      lacks[index(a)] = static_cast<int>(before.size());
+      if (before.empty()) ready[static_cast<std::size_t>(order.device(a))].insert(order.place(a));
+    }
+  }
+  std::vector<Action> sequence;
+  for (std::size_t step_begin = 0;; step_begin = sequence.size()) {
+    for (std::size_t d = 0; d < ready.size(); ++d) {
+      if (ready[d].empty()) continue;
+      const auto first = ready[d].begin();
+      sequence.push_back(schedule.per_device[d][static_cast<std::size_t>(*first)]);
+      ready[d].erase(first);
+    }
+    if (sequence.size() == step_begin) return sequence;  // verify() has shown that nothing is left
+    // Only now are they over: within one time step no device sees what another has just finished.
+    for (std::size_t i = step_begin; i < sequence.size(); ++i) {
+      for (const Action& next : behind[index(sequence[i])]) {
+        if (--lacks[index(next)] == 0) ready[static_cast<std::size_t>(order.device(next))].insert(order.place(next));
+      }
+    }
+  }
+}
+
+int peak_saved(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::saved); }
+
+int peak_kept(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::kept); }
+
+}  // namespace sluice::parallel
