@@ -1,6 +1,6 @@
 # The installed package: public headers under include/sluice/ in the folders they have here, the libraries, and
-# find_package(sluice [COMPONENTS engine|schedule]) for sluice::sluice, or sluice::engine and sluice::providers, or
-# sluice::schedule alone.
+# find_package(sluice [COMPONENTS engine|schedule]) for sluice::sluice, or sluice::engine, sluice::providers and
+# sluice::explore, or sluice::schedule alone.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
@@ -8,7 +8,7 @@ set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 foreach(folder engine schedule resources ndarray operators autograd nn parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE)
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE PATTERN explore EXCLUDE)
 endforeach()
 # What engine.h is made of.
 install(FILES ${PROJECT_SOURCE_DIR}/engine/detail/core_base.h ${PROJECT_SOURCE_DIR}/engine/detail/engine_calls.h
@@ -16,9 +16,9 @@ install(FILES ${PROJECT_SOURCE_DIR}/engine/detail/core_base.h ${PROJECT_SOURCE_D
 
 # Three export sets, so that one who wants the engine alone needs no BLAS and no oneDNN, and one who wants schedules alone
 # needs nothing.
-set_target_properties(sluice_engine sluice_schedule sluice_providers sluice PROPERTIES
+set_target_properties(sluice_engine sluice_explore sluice_schedule sluice_providers sluice PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
-install(TARGETS sluice_engine sluice_providers EXPORT sluiceEngineTargets)
+install(TARGETS sluice_engine sluice_explore sluice_providers EXPORT sluiceEngineTargets)
 install(TARGETS sluice_schedule EXPORT sluiceScheduleTargets)
 install(TARGETS sluice EXPORT sluiceTargets)
 if(SLUICE_WITH_CUDA)

@@ -1,4 +1,4 @@
-# Three libraries: the engine alone, pipeline schedules alone, and all of Sluice on top of them.
+# Libraries: the engine alone, and beside it the explorer for tests; pipeline schedules alone; all of Sluice on top.
 file(GLOB SLUICE_ENGINE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*.cc)
 add_library(sluice_engine ${SLUICE_ENGINE_SOURCES})
 add_library(sluice::engine ALIAS sluice_engine)
@@ -17,6 +17,19 @@ set(SLUICE_PRECOMPILE OFF)
 if(SLUICE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(SLUICE_PRECOMPILE ON)
   target_precompile_headers(sluice_engine PRIVATE ${SLUICE_COMMON_HEADERS})
+endif()
+
+# The schedule explorer: a program that links it may run under SLUICE_ENGINE=explore:SEED. The engine knows it by a weak
+# symbol, and from a static library the linker takes what it is asked for.
+file(GLOB SLUICE_EXPLORE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/explore/*.cc)
+add_library(sluice_explore ${SLUICE_EXPLORE_SOURCES})
+add_library(sluice::explore ALIAS sluice_explore)
+set_target_properties(sluice_explore PROPERTIES EXPORT_NAME explore)
+target_include_directories(sluice_explore SYSTEM PRIVATE ${SLUICE_CONCURRENTQUEUE_INCLUDE})
+target_link_libraries(sluice_explore PUBLIC sluice_engine PRIVATE $<BUILD_INTERFACE:sluice_settings>)
+target_link_options(sluice_explore INTERFACE "LINKER:--undefined=sluice_explore_linked")
+if(SLUICE_PRECOMPILE)
+  target_precompile_headers(sluice_explore PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
 
 # It needs no engine: what it includes of its folder is text alone.

@@ -10,7 +10,6 @@
 #include "sluice/engine/detail/at_exit.h"
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/core_setup.h"
-#include "sluice/engine/detail/explore.h"
 #include "sluice/engine/detail/policy.h"
 #include "sluice/engine/detail/thread_object.h"
 #include "sluice/engine/detail/watchdog.h"
@@ -33,6 +32,9 @@ void destroy_variable(VariableBase* variable) noexcept { variable->core->delete_
 static_assert(sizeof(OpRecord<SystemPolicy>) == 256, "four cache lines");
 static_assert(sizeof(VariableNode<SystemPolicy>) == 64, "one cache line");
 template class Core<SystemPolicy>;
+
+// Of the library sluice::explore; null in a program that does not link it.
+[[gnu::weak]] std::shared_ptr<CoreBase> make_exploring_core(const CoreOptions& options, std::uint64_t seed);
 
 namespace {
 
@@ -113,7 +115,13 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
   options.log_order = given.log_order;
   set_exit_limit(environment_seconds("SLUICE_EXIT_SECONDS", 30, "0"));
   options.counters = counters;
-  if (mode == EngineMode::explore) return make_exploring_core(options, seed);
+  if (mode == EngineMode::explore) {
+    if (!make_exploring_core) {
+      throw UsageError(std::string(given.mode == mode ? "EngineMode::explore" : "SLUICE_ENGINE=explore:SEED") +
+                       ": the explorer is not in this program, which must link the CMake target sluice::explore");
+    }
+    return make_exploring_core(options, seed);
+  }
   auto core = Core<SystemPolicy>::make(options);
   settle_at_exit(core);
   arm_exit_wait();

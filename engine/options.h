@@ -13,7 +13,8 @@ namespace sluice {
 enum class EngineMode : std::uint8_t {
   threaded,  ///< worker threads
   serial,    ///< each push runs on the spot, on the pushing thread: for a debugger
-  explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving
+  explore,   ///< the same protocol on a controlled scheduler; a seed replays every interleaving. Programs that do not
+             ///< link the CMake target sluice::explore get UsageError.
 };
 
 /// A field that is zero or empty is taken from the environment variable that its comment names, else it is the default

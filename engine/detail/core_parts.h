@@ -25,7 +25,7 @@ namespace sluice::detail {
 template <class P>
 struct Lanes {
   struct Devices {
-    std::size_t first_lane = 0;  ///< three for each device
+    std::size_t first_lane = 0;  ///< four for each device
     std::size_t count = 0;
   };
   std::vector<std::unique_ptr<Lane<P>>> all;  ///< the first is the I/O lane

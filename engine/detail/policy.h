@@ -1,5 +1,5 @@
 // SystemPolicy: gives the protocol its atomics, parking, clock, queues and threads in the product. The explorer has
-// another policy (explore.h). The protocol is the same code for both.
+// another policy (explore/explore.h). The protocol is the same code for both.
 #pragma once
 
 #include <algorithm>

@@ -22,7 +22,7 @@ struct Modules {
 namespace {
 
 constexpr std::uintptr_t kStack = std::uintptr_t{256}
-                                  << 10;  // a fiber's (engine/fiber.cc); what lies next to it is not
+                                  << 10;  // a fiber's (engine/explore/fiber.cc); what lies next to it is not
 
 const Modules& modules() {
   thread_local Modules found;

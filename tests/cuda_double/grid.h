@@ -7,7 +7,7 @@
 #include "accesses.h"
 #include "cuda_double/kernel.h"
 #include "double.h"
-#include "sluice/engine/detail/fiber.h"
+#include "sluice/engine/explore/fiber.h"
 
 namespace cuda_double {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "sluice/engine/detail/explore_search.h"
 #include "sluice/engine/engine.h"
+#include "sluice/engine/explore/search.h"
 
 namespace sluice::testing {
 

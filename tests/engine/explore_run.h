@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "explore_programs.h"
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 
 namespace sluice::testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 
 namespace sluice::testing {
 

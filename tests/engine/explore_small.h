@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 
 namespace sluice::testing {
 

@@ -1,5 +1,5 @@
 // The protocol under the controlled scheduler: every interleaving comes from a seed, and comes again with it.
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "sluice/engine/detail/explore.h"
 #include "sluice/engine/detail/record.h"
+#include "sluice/engine/explore/explore.h"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "chosen.h"
 #include "sluice/engine/detail/core.h"
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 #include "streams.h"
 
 namespace sluice::mutants {

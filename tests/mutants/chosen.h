@@ -7,7 +7,7 @@
 #include <memory>
 #include <set>
 
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/scheduler.h"
 #include "sluice/engine/stream.h"
 
 // They are rewritten, and must not be taken for the library's; but not where the programs run on the protocol as it is.

@@ -8,7 +8,7 @@
 
 #include "programs.h"
 #include "slice.h"
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 
 namespace sluice::mutants {
 namespace {

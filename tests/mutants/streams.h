@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "sluice/engine/detail/explore.h"
+#include "sluice/engine/explore/explore.h"
 #include "sluice/engine/provider.h"
 
 namespace sluice::mutants {

@@ -1,9 +1,10 @@
 // A program of somebody else's that schedules work of its own, with no arrays.
 #include <cstdio>
+#include <exception>
 
 #include "sluice/engine/engine.h"
 
-int main() {
+int main() try {
   using namespace sluice;
   Engine engine;
   Var<int> frame(engine.variable("frame"), 6), thumb(engine.variable("thumb"), 0);
@@ -11,4 +12,7 @@ int main() {
   engine.wait(thumb);
   std::printf("%d\n", *thumb);
   return *thumb == 42 ? 0 : 1;
+} catch (const std::exception& e) {
+  std::printf("%s\n", e.what());
+  return 2;
 }

@@ -1,10 +1,10 @@
 // The controlled scheduler behind EngineMode::explore.
 //
 // Explorer::run runs its bodies, and all threads that the engine starts meanwhile, as fibers of the calling thread
-// ("strands"). At each operation of the policy a Decider says who goes on and what a load sees (explore_search.h); the
-// memory is that of C++20 (explore_memory.h). So the same decisions give the same run, and a switch costs some
+// ("strands"). At each operation of the policy a Decider says who goes on and what a load sees (search.h); the
+// memory is that of C++20 (memory.h). So the same decisions give the same run, and a switch costs some
 // nanoseconds. Bodies must not block outside of the engine, and no other thread may call an exploring engine meanwhile.
-// Outside of run, real threads hand a baton (explore_guests.h): that is for ordinary programs, where bodies may block.
+// Outside of run, real threads hand a baton (guests.h): that is for ordinary programs, where bodies may block.
 // Both choose at the same places, in the policy, and the protocol cannot tell them apart.
 #pragma once
 
@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "sluice/engine/detail/explore_memory.h"
-#include "sluice/engine/detail/explore_search.h"
+#include "sluice/engine/explore/memory.h"
+#include "sluice/engine/explore/search.h"
 
 namespace sluice::detail {
 

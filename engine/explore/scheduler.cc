@@ -1,5 +1,5 @@
 // The controlled scheduler: fibers that go on one at a time.
-#include "sluice/engine/detail/explore_scheduler.h"
+#include "sluice/engine/explore/scheduler.h"
 
 #include <cxxabi.h>
 
@@ -9,9 +9,9 @@
 #include <cstring>
 #include <iterator>
 
-#include "sluice/engine/detail/explore_guests.h"
-#include "sluice/engine/detail/explore_strand.h"
 #include "sluice/engine/detail/thread_object.h"
+#include "sluice/engine/explore/guests.h"
+#include "sluice/engine/explore/strand.h"
 
 namespace sluice::detail {
 

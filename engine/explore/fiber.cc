@@ -1,5 +1,5 @@
 // Fibers: a few instructions on x86-64, ucontext elsewhere.
-#include "sluice/engine/detail/fiber.h"
+#include "sluice/engine/explore/fiber.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

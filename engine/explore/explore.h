@@ -1,5 +1,5 @@
 // ExplorePolicy: the protocol on a controlled scheduler, with the memory of C++20 and not that of the machine
-// (explore_scheduler.h).
+// (scheduler.h).
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@
 #include <mutex>
 #include <vector>
 
-#include "sluice/engine/detail/explore_guests.h"
-#include "sluice/engine/detail/explore_scheduler.h"
 #include "sluice/engine/engine.h"
+#include "sluice/engine/explore/guests.h"
+#include "sluice/engine/explore/scheduler.h"
 
 namespace sluice::detail {
 

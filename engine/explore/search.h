@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/engine/detail/explore_memory.h"
+#include "sluice/engine/explore/memory.h"
 
 namespace sluice::detail {
 

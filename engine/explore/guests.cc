@@ -1,12 +1,12 @@
 // Real threads that hand a baton.
-#include "sluice/engine/detail/explore_guests.h"
+#include "sluice/engine/explore/guests.h"
 
 #include <algorithm>
 #include <thread>
 
 #include "sluice/engine/detail/core_records.h"
-#include "sluice/engine/detail/explore_search.h"
 #include "sluice/engine/detail/thread_object.h"
+#include "sluice/engine/explore/search.h"
 
 namespace sluice::detail {
 

@@ -2,7 +2,7 @@
 // Decider, takes effect in the memory, and is noted in the trace's hash.
 #include <algorithm>
 
-#include "sluice/engine/detail/explore_strand.h"
+#include "sluice/engine/explore/strand.h"
 
 namespace sluice::detail {
 

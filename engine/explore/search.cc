@@ -1,5 +1,5 @@
 // The explorer's searches.
-#include "sluice/engine/detail/explore_search.h"
+#include "sluice/engine/explore/search.h"
 
 #include <algorithm>
 #include <array>

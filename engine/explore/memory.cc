@@ -1,5 +1,5 @@
 // The explorer's memory.
-#include "sluice/engine/detail/explore_memory.h"
+#include "sluice/engine/explore/memory.h"
 
 #include <algorithm>
 

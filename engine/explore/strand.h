@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sluice/engine/detail/core_records.h"
-#include "sluice/engine/detail/explore_scheduler.h"
-#include "sluice/engine/detail/fiber.h"
+#include "sluice/engine/explore/fiber.h"
+#include "sluice/engine/explore/scheduler.h"
 
 namespace sluice::detail {
 
