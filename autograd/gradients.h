@@ -23,9 +23,10 @@ class WithGrad : ScopeGuard {
 };
 
 /// Adds to the .grad() of the leaves the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
-/// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array is
-/// summed over the uses of the array in the order of the program (beyond 16 uses, the sum of the last 16 terms counts
-/// as the last term for those before them), and then added into .grad() in the order of pushes. Frees the tape unless
+/// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array that
+/// is used several times is ((g1 + g2) + g3), where g1 belongs to the use that the program makes first. Beyond 16 uses
+/// the last 16 are added first, and their sum stands as the last term: of 20 uses, ((((g1 + g2) + g3) + g4) + s), where
+/// s is the sum of g5 to g20. The sum is then added into .grad() in the order of pushes. Frees the tape unless
 /// the options say otherwise. Pushes and returns; does not wait. Throws ArrayError for a root without history, a tape
 /// that was freed before, and shapes that differ. Several threads may run backward on separate graphs at once.
 void backward(const NDArrays& roots, const NDArrays& gradients, const BackwardOptions& options = {},

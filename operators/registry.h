@@ -134,13 +134,14 @@ struct Operator : OperatorInfo {
   int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0's dtype does
   Infer infer = nullptr;        ///< checks the inputs, and gives the outputs' shapes and dtypes
   Gradient gradient = nullptr;  ///< null: no gradient flows back
-  /// needs[i]: the values that the gradient of input i uses, and that are kept. The last entry counts for all further
+  /// needs[i]: which inputs and outputs the gradient of input i reads, and whose values are therefore kept until the
+  /// backward pass: of mul(a, b), input 1 for a's gradient and input 0 for b's. The last entry counts for all further
   /// inputs too.
   std::vector<Needs> needs;
-  /// Of `needs`: values that only the function for GradientContext::common uses.
+  /// Those of them that GradientContext::common's function reads and nothing else does. They are dropped once it ran.
   Needs common_needs;
-  /// The gradient rule computes the gradients of all inputs at once, whichever are wanted. backward_inputs() then asks
-  /// it once for all of them, and not twice.
+  /// The rule makes all gradients in one go, whichever are wanted, as attention's does. A backward pass in two halves
+  /// then asks it once, in the first half, and keeps what the second wants.
   bool joint_gradient = false;
 
   static constexpr int kAnyNumber = 1 << 30;

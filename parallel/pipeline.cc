@@ -235,7 +235,7 @@ NDArray Pipeline::step(const NDArray& x, const NDArray& target, const PipelineSt
   const MicrobatchDraws draws;
 
   // Transfers stand outside of a device's sequence: they run as soon as they can.
-  const bool free = !options.strict_order || !plan.schedule.fixed_order;
+  const bool free = options.order == ActionOrder::ready || !plan.schedule.fixed_order;
   const Order order(plan.schedule);
   const auto send = [](const NDArray& value, const Action& action, Device device) {
     const NoGrad no_grad;

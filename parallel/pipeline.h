@@ -59,15 +59,22 @@ class ScheduleChoice {
   Generator make_;
 };
 
+/// In which order a device runs the actions of a step.
+enum class ActionOrder : std::uint8_t {
+  /// One after another, as the schedule lists them. For a schedule in a free order it means `ready`.
+  listed,
+  /// Whatever can run does. Of several actions that can, a device takes first what others wait for longest: a step of
+  /// weights, then input gradients and whole backward passes, then recomputations, then forwards (of its later stages
+  /// before those of its first), and weight gradients last. A stage's forwards run one after another, and the
+  /// schedule's rings hold them back, across steps as well. The order depends on timing, and so, within the rings, does
+  /// the memory that is needed. The bits do not.
+  ready,
+};
+
 struct PipelineStep {
   int microbatches = 1;
   ScheduleChoice schedule = one_f_one_b;
-  /// true: each device runs its actions one after another in the schedule's order, if that is a fixed one. false, and
-  /// for a free order: every action that is ready runs, an input gradient (or a whole backward) before a forward, a
-  /// forward of a device's later stages before one of its first, and weight gradients last; a stage's forwards run one
-  /// after another, and its update before all else; the schedule's rings of slots hold forwards back, across steps as
-  /// well. The order, and within the rings the memory needed, then depend on timing; the bits do not.
-  bool strict_order = true;
+  ActionOrder order = ActionOrder::listed;
   /// Pushes what updates a stage's weights: what the schedule's U actions run (with_updates() in generators.h). It is
   /// called once a step for each stage, by the thread that calls step(), when the stage's gradients are pushed, and
   /// may not call the pipeline. A weight that stages share is stepped with the first of them, when the gradients of all

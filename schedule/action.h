@@ -62,7 +62,7 @@ struct StageBytes {
   double saved = 0;      ///< from F (or R) to the end of B or I
   double kept = 0;       ///< from I to the end of W
   double input = 0;      ///< the stage's input, from F to the end of R: held in place of `saved` where there is an R
-  double both = 0;       ///< the part of `kept` that is of `saved` too: once while the I runs that hands it on
+  double both = 0;       ///< of `kept`, what is of `saved` too, as inputs of matrix products: I passes it on to W
   double work = 0;       ///< beside all that, while one of its actions runs: scratch, values in between
   double gradients = 0;  ///< one set of the weights' gradients, for a sum that must wait for another (sum_tree.h)
 };

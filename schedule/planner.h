@@ -20,15 +20,16 @@ namespace sluice::parallel {
 struct LayerSample {
   double rows = 1;
   double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< seconds
-  double saved = 0;   ///< bytes from forward to backward, with the layer's input
-  double shared = 0;  ///< the part of `saved` that costs nothing where a stage has the layer before too: that layer
-                      ///< saves it as well, or it is an input that no gradient needs
-  double output = 0;  ///< bytes of its output, if they are not in `saved`: held as well where a stage ends here
-  double kept = 0;    ///< bytes from its input's gradient to those of its weights
-  double both = 0;    ///< the part of `kept` that is of `saved` too
-  double kept_shared = 0;  ///< the part of `both` that the layer before keeps too
-  double work = 0;   ///< bytes beside all that while it runs, forward or backward; a stage needs the most of its layers
-  double input = 0;  ///< bytes of its input: what a stage that begins here is sent
+  // Bytes. A value that two neighbouring layers hold, such as a relu's result that is the input of the product behind
+  // it, counts once where both are in one stage: `shared` and `kept_shared` say what the layer before holds anyway.
+  double saved = 0;        ///< held from the forward to the backward pass, the layer's input included
+  double shared = 0;       ///< of `saved`, what the layer before saves too; and an input that no gradient needs
+  double output = 0;       ///< of its result, where it does not save it itself: a stage that ends here holds it
+  double kept = 0;         ///< held from the gradient of its input to those of its weights
+  double both = 0;         ///< of `kept`, what is of `saved` too
+  double kept_shared = 0;  ///< of `both`, what the layer before keeps too
+  double work = 0;   ///< held beside all that while it runs, forward or backward; a stage needs the most of its layers
+  double input = 0;  ///< of its input: what a stage that begins here is sent
 };
 
 /// What a layer costs: samples at one or more numbers of rows, and what does not depend on rows. Embeddings and heads

@@ -159,7 +159,9 @@ inline Bytes pipelined(DType dtype, const parallel::Schedule& schedule, int step
   Sgd sgd(net.parameters(), kSgd);
   std::deque<Sgd> of_stage;
   for (int s = 0; s < net.stages(); ++s) of_stage.emplace_back(net.parameters(s), kSgd);
-  parallel::PipelineStep options{.microbatches = schedule.microbatches, .schedule = schedule, .strict_order = strict};
+  parallel::PipelineStep options{.microbatches = schedule.microbatches,
+                                 .schedule = schedule,
+                                 .order = strict ? parallel::ActionOrder::listed : parallel::ActionOrder::ready};
   if (updates) options.update = [&](int stage) { of_stage[static_cast<std::size_t>(stage)].step(); };
   std::vector<NDArray> losses;
   for (int step = 0; step < steps; ++step) {

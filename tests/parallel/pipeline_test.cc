@@ -111,8 +111,10 @@ TEST_P(PipelineBits, GradientsEqualThoseOfMicrobatchesRunOneAfterAnother) {
         TestEngine many(stages);
         parallel::Pipeline net(make_stages(make_layers(seed), stages));
         const Data data = make_data(rows, seed);
-        const NDArray loss =
-            net.step(data.x, data.y, {.microbatches = microbatches, .schedule = schedule, .strict_order = strict});
+        const NDArray loss = net.step(data.x, data.y,
+                                      {.microbatches = microbatches,
+                                       .schedule = schedule,
+                                       .order = strict ? parallel::ActionOrder::listed : parallel::ActionOrder::ready});
         EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-6);
         EXPECT_EQ(gradients_of(net.parameters()), expected.gradients)
             << schedule(stages, microbatches).name << (strict ? "" : ", free order");

@@ -51,7 +51,10 @@ Bytes gradients(const std::vector<parallel::Stage>& stages, const Schedule& sche
   parallel::Pipeline net(stages, loss_of);
   const auto [x, y] = batch(DType::f32, 1);
   for (int step = 0; step < 2; ++step) {
-    (void)net.step(x, y, {.microbatches = schedule.microbatches, .schedule = schedule, .strict_order = strict});
+    (void)net.step(x, y,
+                   {.microbatches = schedule.microbatches,
+                    .schedule = schedule,
+                    .order = strict ? parallel::ActionOrder::listed : parallel::ActionOrder::ready});
   }
   Bytes bytes;
   for (const NamedParameter& p : net.parameters()) bytes.push_back(p.value->grad().to_bytes());

@@ -27,7 +27,8 @@ struct Filled {
   __device__ void operator()(std::int64_t i) const {
     std::int64_t at[1];
     walk.find(i, at);
-    y[at[0]] = whole ? converted<T>(counted(integer, i, integer_step)) : converted<T>(value + static_cast<double>(i) * step);
+    y[at[0]] =
+        whole ? converted<T>(counted(integer, i, integer_step)) : converted<T>(value + static_cast<double>(i) * step);
   }
 };
 void fill(ArrayContext& c) {
