@@ -1,9 +1,9 @@
 // All of Sluice.
 #pragma once
 
-#include "sluice/autograd/autograd.h"  // NoGrad, backward, grad
+#include "sluice/autograd/autograd.h"  // backward, grad
 #include "sluice/engine/engine.h"      // Engine, push, wait
-#include "sluice/ndarray/ndarray.h"    // NDArray
+#include "sluice/ndarray/ndarray.h"    // NDArray, NoGrad
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"  // operators on arrays
 #include "sluice/parallel/parallel.h"

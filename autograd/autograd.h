@@ -3,7 +3,7 @@
 
 #include "sluice/autograd/checkpoint.h"  // checkpoint
 #include "sluice/autograd/custom.h"      // apply_custom, on_gradient
-#include "sluice/autograd/gradients.h"   // NoGrad, backward, grad
+#include "sluice/autograd/gradients.h"   // backward, grad
 #include "sluice/autograd/halves.h"      // backward_inputs
 #include "sluice/autograd/products.h"    // vjp, jvp, hessian_vector_product
 #include "sluice/autograd/uses.h"        // on_uses

@@ -5,22 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "sluice/ndarray/grad_mode.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
-
-/// While it lives, the thread's pushes are not recorded, and leaves may be written in place.
-class NoGrad : ScopeGuard {
- public:
-  NoGrad() { current_scope().flags |= kNoGradFlag; }
-};
-
-/// While it lives, pushes are recorded even inside of a NoGrad scope.
-class WithGrad : ScopeGuard {
- public:
-  WithGrad() { current_scope().flags &= ~kNoGradFlag; }
-};
 
 /// Adds to the .grad() of the leaves the gradients of the sum over i of <roots[i], gradients[i]>. gradients[i] has the
 /// shape and dtype of roots[i]; an empty handle counts as 1 for a root with one element. The gradient of an array that

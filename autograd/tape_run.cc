@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "sluice/autograd/gradients.h"
-#include "sluice/operators/optimizer_steps.h"
+#include "sluice/operators/add_n.h"
 
 namespace sluice::autograd {
 NDArray alias(const NDArray& x, bool recorded) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -57,6 +58,20 @@ constexpr bool has_arithmetic(DType t) { return info_of(t).compute.has_value(); 
 constexpr bool computes_in_itself(DType t) { return info_of(t).compute == t; }
 /// True where sums and products of many elements fit as a rule: for all with arithmetic but i8 and u8.
 constexpr bool has_sums(DType t) { return has_arithmetic(t) && (is_floating(t) || size_of(t) >= 4); }
+
+/// The largest finite number of a floating dtype.
+constexpr double largest_number(DType t) {
+  switch (t) {
+    case DType::f16:
+      return 65504;
+    case DType::bf16:
+      return 0x1.fep127;
+    case DType::f32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
 
 /// The dtype in which operators on arrays of both compute. A floating dtype beats integers and bool; of two floating
 /// ones, or of two integers, the wider wins; i8 with u8 gives i32; bool gives way to all. Empty for f16 with bf16: none

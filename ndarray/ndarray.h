@@ -6,6 +6,8 @@
 #include "sluice/ndarray/dlpack.h"            // memory shared with other libraries
 #include "sluice/ndarray/dtype.h"             // element types
 #include "sluice/ndarray/files.h"             // .npy, .npz, .safetensors
+#include "sluice/ndarray/formats/idx.h"       // load_idx
+#include "sluice/ndarray/grad_mode.h"         // NoGrad, WithGrad
 #include "sluice/ndarray/nd_array.h"          // NDArray, Operand, from, empty, partitioned
 #include "sluice/ndarray/operation_record.h"  // what a thread's pushes are, as values
 #include "sluice/ndarray/push.h"              // ops of one's own on arrays

@@ -10,6 +10,7 @@
 
 #include "sluice/engine/engine.h"
 #include "sluice/ndarray/attributes.h"
+#include "sluice/ndarray/grad_mode.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/operand_sets.h"
 #include "sluice/ndarray/short_list.h"
@@ -39,10 +40,6 @@ class Issuing {
  protected:
   ~Issuing() = default;
 };
-
-/// Bit of ScopeState::flags: pushes are not recorded for gradients.
-inline constexpr std::uint32_t kNoGradFlag = 1;
-inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
 
 /// Bits of ScopeState::flags: the priority of the thread's pushes on arrays, plus one (0: each push's own).
 inline constexpr std::uint32_t kPushPriorityShift = 4, kPushPriorityBits = 15U << kPushPriorityShift;

@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {

@@ -1,11 +1,14 @@
 // Rows and functions of convolution and pooling.
 #include "sluice/operators/convolution.h"
 
+#include "sluice/operators/along_axis.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/by_unfolding.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/fused_relu.h"
 
 namespace sluice {
 namespace {

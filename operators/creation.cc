@@ -83,19 +83,6 @@ void builtin::add_creation_rows(Registry& registry) {
   }
 }
 
-double builtin::largest_number(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 65504;
-    case DType::bf16:
-      return 0x1.fep127;
-    case DType::f32:
-      return std::numeric_limits<float>::max();
-    default:
-      return std::numeric_limits<double>::max();
-  }
-}
-
 NDArray zeros(const Dims& shape, DType dtype, std::source_location where) {
   return filled("zeros", shape, 0, 0, dtype, {}, where);
 }
@@ -204,7 +191,7 @@ NDArray arange(const Scalar& end, std::source_location where) { return arange(0,
 NDArray uniform(const Dims& shape, RandomStream& stream, double low, double high, DType dtype, std::uint64_t first,
                 std::source_location where) {
   if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high) ||
-      std::max(std::abs(low), std::abs(high)) > builtin::largest_number(dtype)) {
+      std::max(std::abs(low), std::abs(high)) > largest_number(dtype)) {
     throw ArrayError("uniform", where, "[" + Scalar(low).text() + ", " + Scalar(high).text() + ") is no range");
   }
   return random("uniform", shape, stream, low, high, dtype, first, where);

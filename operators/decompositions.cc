@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/decomposition_conventions.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/rearranging.h"
 
 namespace sluice {

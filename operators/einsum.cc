@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"

@@ -10,6 +10,8 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise_gradients.h"
 #include "sluice/operators/functors.h"
+#include "sluice/operators/fused_relu.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/rows.h"
 #include "sluice/operators/shaping.h"

@@ -1,11 +1,11 @@
 // x(rows), x(mask): reads and writes by indices that are arrays.
 #include <algorithm>
 
-#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/indexing.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/put_rows.h"
 #include "sluice/operators/shaping.h"
 #include "sluice/operators/waiting.h"

@@ -8,6 +8,7 @@
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/put_rows.h"
 #include "sluice/operators/scan.h"
 #include "sluice/operators/shaping.h"

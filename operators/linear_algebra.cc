@@ -6,6 +6,7 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/fused_relu.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {

@@ -72,8 +72,7 @@ NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOption
   // to gradients, so that they are exact at 0 too.
   NDArray m;
   {
-    const ScopeGuard scope;
-    current_scope().flags |= kNoGradFlag;
+    const NoGrad no_grad;
     m = relu(-p.x);
   }
   const NDArray of_one = m + log(exp(-m) + exp(-p.x - m));  // the loss where the target is 1

@@ -6,6 +6,7 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/in_range.h"
 #include "sluice/operators/normalize_rows.h"
 #include "sluice/operators/reduction.h"
 
@@ -266,8 +267,7 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
     y = outputs[0].reshape(turned).permute(order);
     if (!weight.defined() && !bias.defined()) y = y.contiguous();
     if (running.mean.defined()) {
-      const ScopeGuard scope;
-      current_scope().flags |= kNoGradFlag;
+      const NoGrad no_grad;
       const double part = options.momentum;
       const auto update = [&](const NDArray& kept, int RowStatistics<int>::*number, double factor) {
         const NDArray batch = statistic(outputs[1], channels, number, made.where()).reshape({channels});

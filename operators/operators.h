@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/operators/activation.h"       // gelu and softplus with options, glu
+#include "sluice/operators/add_n.h"            // add_n, accumulate
 #include "sluice/operators/attention.h"        // attention
 #include "sluice/operators/closeness.h"        // isclose, allclose, array_equal
 #include "sluice/operators/convolution.h"      // conv2d, conv_transpose2d, max_pool2d, avg_pool2d
@@ -14,7 +15,7 @@
 #include "sluice/operators/mixing.h"           // clip, lerp, addcmul
 #include "sluice/operators/network.h"          // dropout, embedding, lstm, gru, rotary_embedding
 #include "sluice/operators/normalization.h"    // layer_norm, rms_norm, group_norm, batch_norm
-#include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step, accumulate
+#include "sluice/operators/optimizer_steps.h"  // sgd_step, adam_step
 #include "sluice/operators/rearranging.h"      // split, pad, roll, tile, repeat, meshgrid, tril
 #include "sluice/operators/reduction.h"        // sum, mean, max, any, argmax, softmax
 #include "sluice/operators/registry.h"         // rows, kernels, apply

@@ -47,12 +47,6 @@ struct AdamStep {
 /// Updates w, m (first moment) and v (second). `step.step` is at least 1.
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step);
 
-/// Adds `terms` to target, one after another in their order. All arrays have one shape and dtype.
-void accumulate(const NDArray& target, const NDArrays& terms,
-                std::source_location where = std::source_location::current());
-/// The sum of the terms in their order.
-NDArray add_n(const NDArrays& terms, std::source_location where = std::source_location::current());
-
 /// For kernels of the rows above: calls f(gradient, values) for each gradient, where `values` are the parameter and its
 /// states. Throws, and says that nothing was written, if there is a gate and it is shut.
 template <class F>

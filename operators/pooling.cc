@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/operators/builtin.h"
+#include "sluice/operators/by_unfolding.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/convolution.h"
 #include "sluice/operators/creation.h"

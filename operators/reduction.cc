@@ -1,12 +1,14 @@
 // Rows and functions of reductions and softmax.
 #include "sluice/operators/reduction.h"
 
+#include "sluice/operators/along_axis.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/functors.h"
+#include "sluice/operators/in_range.h"
 #include "sluice/operators/rows.h"
 
 namespace sluice {
@@ -114,8 +116,7 @@ NDArray parts_of_exponentials(GradientContext& c, const Operand& x) {
   if (wide.count() == 0) return x.array;
   NDArray shift;  // a constant to gradients: the quotient does not depend on it
   {
-    const ScopeGuard scope;
-    current_scope().flags |= kNoGradFlag;
+    const NoGrad no_grad;
     shift = builtin::finite_exponent(apply(named("max"), {&wide}, keep, {.where = at}), at);
   }
   // At most 1, but where x is infinity.
@@ -237,8 +238,7 @@ NDArray builtin::less_mean(const NDArray& x, const NDArray& average, const Axes&
   if (x.dtype() == DType::f64) return off;
   NDArray rest;
   {
-    const ScopeGuard scope;
-    current_scope().flags |= kNoGradFlag;
+    const NoGrad no_grad;
     rest = mean({off, at}, axes, {.keep = true});
   }
   return sub({off, at}, rest);

@@ -157,6 +157,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_unfolding_rows(*this);
   builtin::add_attention_rows(*this);
   builtin::add_normalization_rows(*this);
+  builtin::add_add_n_rows(*this);
   builtin::add_optimizer_rows(*this);
   builtin::add_reference_kernels(*this);
   builtin::add_cpu_kernels(*this);

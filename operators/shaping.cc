@@ -7,6 +7,7 @@
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/operand_dtypes.h"
 
 namespace sluice {
 namespace {

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/indexing.h"
 #include "sluice/operators/lines.h"
+#include "sluice/operators/operand_dtypes.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 #include "sluice/operators/waiting.h"

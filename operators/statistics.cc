@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/in_range.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/rows.h"
 #include "sluice/operators/shaping.h"

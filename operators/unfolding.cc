@@ -5,6 +5,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/by_unfolding.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/convolution.h"
 #include "sluice/operators/elementwise.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "sluice/engine/loops.h"
-#include "sluice/operators/optimizer_steps.h"
+#include "sluice/operators/add_n.h"
 #include "sluice/operators/register.h"
 #include "sluice/operators/registry.h"
 

@@ -1,4 +1,4 @@
-#include "sluice/nn/idx.h"
+#include "sluice/ndarray/formats/idx.h"
 #include "sluice/tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

