@@ -2,7 +2,7 @@
 //
 //   Engine engine;
 //   Var<Image> frame(engine.variable()), thumb(engine.variable());
-//   engine.push([=] { resize(*frame, *thumb); }, {read(frame), write(thumb)}, {.on = cpu(1), .name = "resize"});
+//   engine.push(read(frame), write(thumb), [](const Image& from, Image& to) { resize(from, to); }, {.name = "resize"});
 //   engine.wait(thumb);
 //
 // The result of a program is that of running its pushes one by one. docs/semantics.md has the rules, docs/engine.md
@@ -32,6 +32,7 @@
 #include "sluice/engine/scope.h"
 #include "sluice/engine/ticket.h"
 #include "sluice/engine/trace.h"
+#include "sluice/engine/var.h"
 #include "sluice/engine/variable.h"
 
 namespace sluice {
@@ -92,6 +93,37 @@ class Engine {
   template <detail::Body F>
   Ticket push(F&& body, std::span<const Access> accesses, const PushOptions& options = {},
               std::source_location where = std::source_location::current());
+
+  /// The same for one to six values (Var<T>), each listed with its access, before a body that gets them as parameters
+  /// in this order: `const T&` of read(x), `T&` of update(x) and write(x). So a body cannot reach what its push does
+  /// not name, nor change what it only reads. A Context& or a Completion, or both, may come before them. The place in
+  /// the source is that of the first access. Does not compile where a parameter is of another type, or would change
+  /// what is read.
+  template <detail::OfVar A, class F>
+  Ticket push(A a, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a);
+  }
+  template <detail::OfVar A, detail::OfVar B, class F>
+  Ticket push(A a, B b, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a, b);
+  }
+  template <detail::OfVar A, detail::OfVar B, detail::OfVar C, class F>
+  Ticket push(A a, B b, C c, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a, b, c);
+  }
+  template <detail::OfVar A, detail::OfVar B, detail::OfVar C, detail::OfVar D, class F>
+  Ticket push(A a, B b, C c, D d, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a, b, c, d);
+  }
+  template <detail::OfVar A, detail::OfVar B, detail::OfVar C, detail::OfVar D, detail::OfVar E, class F>
+  Ticket push(A a, B b, C c, D d, E e, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a, b, c, d, e);
+  }
+  template <detail::OfVar A, detail::OfVar B, detail::OfVar C, detail::OfVar D, detail::OfVar E, detail::OfVar G,
+            class F>
+  Ticket push(A a, B b, C c, D d, E e, G g, F&& body, const PushOptions& options = {}) {
+    return push_on_values(std::forward<F>(body), options, a, b, c, d, e, g);
+  }
 
   /// Calls `pushes` on this thread and records what it pushes here instead of running it. A captured push returns an
   /// empty ticket (done); waits, borrows and recoveries inside throw UsageError, and so does a capture inside another.
@@ -210,6 +242,8 @@ class Engine {
   explicit Engine(std::shared_ptr<detail::CoreBase> core);
 
  private:
+  template <class F, class... As>
+  Ticket push_on_values(F&& body, const PushOptions& options, const As&... accesses);
   bool wait_until(const Variable& variable, std::chrono::nanoseconds limit, const WaitOptions& how,
                   const std::source_location& where);
   std::string explain_variable(const Variable& variable) const;

@@ -65,7 +65,8 @@ struct Access {
 
 inline const Variable& variable_of(const Variable& v) { return v; }
 
-/// Something with a variable: a Variable, a Var<T>, or whatever `variable_of(x)` finds by argument-dependent lookup.
+/// Something with a variable: a Variable, a Var<T> (var.h), or whatever `variable_of(x)` finds by argument-dependent
+/// lookup.
 template <class T>
 concept HasVariable = requires(const T& x) {
   { variable_of(x) } -> std::convertible_to<const Variable&>;
@@ -106,25 +107,5 @@ Access write(const HasVariable auto& x, std::source_location where = std::source
 Access order(const HasVariable auto& x, std::source_location where = std::source_location::current()) {
   return {detail::base_at(x, where), AccessMode::order};
 }
-
-/// A value with its variable, shared by all handles: `Var<Image> frame(engine.variable(), ...)`. A body whose push
-/// names it reaches the value with `*frame`; other code must not.
-template <class T>
-class Var {
- public:
-  template <class... Args>
-  explicit Var(Variable variable, Args&&... args)
-      : box_(std::make_shared<Box>(Box{std::move(variable), T(std::forward<Args>(args)...)})) {}
-  T& operator*() const { return box_->value; }
-  T* operator->() const { return &box_->value; }
-  friend const Variable& variable_of(const Var& v) { return v.box_->variable; }
-
- private:
-  struct Box {
-    Variable variable;
-    T value;
-  };
-  std::shared_ptr<Box> box_;
-};
 
 }  // namespace sluice

@@ -17,6 +17,7 @@ constexpr int kSize = 256, kThumb = 16;
 struct Image {
   int size = 0;
   std::vector<int> pixels;
+  int at(int row, int column) const { return pixels[static_cast<std::size_t>(row * size + column)]; }
   int& at(int row, int column) { return pixels[static_cast<std::size_t>(row * size + column)]; }
 };
 
@@ -38,7 +39,7 @@ void blur(Image& image) {
   }
 }
 
-void shrink(Image& image, Image& thumb) {
+void shrink(const Image& image, Image& thumb) {
   thumb = {kThumb, std::vector<int>(kThumb * kThumb)};
   const int step = image.size / kThumb;
   for (int row = 0; row < kThumb; ++row) {
@@ -67,13 +68,13 @@ int main() {
     const Var<Image>& frame = frames.emplace_back(engine.variable("frame"));
     const Var<Image>& thumb = thumbs.emplace_back(engine.variable("thumb"));
     const Var<Histogram>& histogram = histograms.emplace_back(engine.variable("histogram"));
-    engine.push([=] { draw(i, *frame); }, {write(frame)}, {.name = "draw"});
-    engine.push([=] { blur(*frame); }, {update(frame)}, {.name = "blur"});
+    engine.push(write(frame), [i](Image& image) { draw(i, image); }, {.name = "draw"});
+    engine.push(update(frame), blur, {.name = "blur"});
     // These two only read the frame: they may overlap. Both wait for the blur.
-    engine.push([=] { shrink(*frame, *thumb); }, {read(frame), write(thumb)}, {.name = "shrink"});
-    engine.push([=] { count(*frame, *histogram); }, {read(frame), update(histogram)}, {.name = "histogram"});
+    engine.push(read(frame), write(thumb), shrink, {.name = "shrink"});
+    engine.push(read(frame), update(histogram), count, {.name = "histogram"});
     // This one changes the frame: it waits for both readers, and they never see its work.
-    engine.push([=] { invert(*frame); }, {update(frame)}, {.name = "invert"});
+    engine.push(update(frame), invert, {.name = "invert"});
   }
   for (int i = 0; i < 4; ++i) {
     engine.wait(thumbs[i]);
@@ -85,33 +86,33 @@ int main() {
   std::printf("2. A failure poisons what the operation wrote, and all that is made from it.\n");
   const Var<Image>& frame = frames[0];
   engine.push([] { throw std::runtime_error("the camera is unplugged"); }, {write(frame)}, {.name = "grab"});
-  engine.push([=, thumb = thumbs[0]] { shrink(*frame, *thumb); }, {read(frame), write(thumbs[0])}, {.name = "shrink"});
+  engine.push(read(frame), write(thumbs[0]), shrink, {.name = "shrink"});
   try {
     engine.wait(thumbs[0]);
   } catch (const Error& error) {
     std::printf("   %s\n", error.what());
   }
-  engine.push([=] { draw(0, *frame); }, {write(frame)}, {.name = "draw"});  // a write heals
+  engine.push(write(frame), [](Image& image) { draw(0, image); }, {.name = "draw"});  // a write heals
   engine.wait(frame);
   std::printf("   after the next draw the frame is good again\n");
 
   std::printf("3. An operation may complete later than it returns: a Completion is answered by any thread.\n");
   std::thread camera;
-  engine.push(
-      [&](Completion completion) {
-        camera = std::thread([=, done = std::move(completion)]() mutable {
-          draw(7, *frame);
-          done.done();
-        });
-      },
-      {write(frame)}, {.name = "camera"});
+  engine.push(write(frame),
+              [&camera](Completion completion, Image& image) {
+                camera = std::thread([&image, done = std::move(completion)]() mutable {
+                  draw(7, image);
+                  done.done();
+                });
+              },
+              {.name = "camera"});
   engine.wait(frame);
   camera.join();
   std::printf("   the camera delivered: three pixels %d %d %d\n", frame->at(99, 0), frame->at(99, 1), frame->at(99, 2));
 
   std::printf("4. What has not begun can be cancelled. The old value stays whole, and recover() brings it back.\n");
   Borrow hold = engine.borrow(read(frame));  // we look at the frame: who wants to change it waits
-  Ticket ticket = engine.push([=] { blur(*frame); }, {update(frame)}, {.name = "blur"});
+  Ticket ticket = engine.push(update(frame), blur, {.name = "blur"});
   std::printf("   why it waits: %s\n", engine.explain(ticket).c_str());
   const bool cancelled = ticket.cancel();
   hold.release();
@@ -126,10 +127,9 @@ int main() {
 
   std::printf("5. What is pushed again and again can be captured once, and replayed at a small part of the cost.\n");
   const Program program = engine.capture([&] {
-    engine.push([=] { blur(*frame); }, {update(frame)}, {.name = "blur"});
-    engine.push([=, thumb = thumbs[0]] { shrink(*frame, *thumb); }, {read(frame), write(thumbs[0])},
-                {.name = "shrink"});
-    engine.push([=] { invert(*frame); }, {update(frame)}, {.name = "invert"});
+    engine.push(update(frame), blur, {.name = "blur"});
+    engine.push(read(frame), write(thumbs[0]), shrink, {.name = "shrink"});
+    engine.push(update(frame), invert, {.name = "invert"});
   });
   for (int i = 0; i < 100; ++i) engine.replay(program);
   engine.wait(frame);

@@ -40,22 +40,21 @@ Pieces without(const Pieces& these, const Pieces& those) {
 /// What is in use of a device's memory.
 class Pool {
  public:
-  explicit Pool(Device device) : device_(device) {}
+  Pool(Engine& engine, Device device) : engine_(engine), device_(device) {}
   /// What an action takes at most beside what it found: `action` pushes and waits.
   template <class F>
   double peak_of(F&& action) const {
     const auto before = stats().in_use;
-    device_.kind == DeviceKind::cpu ? memory_pool(device_).reset_peak()
-                                    : device_pool(default_engine(), device_).reset_peak();
+    device_.kind == DeviceKind::cpu ? memory_pool(device_).reset_peak() : device_pool(engine_, device_).reset_peak();
     action();
     return static_cast<double>(stats().peak) - static_cast<double>(before);
   }
 
  private:
   PoolStats stats() const {
-    return device_.kind == DeviceKind::cpu ? memory_pool(device_).stats()
-                                           : device_pool(default_engine(), device_).stats();
+    return device_.kind == DeviceKind::cpu ? memory_pool(device_).stats() : device_pool(engine_, device_).stats();
   }
+  Engine& engine_;
   Device device_;
 };
 
@@ -80,7 +79,7 @@ std::vector<LayerSample> layer_bytes(const WatchedLayers& layers, const Batch& b
   const NDArray target = part(batch.target);
   std::vector<NDArray> in, out;
   std::vector<Pieces> saved;
-  const Pool pool(device);
+  const Pool pool(batch.x.engine(), device);
   std::vector<double> beside(at(n));  // what is in use at most in each forward pass beside what was there
   for (int l = 0; l < n; ++l) {
     layers[l]->to(device);

@@ -55,18 +55,19 @@ Schedule in_layers(const Schedule& stages, const std::vector<int>& first_layer, 
 /// A trace that ends with it, whatever is thrown meanwhile.
 class Trace {
  public:
-  Trace() { default_engine().start_trace(); }
+  explicit Trace(Engine& engine) : engine_(engine) { engine_.start_trace(); }
   ~Trace() {
-    if (!ended_) default_engine().stop_trace();
+    if (!ended_) engine_.stop_trace();
   }
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
   std::vector<TraceEvent> end() {
     ended_ = true;
-    return default_engine().stop_trace();
+    return engine_.stop_trace();
   }
 
  private:
+  Engine& engine_;
   bool ended_ = false;
 };
 
@@ -92,7 +93,7 @@ class Trial {
     const int devices = static_cast<int>(first_layer_.size());
     const int m = static_cast<int>(std::clamp<std::int64_t>(batch_.x.size(0) / rows, 1, 4 * devices));
     const NDArray x = batch_.x.narrow(0, 0, m * rows), target = batch_.target.narrow(0, 0, m * rows);
-    Trace trace;
+    Trace trace(x.engine());
     const NDArray loss = net_->step(
         x, target, {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, layers_.size())});
     loss.wait();
@@ -193,7 +194,7 @@ void add_weights(LayerCost& cost, Module& layer, std::set<const void*>& seen, co
   for (int round = -1; round < std::max(5, options.rounds); ++round) {
     for (std::size_t i = 0; i < copies.size(); ++i) copies[i].set_grad(gradients[i]);
     for (const NDArray& copy : copies) copy.grad().wait();
-    Trace trace;
+    Trace trace(copies[0].engine());
     {
       const TagScope tag(kTag);
       optimizer->step();
@@ -267,11 +268,11 @@ Link measure_link(const std::vector<Device>& devices, double bytes) {
 }
 
 /// Cores for CPU devices; of others each has what it is.
-int cores_for(const std::vector<Device>& devices) {
+int cores_for(const Engine& engine, const std::vector<Device>& devices) {
   int cores = 0;
   for (const Device& device : devices) {
     if (device.kind != DeviceKind::cpu) return static_cast<int>(devices.size());
-    cores += default_engine().threads(device);
+    cores += engine.threads(device);
   }
   return std::min(cores, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
 }
@@ -325,7 +326,7 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
     }
   }
   // A first try tells how to give all devices about as much to do.
-  const int cores = cores_for(devices);
+  const int cores = cores_for(batch.x.engine(), devices);
   const int busy = std::min({static_cast<int>(devices.size()), cores, layers.size()});
   std::vector<int> cut{0};
   if (busy > 1) {

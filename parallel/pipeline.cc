@@ -45,10 +45,23 @@ std::string layer_of(const Action& action) {
 }
 
 /// A ring's variables, one for each slot.
-std::vector<Variable> ring_of(int slots) {
+std::vector<Variable> ring_of(Engine& engine, int slots) {
   std::vector<Variable> ring;
-  for (int i = 0; i < slots; ++i) ring.push_back(default_engine().variable("pipeline slot"));
+  for (int i = 0; i < slots; ++i) ring.push_back(engine.variable("pipeline slot"));
   return ring;
+}
+
+Engine& engine_of(const std::vector<Stage>& stages) {
+  Engine* engine = nullptr;
+  for (const Stage& stage : stages) {
+    if (!stage.module) throw UsageError("[Pipeline] a stage has no module");
+    for (const NamedParameter& parameter : stage.module->parameters()) {
+      Engine& own = parameter.value->engine();
+      if (engine && engine != &own) throw UsageError("[Pipeline] '" + parameter.name + "' is of another engine");
+      engine = &own;
+    }
+  }
+  return engine ? *engine : default_engine();
 }
 
 }  // namespace
@@ -59,7 +72,8 @@ std::vector<Variable> ring_of(int slots) {
 class Pipeline::Turn {
  public:
   Turn(const Pipeline& net, const Plan& plan, const Action& action, bool free)
-      : device_(net.stage(action.stage).device),
+      : engine_(*net.engine_),
+        device_(net.stage(action.stage).device),
         scope_(device_),
         tag_(tag_of(net.step_, plan.schedule, action)),
         layer_(layer_of(action)),
@@ -99,9 +113,10 @@ class Pipeline::Turn {
     if (slots_.size() < 2) return;
     std::vector<Access> all;
     for (const Variable& slot : slots_) all.push_back(order(slot));
-    default_engine().push([] {}, std::span<const Access>(all), {.on = device_, .name = "pipeline slots"});
+    engine_.push([] {}, std::span<const Access>(all), {.on = device_, .name = "pipeline slots"});
   }
 
+  Engine& engine_;
   Device device_;
   DeviceScope scope_;
   TagScope tag_;
@@ -132,7 +147,8 @@ Schedule ScheduleChoice::make(int stages, int microbatches) const {
 Pipeline::Pipeline(std::initializer_list<Stage> stages, LossFunction loss)
     : Pipeline(std::vector<Stage>(stages), std::move(loss)) {}
 
-Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss) : stages_(std::move(stages)), loss_(std::move(loss)) {
+Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss)
+    : stages_(std::move(stages)), engine_(&engine_of(stages_)), loss_(std::move(loss)) {
   check();
   if (!loss_)
     loss_ = [](const NDArray& output, const NDArray& target, double divisor) {
@@ -142,17 +158,16 @@ Pipeline::Pipeline(std::vector<Stage> stages, LossFunction loss) : stages_(std::
   shared_ = std::make_shared<detail::SharedWeights>(detail::move_stages(stages_));
   for (const Stage& stage : stages_) {
     Variable& sequence = by_device[{stage.device.kind, stage.device.index}];
-    if (!sequence) sequence = default_engine().variable("pipeline device");
+    if (!sequence) sequence = engine_->variable("pipeline device");
     sequences_.push_back(sequence);
-    forwards_.push_back(default_engine().variable("pipeline forwards"));
+    forwards_.push_back(engine_->variable("pipeline forwards"));
   }
 }
 
 void Pipeline::check() const {
   if (stages_.empty()) throw UsageError("[Pipeline] no stages");
   for (const Stage& stage : stages_) {
-    if (!stage.module) throw UsageError("[Pipeline] a stage has no module");
-    if (stage.device.index >= default_engine().device_count(stage.device.kind))
+    if (stage.device.index >= engine_->device_count(stage.device.kind))
       throw UsageError("[Pipeline] no device " + sluice::to_string(stage.device) + " in this engine");
   }
 }
@@ -184,8 +199,8 @@ const Pipeline::Plan& Pipeline::plan(const PipelineStep& options) {
     }
     for (int s = 0; s < stages(); ++s) {
       const Rings rings = made.schedule.rings.empty() ? Rings{} : made.schedule.rings[static_cast<std::size_t>(s)];
-      made.saved.push_back(ring_of(rings.saved));
-      made.kept.push_back(ring_of(rings.kept));
+      made.saved.push_back(ring_of(*engine_, rings.saved));
+      made.kept.push_back(ring_of(*engine_, rings.kept));
     }
     plan_ = std::move(made);
   }

@@ -104,7 +104,8 @@ struct SharedWeights;
 /// parameters are all that it has. What is bound to another array later (net.weight = w) is refused by the next call.
 class Pipeline {
  public:
-  /// Moves each module's parameters to its stage's device. Throws UsageError for no stages, a null module, a device
+  /// Moves each module's parameters to its stage's device. What it pushes beside its modules' operators goes to the
+  /// engine of the parameters. Throws UsageError for no stages, a null module, parameters of several engines, a device
   /// that the engine does not have, or two views of one array in different stages.
   Pipeline(std::initializer_list<Stage> stages, LossFunction loss = {});
   explicit Pipeline(std::vector<Stage> stages, LossFunction loss = {});
@@ -154,6 +155,7 @@ class Pipeline {
   void check() const;
 
   std::vector<Stage> stages_;
+  Engine* engine_;  ///< that of the parameters; without any the default one
   std::shared_ptr<const detail::SharedWeights> shared_;
   std::vector<Variable> sequences_;  ///< one for each stage's device: push order is the schedule
   std::vector<Variable> forwards_;   ///< one for each stage: in a free order its forwards run in turn

@@ -8,6 +8,12 @@
 
 namespace sluice {
 
+namespace detail {
+[[noreturn]] inline void refuse_null_closure(const char* name, const std::source_location& where) {
+  throw UsageError("[" + std::string(name ? name : "push") + "] " + call_site(where) + ": null closure");
+}
+}  // namespace detail
+
 void Engine::wait(const HasVariable auto& x, const WaitOptions& how, std::source_location where) {
   detail::each_variable_at(
       x, [&](const Variable& v) { wait_until(v, std::chrono::nanoseconds::max(), how, where); }, where);
@@ -52,13 +58,23 @@ Program Engine::capture(F&& pushes, const char* name, std::source_location where
   return capture.finish();
 }
 
+template <class F, class... As>
+Ticket Engine::push_on_values(F&& body, const PushOptions& options, const As&... accesses) {
+  using Closure = detail::OnValues<std::decay_t<F>, As...>;
+  static_assert(detail::Body<Closure>,
+                "a body takes what is listed before it, in this order: const T& of read(x), T& of update(x), write(x)");
+  const std::source_location where = std::get<0>(std::tie(accesses...)).where;
+  Closure closure{std::forward<F>(body), {*accesses.var...}};
+  if (detail::is_null(closure.body)) detail::refuse_null_closure(options.name, where);
+  const Access list[] = {accesses...};
+  return push(std::move(closure), std::span<const Access>(list), options, where);
+}
+
 template <detail::Body F>
 Ticket Engine::push(F&& body, std::span<const Access> accesses, const PushOptions& options,
                     std::source_location where) {
   using Closure = std::decay_t<F>;
-  if (detail::is_null(body))
-    throw UsageError("[" + std::string(options.name ? options.name : "push") + "] " + call_site(where) +
-                     ": null closure");
+  if (detail::is_null(body)) detail::refuse_null_closure(options.name, where);
   const auto [operation, closure] = core_->begin_push(accesses, sizeof(Closure), alignof(Closure), options, where);
   try {
     new (closure) Closure(std::forward<F>(body));

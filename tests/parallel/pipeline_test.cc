@@ -448,6 +448,12 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
   EXPECT_THROW(parallel::Pipeline(std::vector<parallel::Stage>{}), UsageError);
   EXPECT_THROW(parallel::Pipeline({{nullptr, test::device(0)}}), UsageError);
   EXPECT_THROW(parallel::Pipeline({{std::make_shared<Flatten>(), test::device(test::kGpus)}}), UsageError);
+  {
+    const std::vector<ModulePtr> here = make_layers(1);
+    TestEngine another(2);
+    const std::vector<ModulePtr> there = make_layers(2);
+    EXPECT_THROW(parallel::Pipeline({{here[0], test::device(0)}, {there[2], test::device(1)}}), UsageError);
+  }
   parallel::Pipeline net(make_stages(make_layers(1), 2));
   const Data data = make_data(8, 1);
   EXPECT_THROW(net.step(data.x, data.y, {.microbatches = 9}), ArrayError);
