@@ -17,6 +17,7 @@
 #include "fashion_mnist_model.h"
 #include "fashion_mnist_report.h"
 #include "progress.h"
+#include "sluice/engine/bytes_in_words.h"
 #include "sluice/sluice.h"
 
 using namespace sluice;

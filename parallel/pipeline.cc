@@ -18,6 +18,7 @@
 #include "sluice/parallel/gradient_sum.h"
 #include "sluice/parallel/tied_weights.h"
 #include "sluice/resources/microbatch_draws.h"
+#include "sluice/schedule/program_order.h"
 #include "sluice/schedule/verify.h"
 
 namespace sluice::parallel {

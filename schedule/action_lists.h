@@ -101,15 +101,4 @@ class Order {
   std::vector<int> device_of_stage_;
 };
 
-/// One sequence over all devices in which one thread can push the actions: each device's actions stand in its order
-/// (in a free order: in that order as far as the slots let them), and each action stands after those that it waits for.
-/// Devices take turns as if every action took one time step, so no device's work is pushed long before another's.
-/// Throws std::invalid_argument as verify() does.
-std::vector<Action> program_order(const Schedule& schedule);
-
-/// How many microbatches' `saved` values the stage holds at most at once, and how many are `kept`, in the listed order.
-/// Throws std::invalid_argument if the schedule has no such stage.
-int peak_saved(const Schedule& schedule, int stage);
-int peak_kept(const Schedule& schedule, int stage);
-
 }  // namespace sluice::parallel

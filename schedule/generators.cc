@@ -276,6 +276,24 @@ Schedule with_updates(Schedule schedule) {
   return schedule;
 }
 
+Schedule chained(const Schedule& step, int steps) {
+  if (steps == 1) return step;
+  if (!step.fixed_order) throw std::invalid_argument("schedule '" + step.name + "' has a free order: it has no chain");
+  Schedule all = step;
+  all.microbatches *= steps;
+  all.sum = {};
+  for (auto& list : all.per_device) {
+    const std::vector<Action> once = list;
+    for (int i = 1; i < steps; ++i) {
+      for (Action a : once) {
+        a.microbatch += i * step.microbatches;
+        list.push_back(a);
+      }
+    }
+  }
+  return all;
+}
+
 std::string known_schedules() {
   return "gpipe, 1f1b, interleaved:CHUNKS, zb-h1, zb-h2, zbv, dynamic, dynamic:SAVED,KEPT, dynamic-v, "
          "dynamic-v:SAVED,KEPT";

@@ -68,6 +68,9 @@ Schedule with_recompute(Schedule schedule, const std::vector<bool>& stages);
 /// The schedule with a U of each stage at the end of its device's list.
 Schedule with_updates(Schedule schedule);
 
+/// So many steps of a fixed order one behind the other, as one schedule with that many times the microbatches.
+Schedule chained(const Schedule& step, int steps);
+
 /// The generator of that name: "gpipe", "1f1b", "interleaved:2" (its chunks), "zb-h1", "zb-h2", "zbv", "dynamic",
 /// "dynamic:8,15" (its rings), "dynamic-v" or "dynamic-v:16,16". Throws std::invalid_argument for another.
 Generator generator(std::string_view name);

@@ -2,10 +2,12 @@
 // each schedule and number of microbatches. Pure.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "sluice/schedule/planner.h"
+#include "sluice/schedule/layer_cost.h"
+#include "sluice/schedule/simulate.h"
 
 namespace sluice::parallel {
 

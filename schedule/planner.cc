@@ -15,12 +15,6 @@
 namespace sluice::parallel {
 namespace {
 
-constexpr double LayerSample::*kFigures[] = {
-    &LayerSample::forward,     &LayerSample::input_gradient, &LayerSample::weight_gradient,
-    &LayerSample::saved,       &LayerSample::shared,         &LayerSample::output,
-    &LayerSample::kept,        &LayerSample::both,           &LayerSample::work,
-    &LayerSample::kept_shared, &LayerSample::input};
-
 void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a plan needs " + why); };
   if (layers.empty()) refuse("at least 1 layer");
@@ -126,30 +120,6 @@ void add_candidates(std::span<const LayerCost> layers, const PlanOptions& option
 
 }  // namespace
 
-LayerSample LayerCost::at(double rows) const {
-  if (samples.empty()) throw std::invalid_argument("layer '" + name + "' has no samples");
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (samples[i].rows > (i == 0 ? 0 : samples[i - 1].rows)) continue;
-    throw std::invalid_argument("layer '" + name + "' has samples whose rows do not increase");
-  }
-  // No rows cost nothing, where there is but one sample.
-  LayerSample low, high = samples.front();
-  low.rows = 0;
-  if (samples.size() > 1) {
-    std::size_t i = 1;
-    while (i + 1 < samples.size() && samples[i].rows < rows) ++i;
-    low = samples[i - 1];
-    high = samples[i];
-  }
-  const double share = (rows - low.rows) / (high.rows - low.rows);
-  LayerSample here;
-  here.rows = rows;
-  for (const auto figure : kFigures) {
-    here.*figure = std::max(0.0, low.*figure + share * (high.*figure - low.*figure));
-  }
-  return here;
-}
-
 bool Candidate::recomputes() const { return std::ranges::find(recompute, true) != recompute.end(); }
 
 Schedule Candidate::make() const { return with_recompute(make_schedule(schedule, stages(), microbatches), recompute); }
@@ -171,24 +141,6 @@ std::vector<std::string> plannable_schedules(int devices) {
 std::vector<int> plannable_microbatches(std::int64_t rows) {
   std::vector<int> all;
   for (int m = 1; m <= 64 && rows % m == 0; m *= 2) all.push_back(m);
-  return all;
-}
-
-Schedule chained(const Schedule& step, int steps) {
-  if (steps == 1) return step;
-  if (!step.fixed_order) throw std::invalid_argument("schedule '" + step.name + "' has a free order: it has no chain");
-  Schedule all = step;
-  all.microbatches *= steps;
-  all.sum = {};
-  for (auto& list : all.per_device) {
-    const std::vector<Action> once = list;
-    for (int i = 1; i < steps; ++i) {
-      for (Action a : once) {
-        a.microbatch += i * step.microbatches;
-        list.push_back(a);
-      }
-    }
-  }
   return all;
 }
 

@@ -269,6 +269,22 @@ InAnyOrder most_in_any_order(const Schedule& schedule, const Order& order, int s
                               recomputes ? std::min(bytes.input, bytes.saved) : 0)};
 }
 
+/// The most that lie between actions that begin to hold and actions that free, in the stage's order.
+int peak(const Schedule& schedule, int stage, Result held) {
+  check_actions(schedule);
+  if (stage < 0 || stage >= schedule.stages) {
+    throw std::invalid_argument("schedule '" + schedule.name + "' has no stage " + std::to_string(stage));
+  }
+  const Order order(schedule);
+  int now = 0, most = 0;
+  for (const Action& a : schedule.per_device[static_cast<std::size_t>(order.device_of_stage(stage))]) {
+    if (a.stage != stage || row_of(a.kind).of_stage) continue;
+    if (order.giver(held, stage, a.microbatch) == a) most = std::max(most, ++now);
+    if (row_of(a.kind).frees == held) --now;
+  }
+  return most;
+}
+
 }  // namespace
 
 void check_actions(const Schedule& schedule) {
@@ -294,6 +310,10 @@ void check_actions(const Schedule& schedule) {
   check_complete(schedule, seen, owner);
   if (!schedule.tied.empty()) check_tied(schedule);
 }
+
+int peak_saved(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::saved); }
+
+int peak_kept(const Schedule& schedule, int stage) { return peak(schedule, stage, Result::kept); }
 
 std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const StageBytes> stages) {
   check_actions(schedule);

@@ -49,6 +49,11 @@ void verify(const Schedule& schedule, const Memory& memory = {});
 /// The first part of verify(): the lists and tied weights alone, action by action.
 void check_actions(const Schedule& schedule);
 
+/// How many microbatches' `saved` values the stage holds at most at once, and how many are `kept`, in the listed order.
+/// Throws std::invalid_argument if the schedule has no such stage.
+int peak_saved(const Schedule& schedule, int stage);
+int peak_kept(const Schedule& schedule, int stage);
+
 /// When a device holds most: its bytes, and the action that starts then.
 struct PeakBytes {
   double bytes = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "schedules.h"
+#include "sluice/schedule/program_order.h"
 
 namespace sluice::parallel {
 namespace {

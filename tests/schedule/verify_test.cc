@@ -9,6 +9,7 @@
 #include <random>
 
 #include "schedules.h"
+#include "sluice/schedule/program_order.h"
 #include "sluice/schedule/schedule_text.h"
 
 namespace sluice::parallel {

@@ -138,6 +138,48 @@ TEST(Layering, SchedulesStandBesideTheEngine) {
   EXPECT_FALSE(layering.arrows.contains("engine"));
 }
 
+/// Groups of files of one floor each of which includes all others of the group, directly or not. A header and the
+/// source of its name count as one file.
+int circles_of(const fs::path& root, const std::string& floor) {
+  std::map<std::string, std::set<std::string>> includes;
+  for (const auto& entry : fs::recursive_directory_iterator(root / floor)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string name = entry.path().lexically_relative(root).replace_extension().string();
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);) {
+      const auto [other, header] = of_floor(included(line));
+      const std::string target = fs::path(header).replace_extension().string();
+      if (other == floor && target != name) includes[name].insert(target);
+    }
+  }
+  // What each file reaches.
+  std::map<std::string, std::set<std::string>> reached;
+  for (const auto& [name, direct] : includes) {
+    std::vector<std::string> left(direct.begin(), direct.end());
+    while (!left.empty()) {
+      const std::string next = left.back();
+      left.pop_back();
+      if (reached[name].insert(next).second) left.insert(left.end(), includes[next].begin(), includes[next].end());
+    }
+  }
+  std::set<std::set<std::string>> groups;
+  for (auto& [name, all] : reached) {
+    std::set<std::string> group;
+    for (const std::string& other : all) {
+      if (reached.contains(other) && reached[other].contains(name)) group.insert(other);
+    }
+    if (!group.empty()) groups.insert(group);
+  }
+  return static_cast<int>(groups.size());
+}
+
+// The engine's are its core, whose parts are members of one class, and the explorer's strands. No floor may get more.
+TEST(Layering, FilesInCircles) {
+  const std::map<std::string, int> most = {{"engine", 2},    {"schedule", 0}, {"resources", 1}, {"ndarray", 2},
+                                           {"operators", 4}, {"autograd", 0}, {"nn", 0},        {"parallel", 1}};
+  for (const auto& [floor, count] : most) EXPECT_EQ(circles_of(SLUICE_SOURCE_DIR, floor), count) << floor;
+}
+
 // A tree of one's own, to show that the check sees what it is for.
 class PlantedTree : public testing::Test {
  protected:
