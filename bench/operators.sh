@@ -2,21 +2,22 @@
 # What operators cost on large arrays (16 Mi numbers of f32; matrices of 1,024 x 1,024), beside libtorch's C++, in
 # interleaved runs.
 #
-#   bench/operators.sh [--torch DIR | --no-torch] [--threads "1 2"] [--rounds 7] [--only "add exp"]
+#   bench/operators.sh [--torch DIR | --no-torch] [--before DIR] [--threads "1 2"] [--rounds 7] [--only "add exp"]
 #
-# --torch as for bench/train.sh; Debian's libtorch-dev if not given. bench/peers/large_ops.h says what a run measures.
+# --torch as for bench/train.sh; Debian's libtorch-dev if not given. --before: an older checkout of ours, whose libraries
+# run the same program. bench/peers/large_ops.h says what a run measures.
 # All samples are in build/bench/operators.tsv.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
 source "$root/bench/sides.sh"
 
-torch=/usr threads="1 2" rounds=7 only=""
+torch=/usr before="" threads="1 2" rounds=7 only=""
 while [ $# -gt 0 ]; do
   case $1 in
-    --help | -h) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --no-torch) torch=""; shift ;;
-    --torch | --threads | --rounds | --only)
+    --torch | --before | --threads | --rounds | --only)
       [ $# -ge 2 ] || { echo "error: $1 wants a value" >&2; exit 2; }
       declare "${1#--}=$2"
       shift 2
@@ -40,7 +41,11 @@ if [ -n "$torch" ]; then
   # second side is libtorch with a malloc that keeps its memory, as ours keeps it in a pool.
   sides+=(libtorch libtorch+keep)
   program[libtorch]=$build/large_ops_torch
-
+fi
+if [ -n "$before" ]; then
+  build_before "$before" "$build/before" bench_large_ops "$log"
+  sides+=(before)
+  program[before]=$build/before/bench_large_ops
 fi
 # Without an operation the program says which there are, and that this is no way to call it.
 operations=${only:-$({ "${program[sluice]}" 2>&1 || true; } | sed 's/.*operations: //')}
