@@ -283,11 +283,13 @@ void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
     record_trace(op, parts.thread, parts.started_at, parts.ended_at, parts.device_times, error != nullptr);
   if (error || (program.flags.load(std::memory_order_relaxed) & kCareful)) settle_captured(op, error);
   Captured* const ops = program.ops.get();
-  for (std::uint32_t k = 0, n = op->successors; k < n; ++k) {
+  // When the last of them has its count, another thread may end the program, and its owner free it with this op.
+  const std::uint32_t successors = op->successors;
+  for (std::uint32_t k = 0; k < successors; ++k) {
     Captured* s = &ops[program.successors[op->first_successor + k]];
     if (s->predecessors == 1 || s->start_pending.fetch_sub(1, std::memory_order_acq_rel) == 1) ready.start.push(s);
   }
-  if (op->successors == 0 && program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1)
+  if (successors == 0 && program.leaves_left.fetch_sub(1, std::memory_order_acq_rel) == 1)
     finish(program.running, ready);
 }
 

@@ -209,7 +209,7 @@ TEST(Replay, CanBeCancelledBeforeItBegins) {
   QuietEngine engine;
   const Variable a = engine.variable("a"), b = engine.variable("b");
   testing::Held held;
-  int ran = 0;
+  std::atomic<int> ran = 0;  // the two may run beside each other
   const Program program = engine.capture([&] {
     engine.push([&] { ++ran; }, {update(a)});
     engine.push([&] { ++ran; }, {update(b)});
