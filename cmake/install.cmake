@@ -8,7 +8,8 @@ set(SLUICE_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 foreach(folder engine schedule resources ndarray operators autograd nn parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE PATTERN explore EXCLUDE)
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE
+    PATTERN explore EXCLUDE)
 endforeach()
 # What engine.h is made of.
 install(FILES ${PROJECT_SOURCE_DIR}/engine/detail/core_base.h ${PROJECT_SOURCE_DIR}/engine/detail/engine_calls.h

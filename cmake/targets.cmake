@@ -32,7 +32,7 @@ if(SLUICE_PRECOMPILE)
   target_precompile_headers(sluice_explore PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
 
-# It needs no engine: what it includes of its folder is text alone.
+# Pipeline schedules. They need no engine: what they include of its folder is a function on text.
 file(GLOB SLUICE_SCHEDULE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/schedule/*.cc)
 add_library(sluice_schedule ${SLUICE_SCHEDULE_SOURCES})
 add_library(sluice::schedule ALIAS sluice_schedule)

@@ -84,7 +84,7 @@ struct ActionRow {
   int give_count = 0;
   Result frees = Result::output;       ///< the memory that is free after it; `output` where there is none
   MemoryChange at_start{}, at_end{};   ///< held_at_start(), held_at_end()
-  double StageBytes::*kept_back = {};  ///< what it holds in place of at_start.more where an R makes the rest again
+  double StageBytes::*kept_back = {};  ///< of a microbatch that an R makes again: what it holds in place of at_start
   bool of_stage = false;               ///< belongs to a stage and to no microbatch, has microbatch 0, and happens once
   int priority = 0;  ///< in a free order: what a device takes first of what is ready (0 to 7, as the engine's)
   std::array<const char*, 4> shades{};  ///< of boxes in pictures, by microbatch; the last two are pale
