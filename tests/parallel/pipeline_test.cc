@@ -450,8 +450,13 @@ TEST(Pipeline, BadUseIsRefusedInOneLine) {
   EXPECT_THROW(parallel::Pipeline({{std::make_shared<Flatten>(), test::device(test::kGpus)}}), UsageError);
   {
     const std::vector<ModulePtr> here = make_layers(1);
-    TestEngine another(2);
-    const std::vector<ModulePtr> there = make_layers(2);
+    Engine another({.threads = 1});  // of CPUs alone: the double of CUDA serves one engine at a time
+    set_default_engine(&another);
+    const std::vector<ModulePtr> there = [] {
+      const DeviceScope on(cpu(0));
+      return make_layers(2);
+    }();
+    set_default_engine(&many.engine);
     EXPECT_THROW(parallel::Pipeline({{here[0], test::device(0)}, {there[2], test::device(1)}}), UsageError);
   }
   parallel::Pipeline net(make_stages(make_layers(1), 2));
