@@ -289,7 +289,8 @@ void pinned(bool listed) {
   push_issuing([&gate](ArrayContext& c) { c.stream().launch([&gate] { gate.pass(); }); }, {}, other,
                {.on = Place(sim(1), LaneKind::copy_in), .name = "held"});
   const NDArray there = x.to(sim(1));
-  push_issuing([&issued](ArrayContext&) { issued.raise(); }, {}, other,
+  // It reads the copy, so that its turn comes when the copy is issued: a lane promises no other order.
+  push_issuing([&issued](ArrayContext&) { issued.raise(); }, {there}, other,
                {.on = Place(sim(1), LaneKind::copy_in), .name = "last"});
   issued.wait();
   const Ref<Version> version = x.array()->version();
