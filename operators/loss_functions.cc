@@ -100,6 +100,7 @@ struct Rows {
   NDArray x;       ///< (rows, classes)
   NDArray labels;  ///< (rows,), i64; 0 for those of rows that are ignored
   NDArray counts;  ///< bool: the rows that are not ignored; an empty handle: all
+  NDArray weight;  ///< of the classes; an empty handle: 1 each
   Dims shape;      ///< of the labels
   std::int64_t classes;
   const ClassLossOptions& options;
@@ -134,6 +135,18 @@ struct Rows {
       counts = given.to(DType::i64) != *o.ignore_index;
       x = where(counts.unsqueeze(1), x, 0);  // whatever they are: no factor of 0 makes infinities harmless
     }
+    weight = o.weight;
+    if (weight.defined() && o.reduction == Reduction::mean && o.divisor == 0 && shape.count() > 0) {
+      // What is divided by the sum of the weights does not depend on their scale. By the largest that counts they are
+      // at most 1, so that no product with them is larger than the result may be.
+      NDArray largest;
+      {
+        const NoGrad no_grad;
+        largest = max(abs(of_counted(take_rows(weight, labels))));
+        largest = where(largest > 0, largest, 1);
+      }
+      weight = weight / largest;
+    }
   }
 
   /// -values[row, label] for each row, by its weight.
@@ -143,10 +156,10 @@ struct Rows {
   }
   /// The sum over all classes of their weights times -values.
   NDArray of_all(const NDArray& values) const {
-    return of_counted(sum(options.weight.defined() ? -values * options.weight : -values, -1));
+    return of_counted(sum(weight.defined() ? -values * weight : -values, -1));
   }
   NDArray weighted(const NDArray& losses) const {
-    return of_counted(options.weight.defined() ? losses * take_rows(options.weight, labels) : losses);
+    return of_counted(weight.defined() ? losses * take_rows(weight, labels) : losses);
   }
   NDArray of_counted(const NDArray& losses) const { return counts.defined() ? where(counts, losses, 0) : losses; }
 

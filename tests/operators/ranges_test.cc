@@ -191,6 +191,33 @@ TEST(Ranges, NormalisationsOfLargeAndSmallNumbers) {
   }
 }
 
+/// What is divided by the weights' sum does not depend on their scale.
+TEST(Ranges, MeansByLargeAndSmallWeights) {
+  const auto labels = from<std::int64_t>({0, 2, 1, 2}, {4});
+  const Numbers logits{1, 3, 2, -1, 2, 0.5, 0.25, 4, 1, 2, 2, -2}, weight{0.5, 2, 1};
+  for (const double scale : {1e-30, 1e-25, 1.0, 1e25, 1e30}) {
+    for (const double by : {1.0, 1e25, 1e-25}) {
+      const auto x = (from(logits, {4, 3}) * by).to(DType::f32).with_grad();
+      const NDArray weights = (from(weight, {3}) * scale).to(DType::f32);
+      const NDArray loss = nll_loss(x, labels, {.weight = weights});
+      EXPECT_NEAR(loss.item<float>() / by, -(0.5 * 1 + 1 * 0.5 + 2 * 4 + 1 * -2) / 4.5, 1e-6) << scale << ", " << by;
+      expect_close(values_of(grad({loss}, {ones_like(loss)}, {x})[0]),
+                   {-0.5 / 4.5, 0, 0, 0, 0, -1 / 4.5, 0, -2 / 4.5, 0, 0, 0, -1 / 4.5}, 1e-6);
+      const NDArray f64 = from(logits, {4, 3}) * by;
+      for (const double smoothing : {0.0, 0.1}) {
+        const double wanted =
+            cross_entropy(f64, labels, {.weight = from(weight, {3}), .label_smoothing = smoothing}).item<double>();
+        const NDArray got = cross_entropy(x, labels, {.weight = weights, .label_smoothing = smoothing});
+        EXPECT_NEAR(got.item<float>(), wanted, 1e-6 * std::abs(wanted)) << scale << ", " << by << ", " << smoothing;
+      }
+    }
+  }
+  // No row, and rows of no weight.
+  const NDArray none = zeros({3}), all = from({1.F, 2.F, 3.F}, {1, 3});
+  EXPECT_TRUE(std::isnan(nll_loss(all, from<std::int64_t>({1}, {1}), {.weight = none}).item<float>()));
+  EXPECT_TRUE(std::isnan(nll_loss(zeros({0, 3}), zeros({0}, DType::i64), {.weight = none}).item<float>()));
+}
+
 // ---- limits of derivatives
 
 TEST(Limits, OfLogarithmsOfSums) {
