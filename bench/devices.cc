@@ -2,7 +2,7 @@
 // null provider, in turns; and on the latter with a limit for silent devices, where each op has a point. The lane's
 // part and the pusher's are timed apart: the first op holds the lane until all are pushed.
 //
-// And what the record of accesses (resources/providers/order_record.h) takes for each op of a program on two streams.
+// And what the record of accesses (resources/testing/order_record.h) takes for each op of a program on two streams.
 //
 //   bench_devices [ROUNDS [OPS]]        [15 rounds, 100,000 ops]
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 #include "sluice/engine/engine.h"
 #include "sluice/resources/providers/null.h"
-#include "sluice/resources/providers/order_record.h"
+#include "sluice/resources/testing/order_record.h"
 
 namespace {
 

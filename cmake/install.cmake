@@ -9,7 +9,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDE
 foreach(folder engine schedule resources ndarray operators autograd nn parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
     FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN backends EXCLUDE PATTERN backend EXCLUDE PATTERN detail EXCLUDE
-    PATTERN explore EXCLUDE)
+    PATTERN explore EXCLUDE PATTERN testing EXCLUDE)
 endforeach()
 # What engine.h is made of.
 install(FILES ${PROJECT_SOURCE_DIR}/engine/detail/core_base.h ${PROJECT_SOURCE_DIR}/engine/detail/engine_calls.h

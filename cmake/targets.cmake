@@ -54,6 +54,11 @@ add_library(sluice::providers ALIAS sluice_providers)
 set_target_properties(sluice_providers PROPERTIES EXPORT_NAME providers)
 target_link_libraries(sluice_providers PUBLIC sluice_engine ${CMAKE_DL_LIBS} PRIVATE $<BUILD_INTERFACE:sluice_settings>)
 
+# For tests: what observes the providers' streams.
+file(GLOB SLUICE_TESTING_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/resources/testing/*.cc)
+add_library(sluice_testing STATIC EXCLUDE_FROM_ALL ${SLUICE_TESTING_SOURCES})
+target_link_libraries(sluice_testing PUBLIC sluice_providers PRIVATE sluice_settings)
+
 file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/resources/*.cc ${PROJECT_SOURCE_DIR}/ndarray/*.cc ${PROJECT_SOURCE_DIR}/ndarray/formats/*.cc
   ${PROJECT_SOURCE_DIR}/operators/*.cc ${PROJECT_SOURCE_DIR}/operators/backends/*.cc

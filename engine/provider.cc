@@ -6,6 +6,7 @@
 
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
+#include "sluice/engine/order_observer.h"
 
 namespace sluice {
 namespace {

@@ -43,22 +43,6 @@ OpLabel current_op_label() noexcept;
 /// the program. Two ops of one layer get the same address.
 const char* current_op_layer() noexcept;
 
-/// The memory of a device that the op whose body the calling thread is in may touch, as MemoryUses says; a null span
-/// where nobody said. For a record of accesses, behind interfaces that have no room for it (a CUDA launch).
-std::span<const MemoryUse> current_memory_uses() noexcept;
-
-/// Says it for the calling thread, as long as it lives. `uses` must outlive it. Guards nest: the innermost counts.
-class MemoryUses {
- public:
-  explicit MemoryUses(std::span<const MemoryUse> uses) noexcept;
-  ~MemoryUses();
-  MemoryUses(const MemoryUses&) = delete;
-  MemoryUses& operator=(const MemoryUses&) = delete;
-
- private:
-  const std::span<const MemoryUse> before_;
-};
-
 /// An error that a kernel reported after its op was issued.
 struct LateError {
   DeviceOp op;
@@ -111,21 +95,6 @@ class Provider {
   /// The calling thread issues an op of this name to one of the provider's streams, until range_ends(). Ranges nest.
   virtual void range_begins(const char* /*name*/) noexcept {}
   virtual void range_ends() noexcept {}
-
-  // ---- the order of accesses, for a record of them (resources/providers/order_record.h)
-  /// Whether the provider keeps a record. The engine asks once; where there is no record the next four are not called.
-  virtual bool wants_order() const noexcept { return false; }
-  /// Everything that the calling thread does from here on comes after these points, which it knows to be passed. With
-  /// `afresh` a body begins, and the points of earlier calls do not count until host_returns().
-  virtual void host_after(std::span<const StreamEvent> /*passed*/, bool /*afresh*/) noexcept {}
-  /// The body that the last call with `afresh` began, on the calling thread, has returned. What the thread had been
-  /// told before counts again, and what it was told since does not.
-  virtual void host_returns() noexcept {}
-  /// The calling thread reads or writes memory that streams use as well (pinned buffers), now.
-  virtual void host_touches(std::span<const MemoryUse> /*uses*/) noexcept {}
-  /// A block of memory, which a pool had kept, goes to a new user. What streams did with it before these points is
-  /// over, and the new user need not know of it.
-  virtual void host_reuses(const void* /*block*/, std::span<const StreamEvent> /*passed*/) noexcept {}
 
   // ---- errors that a device finds late (docs/semantics.md, 16)
   /// How many errors the device's kernels have reported. Only grows. An error is counted before its op's point is seen

@@ -50,9 +50,6 @@ class Stream {
   /// or the first recorded point after it. Returns false where this kind of device cannot wait for the other one; then
   /// nothing was issued. May throw.
   virtual bool wait(const StreamEvent& event) = 0;
-  /// Tells a record of accesses that all work issued here later comes after these points too. The caller knows that
-  /// they are passed, and so does not wait() for them. Called only where the provider wants it (Provider::wants_order).
-  virtual void ordered_after(std::span<const StreamEvent> /*passed*/) noexcept {}
   /// Blocks the calling thread until the device has passed the point, or the time is over, or earlier.
   virtual void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept = 0;
   /// Issues a function of the host as a kernel. It runs in its turn on a thread that stands for the device. Only

@@ -8,7 +8,7 @@
 #include "sluice/ndarray/device_kernels.h"
 #include "sluice/ndarray/strided_copy.h"
 #include "sluice/ndarray/windows.h"
-#include "sluice/resources/providers/sim.h"
+#include "sluice/resources/host_kernel.h"
 
 namespace sluice {
 namespace {
@@ -39,7 +39,7 @@ MemoryUse use_of(const TensorView& view, bool writes) {
 
 void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes) {
   const MemoryUse use = use_of(view, writes);
-  if (buffer.pool()->wants_order()) buffer.pool()->provider().host_touches({&use, 1});
+  if (OrderObserver* const observer = buffer.pool()->observer()) observer->host_touches({&use, 1});
 }
 
 DeviceCall::DeviceCall(ArrayCall& call, Context& context) : call_(call), context_(context) {
@@ -58,7 +58,7 @@ DeviceCall::~DeviceCall() {
 
 void DeviceCall::issue(Context& context) {
   Stream& stream = *context.stream();
-  const bool recorded = pool_->wants_order();
+  const bool observed = pool_->observer();
   // A body that runs on the host and issues nothing is a kernel, where the device has such kernels.
   const bool issues = call_.issues || device_kernels(context.device().kind);
   const std::size_t count = call_.operands.size();
@@ -70,14 +70,14 @@ void DeviceCall::issue(Context& context) {
       TensorView view = call_.window(i);
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
       if (call_.packs) windows_.emplace_back(view);
-      if (recorded) uses_.push_back(use_of(view, i >= call_.inputs));
+      if (observed) uses_.push_back(use_of(view, i >= call_.inputs));
       if (operand.pack) {
         view.strides = row_major(view.shape);
         view.data = static_cast<std::byte*>(scratch(static_cast<std::size_t>(view.count() * item(view))));
       }
       views_.emplace_back(view);
     }
-    if (recorded) declared_.emplace(uses_);
+    if (observed) declared_.emplace(uses_);
     if (call_.preserves) {
       for (const Preserve& p : *call_.preserves) {
         std::byte* const from = p.from->buffer().data_for(context);
@@ -98,7 +98,7 @@ void DeviceCall::issue(Context& context) {
       refused = false;
     } else if (call_.body) {
       std::vector<MemoryUse> uses;
-      if (recorded) {
+      if (observed) {
         uses.reserve(count);
         for (std::size_t i = 0; i < count; ++i) uses.push_back(use_of(views_[i], i >= call_.inputs));
       }
@@ -127,12 +127,10 @@ void DeviceCall::give_back(Stream* stream) noexcept {
 
 void* DeviceCall::scratch(std::size_t bytes) {
   Block& kept = blocks_.emplace_back();  // before there is something to lose
-  DevicePool::Users before = 0;
   DevicePool::Holder holder = 0;
-  void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, before, holder);
-  pool_->order(before, context_.stream());
+  void* const block = allocate_block(*pool_, DevicePool::device_memory, bytes, &context_, holder);
   kept = {block, bytes, holder};
-  if (pool_->wants_order()) {
+  if (pool_->observer()) {
     declared_.reset();
     uses_.push_back({block, bytes, true});
     declared_.emplace(uses_);

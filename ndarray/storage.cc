@@ -29,11 +29,7 @@ Buffer::~Buffer() {
   if (!foreign_) {
     memory_pool(device_).deallocate(data, bytes_);
   } else if (DevicePool* const pool = foreign_->pool) {
-    // Where nobody came to use it, the next is still to be after those who used its memory before.
-    const DevicePool::Users users =
-        foreign_->users.load(std::memory_order_relaxed) | foreign_->before.load(std::memory_order_relaxed);
-    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, users,
-                     foreign_->holder);
+    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, foreign_->holder);
   }
 }
 
@@ -41,12 +37,10 @@ std::byte* Buffer::allocate(Context* context) {
   DevicePool* const pool = this->pool();
   if (foreign_ && !pool) return nullptr;  // brought, and empty
   std::byte* fresh = nullptr;
-  DevicePool::Users before = 0;
   DevicePool::Holder holder = 0;
   const DevicePool::Kind kind = pinned() ? DevicePool::pinned_memory : DevicePool::device_memory;
   if (pool) {
-    fresh = static_cast<std::byte*>(allocate_block(*pool, kind, bytes_, context, before, holder));
-    foreign_->before.fetch_or(before, std::memory_order_relaxed);
+    fresh = static_cast<std::byte*>(allocate_block(*pool, kind, bytes_, context, holder));
   } else {
     fresh = static_cast<std::byte*>(memory_pool(device_).allocate(bytes_));
   }
@@ -56,7 +50,7 @@ std::byte* Buffer::allocate(Context* context) {
     return fresh;
   }
   if (pool) {
-    pool->deallocate(kind, fresh, bytes_, before, holder);
+    pool->deallocate(kind, fresh, bytes_, holder);
   } else {
     memory_pool(device_).deallocate(fresh, bytes_);
   }
@@ -65,14 +59,7 @@ std::byte* Buffer::allocate(Context* context) {
 
 std::byte* Buffer::data_for(Context& context) {
   std::byte* const there = data_.load(std::memory_order_acquire);
-  std::byte* const data = there ? there : allocate(&context);
-  if (DevicePool* const pool = this->pool()) {
-    const DevicePool::Users bit = pool->bit_of(context.stream());
-    if (bit != 0 && (foreign_->users.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) {
-      pool->order(foreign_->before.load(std::memory_order_relaxed), context.stream());
-    }
-  }
-  return data;
+  return there ? there : allocate(&context);
 }
 
 Ref<Buffer> Buffer::another(std::size_t bytes) const {
@@ -80,13 +67,13 @@ Ref<Buffer> Buffer::another(std::size_t bytes) const {
 }
 
 void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,
-                     DevicePool::Users& before, DevicePool::Holder& holder) {
+                     DevicePool::Holder& holder) {
   Stream* const stream = context ? context->stream() : nullptr;
-  if (void* block = pool.allocate(kind, bytes, stream, before, &holder)) return block;
+  if (void* block = pool.allocate(kind, bytes, stream, &holder)) return block;
   // What is issued comes to its end whatever else happens; what is only queued may wait for this very op.
   if (context && stream) context->await_issued();
   pool.trim();
-  if (void* block = pool.allocate(kind, bytes, stream, before, &holder)) return block;
+  if (void* block = pool.allocate(kind, bytes, stream, &holder)) return block;
   pool.fail(kind, bytes);
 }
 

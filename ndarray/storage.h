@@ -65,8 +65,6 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
     std::unique_ptr<Import> import;
     DevicePool* pool = nullptr;
     DevicePool::Holder holder = 0;  ///< the op that took the memory
-    // For a record of accesses: the streams that used this buffer, and those that used its memory before.
-    std::atomic<DevicePool::Users> users{0}, before{0};
   };
 
   std::size_t bytes_;
@@ -76,9 +74,9 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
 };
 
 /// A block for an op that is being issued; without context, for anyone. Throws OutOfMemory, if memory is still short
-/// when all work issued before is over. `before`, `holder`: as DevicePool::allocate says.
+/// when all work issued before is over. `holder`: as DevicePool::allocate says.
 void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,
-                     DevicePool::Users& before, DevicePool::Holder& holder);
+                     DevicePool::Holder& holder);
 
 /// A buffer for arrays of the engine on this device. Throws UsageError where the engine has no such device.
 Ref<Buffer> new_buffer(Engine& engine, Device device, std::size_t bytes);

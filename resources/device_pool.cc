@@ -7,24 +7,22 @@
 
 namespace sluice {
 DevicePool::DevicePool(std::shared_ptr<Provider> provider, Device device)
-    : provider_(std::move(provider)), device_(device), wants_order_(provider_->wants_order()) {}
+    : provider_(std::move(provider)), device_(device), observer_(dynamic_cast<OrderObserver*>(provider_.get())) {}
 
 DevicePool::~DevicePool() {
   // The engine is gone, and its streams with it: all is over.
-  streams_.clear();
   for (Early& e : early_) e.stream = nullptr;
   trim_locked();
 }
 
-void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before, Holder* holder) noexcept {
-  before = 0;
+void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Holder* holder) noexcept {
   if (holder) *holder = 0;
   const int size_class = MemoryPool::class_of(bytes);
   if (size_class >= MemoryPool::kClasses) return nullptr;
   const char* const name = holder && kind == device_memory ? current_op_label().name : nullptr;
   const char* const layer = name ? current_op_layer() : "";
   std::lock_guard lock(mutex_);
-  void* const block = take(kind, size_class, stream, before);
+  void* const block = take(kind, size_class, stream);
   if (block && name) {
     *holder = holders_.find(name, layer);
     holders_.add(*holder, MemoryPool::size_of_class(size_class));
@@ -32,16 +30,8 @@ void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Users& 
   return block;
 }
 
-/// Calls it for each of these streams.
-template <class F>
-void DevicePool::for_each(Users users, F f) noexcept {
-  for (std::size_t i = 0; users != 0 && i < streams_.size(); ++i, users >>= 1) {
-    if (users & 1) f(streams_[i]);
-  }
-}
-
 /// A block of the cache, or a new one. With the mutex held, so that one thread's trim helps it and no other.
-void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before) noexcept {
+void* DevicePool::take(Kind kind, int size_class, Stream* stream) noexcept {
   const std::size_t size = MemoryPool::size_of_class(size_class);
   Cache& cache = caches_[kind];
   ++cache.stats.allocations;
@@ -55,16 +45,9 @@ void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before)
     block = early->memory;
     early_.erase(std::next(early).base());
   } else if (!list.empty()) {
-    block = list.back().memory;
-    before = list.back().users;
+    block = list.back();
     list.pop_back();
-    // A stream is told by order(); the host, of which anyone may come to use the block, in this way.
-    if (kind == pinned_memory) {
-      for_each(before, [&](Stream* other) {
-        const StreamEvent passed{other, other->reached()};
-        provider_->host_reuses(block, {&passed, 1});
-      });
-    }
+    if (observer_) observer_->block_reused(block);
   }
   if (block) {
     cache.stats.cached -= size;
@@ -79,12 +62,12 @@ void* DevicePool::take(Kind kind, int size_class, Stream* stream, Users& before)
   return block;
 }
 
-void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Users users, Holder holder) noexcept {
+void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Holder holder) noexcept {
   const int size_class = MemoryPool::class_of(bytes);
   std::lock_guard lock(mutex_);
   holders_.remove(holder, MemoryPool::size_of_class(size_class));
   caches_[kind].stats.in_use -= MemoryPool::size_of_class(size_class);
-  keep(kind, size_class, {block, users});
+  keep(kind, size_class, block);
 }
 
 void DevicePool::deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op,
@@ -113,46 +96,18 @@ void DevicePool::over(const void* op) noexcept {
     }
     early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
     caches_[device_memory].stats.cached -= MemoryPool::size_of_class(e.size_class);
-    keep(device_memory, e.size_class, {e.memory, bit_of_locked(e.stream)});
+    keep(device_memory, e.size_class, e.memory);
   }
 }
 
-void DevicePool::keep(Kind kind, int size_class, Block block) noexcept {
+void DevicePool::keep(Kind kind, int size_class, void* block) noexcept {
   const std::size_t size = MemoryPool::size_of_class(size_class);
   try {
     caches_[kind].free[static_cast<std::size_t>(size_class)].push_back(block);
     caches_[kind].stats.cached += size;
   } catch (const std::bad_alloc&) {
-    unmake(kind, block.memory, size, nullptr);
+    unmake(kind, block, size, nullptr);
   }
-}
-
-void DevicePool::order(Users users, Stream* stream) noexcept {
-  if (users == 0) return;
-  std::lock_guard lock(mutex_);
-  for_each(users, [&](Stream* other) {
-    if (other == stream) return;
-    const StreamEvent passed{other, other->reached()};
-    stream->ordered_after({&passed, 1});
-  });
-}
-
-DevicePool::Users DevicePool::bit_of(Stream* stream) noexcept {
-  if (!wants_order_) return 0;
-  std::lock_guard lock(mutex_);
-  return bit_of_locked(stream);
-}
-
-DevicePool::Users DevicePool::bit_of_locked(Stream* stream) noexcept {
-  const auto at = std::find(streams_.begin(), streams_.end(), stream);
-  const auto bit = static_cast<std::size_t>(at - streams_.begin());
-  if (!wants_order_ || bit == 8 * sizeof(Users)) return 0;
-  if (at == streams_.end()) try {
-      streams_.push_back(stream);
-    } catch (const std::bad_alloc&) {
-      return 0;
-    }
-  return Users{1} << bit;
 }
 
 void* DevicePool::make(Kind kind, std::size_t size, Stream* stream) noexcept {
@@ -173,12 +128,9 @@ std::size_t DevicePool::trim_locked() noexcept {
     Cache& cache = caches_[kind];
     for (std::size_t c = 0; c < cache.free.size(); ++c) {
       const std::size_t size = MemoryPool::size_of_class(static_cast<int>(c));
-      for (const Block& block : cache.free[c]) {
-        for_each(block.users, [&](Stream* other) {
-          const StreamEvent passed{other, other->reached()};
-          provider_->host_reuses(block.memory, {&passed, 1});
-        });
-        unmake(kind, block.memory, size, nullptr);
+      for (void* const block : cache.free[c]) {
+        if (observer_) observer_->block_reused(block);
+        unmake(kind, block, size, nullptr);
         freed += size;
         cache.stats.cached -= size;
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/resources/memory_holders.h"
 #include "sluice/resources/memory_pool.h"
 
@@ -27,8 +28,6 @@ namespace sluice {
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
  public:
   enum Kind : std::uint8_t { device_memory, pinned_memory };
-  /// The streams that used a block, as bits (bit_of). For a record of accesses; without one it is 0.
-  using Users = std::uint64_t;
   /// Whose a block of the device's memory is: an op's name and layer.
   using Holder = MemoryHolders::Holder;
 
@@ -39,16 +38,12 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
 
   /// A block of at least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared. Work that is
   /// issued to the stream from here on may use it; without a stream, anyone. When the device has no memory left, gives
-  /// it the cached blocks and tries once more. Returns null if there is still none. `before`: the streams that used the
-  /// block before and are over with it; call order() before a stream uses the block. The host may use pinned memory at
+  /// it the cached blocks and tries once more. Returns null if there is still none. The host may use pinned memory at
   /// once. `holder`: the op whose body the calling thread is in is noted as the one that holds the block, until the
   /// block is given back with this number.
-  void* allocate(Kind kind, std::size_t bytes, Stream* stream, Users& before, Holder* holder = nullptr) noexcept;
-  /// Tells a record of accesses that work issued to the stream comes after the last uses of a block, which are over.
-  /// The record does not count an order that only happens.
-  void order(Users users, Stream* stream) noexcept;
+  void* allocate(Kind kind, std::size_t bytes, Stream* stream, Holder* holder = nullptr) noexcept;
   /// Takes back a block that is not used any more, with the size that it was asked for.
-  void deallocate(Kind kind, void* block, std::size_t bytes, Users users, Holder holder = 0) noexcept;
+  void deallocate(Kind kind, void* block, std::size_t bytes, Holder holder = 0) noexcept;
   /// Takes back a block of the device's memory that is used by one op only, which has been issued to this stream. `op`
   /// names the op until over() is called.
   void deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op, Holder holder = 0) noexcept;
@@ -67,16 +62,10 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
 
   Provider& provider() const { return *provider_; }
   Device device() const { return device_; }
-  /// Whether a record of accesses is kept.
-  bool wants_order() const { return wants_order_; }
-  /// The bit of a stream of this engine; 0 where no record of accesses is kept.
-  Users bit_of(Stream* stream) noexcept;
+  /// Who is told of the order of accesses; else null.
+  OrderObserver* observer() const { return observer_; }
 
  private:
-  struct Block {
-    void* memory;
-    Users users;
-  };
   struct Early {
     void* memory;
     int size_class;
@@ -84,27 +73,23 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
     const void* op;
   };
   struct Cache {
-    std::array<std::vector<Block>, MemoryPool::kClasses> free;
+    std::array<std::vector<void*>, MemoryPool::kClasses> free;
     PoolStats stats;
   };
 
-  void* take(Kind kind, int size_class, Stream* stream, Users& before) noexcept;
+  void* take(Kind kind, int size_class, Stream* stream) noexcept;
   void* make(Kind kind, std::size_t size, Stream* stream) noexcept;
   void unmake(Kind kind, void* block, std::size_t size, Stream* stream) noexcept;
-  void keep(Kind kind, int size_class, Block block) noexcept;
-  template <class F>
-  void for_each(Users users, F f) noexcept;
+  void keep(Kind kind, int size_class, void* block) noexcept;
   std::size_t trim_locked() noexcept;
-  Users bit_of_locked(Stream* stream) noexcept;
 
   const std::shared_ptr<Provider> provider_;
   const Device device_;
-  const bool wants_order_;
+  OrderObserver* const observer_;
   mutable std::mutex mutex_;
   std::array<Cache, 2> caches_;
   MemoryHolders holders_;
-  std::deque<Early> early_;       ///< in the order in which they came
-  std::vector<Stream*> streams_;  ///< streams_[i] has bit i
+  std::deque<Early> early_;  ///< in the order in which they came
 };
 
 /// The pool of an engine's device that has streams. Throws UsageError where the engine has no such device.

@@ -1,7 +1,7 @@
-// Core<P>, the order of the host's accesses, for providers that keep a record of accesses (Provider::wants_order): what
-// the host's code comes after on the devices, by what its op lists and what its thread has waited for, and not by what
-// happens to be over. If no provider keeps a record, order_ is null. If one does, each op has kOwnScope from its lane
-// (Lane::path), so that no body runs on the common path.
+// Core<P>, the order of the host's accesses, for providers that observe it (order_observer.h): what the host's code
+// comes after on the devices, by what its op lists and what its thread has waited for, and not by what happens to be
+// over. If no provider observes it, order_ is null. If one does, each op has kOwnScope from its lane (Lane::path), so
+// that no body runs on the common path.
 //
 // Such knowledge is a place for each lane. An op of the host has it from its variables' last uses on streams, and
 // leaves it with them for the ops behind it, which may know the uses by it alone. A wait gives the waiting thread what
@@ -19,7 +19,12 @@ namespace sluice::detail {
 template <class P>
 struct Core<P>::HostOrder {
   static constexpr std::size_t kTickets = 65'536;
-  std::vector<Provider*> providers;                      ///< those with a record
+  /// A provider that is told.
+  struct Told {
+    Provider* provider;
+    OrderObserver* observer;
+  };
+  std::vector<Told> told;
   std::mutex mutex;                                      ///< guards what follows, and VariableRare::host
   std::unordered_map<std::uint64_t, HostClock> tickets;  ///< what comes with the end of an op, by its id
   std::deque<std::uint64_t> ids;                         ///< of them, in the order in which they came
@@ -29,12 +34,14 @@ struct Core<P>::HostOrder {
 template <class P>
 void Core<P>::prepare_order() {
   if (!P::kOwnThreads) return;
-  std::vector<Provider*> providers;
-  for (const auto& provider : options_.providers)
-    if (provider->wants_order()) providers.push_back(provider.get());
-  if (providers.empty()) return;
+  std::vector<typename HostOrder::Told> told;
+  for (const auto& provider : options_.providers) {
+    auto* const observer = dynamic_cast<OrderObserver*>(provider.get());
+    if (observer && observer->watches_host()) told.push_back({provider.get(), observer});
+  }
+  if (told.empty()) return;
   order_ = std::make_unique<HostOrder>();
-  order_->providers = std::move(providers);
+  order_->told = std::move(told);
   quick_waits_ = false;
   for (auto& lane : lanes_.all) lane->path |= kOwnScope;
 }
@@ -43,7 +50,7 @@ void Core<P>::prepare_order() {
 template <class P>
 template <class At>
 void Core<P>::tell_places(bool afresh, At&& at) noexcept {
-  for (Provider* const provider : order_->providers) {
+  for (const auto& [provider, observer] : order_->told) {
     std::array<StreamEvent, 16> events;
     std::size_t count = 0;
     bool begins = afresh;
@@ -52,12 +59,12 @@ void Core<P>::tell_places(bool afresh, At&& at) noexcept {
       const std::uint64_t place = at(*lane);
       if (place == 0) continue;
       if (count == events.size()) {
-        provider->host_after(events, std::exchange(begins, false));
+        observer->host_after(events, std::exchange(begins, false));
         count = 0;
       }
       events[count++] = {lane->stream, place};
     }
-    provider->host_after(std::span(events).first(count), begins);  // also if it knows of nothing
+    observer->host_after(std::span(events).first(count), begins);  // also if it knows of nothing
   }
 }
 
@@ -180,10 +187,11 @@ void Core<P>::keep_places(DeviceQueue<P>& queue, std::uint64_t first, std::uint6
   }
 }
 
-/// Tells the record of a stream what its next op comes after through ops of the host.
+/// Tells the observer of a stream what its next op comes after through ops of the host.
 template <class P>
 template <class Accesses>
 void Core<P>::order_after_host(DeviceQueue<P>& queue, const Accesses& accesses) noexcept {
+  if (!queue.observer) return;
   HostClock clock;
   try {
     std::lock_guard lock(order_->mutex);
@@ -201,7 +209,7 @@ void Core<P>::order_after_host(DeviceQueue<P>& queue, const Accesses& accesses) 
     if (!lane->queue || lane->queue.get() == &queue || &lane->queue->provider != &queue.provider) continue;
     const std::uint64_t at = forgets ? lane->stream->reached() : lane->index < clock.size() ? clock[lane->index] : 0;
     const StreamEvent passed{lane->stream, at};
-    if (at > 0) queue.stream->ordered_after({&passed, 1});
+    if (at > 0) queue.observer->stream_after(*queue.stream, {&passed, 1});
   }
 }
 
@@ -216,7 +224,7 @@ class Core<P>::HostBody {
   }
   ~HostBody() {
     if (core_) [[unlikely]]
-      for (Provider* const provider : core_->order_->providers) provider->host_returns();
+      for (const auto& each : core_->order_->told) each.observer->host_returns();
   }
   HostBody(const HostBody&) = delete;
   HostBody& operator=(const HostBody&) = delete;

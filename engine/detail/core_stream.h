@@ -82,8 +82,10 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   const std::uint64_t at = StreamUse::place(use);
   Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
   if (over || other.finished.load(std::memory_order_acquire) >= at) {
-    const StreamEvent passed{other.stream.get(), at};
-    queue.stream->ordered_after({&passed, 1});
+    if (queue.observer) [[unlikely]] {
+      const StreamEvent passed{other.stream.get(), at};
+      queue.observer->stream_after(*queue.stream, {&passed, 1});
+    }
     return true;
   }
   if (waited.load(std::memory_order_acquire) >= at) return true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sluice/engine/detail/record.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/engine/provider.h"
 
 namespace sluice::detail {
@@ -35,6 +36,7 @@ struct DeviceQueue {
       : provider(p),
         device(d),
         stream(std::move(s)),
+        observer(dynamic_cast<OrderObserver*>(&p)),
         most(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2)),
         ranges(p.wants_ranges()),
         awaits_known(limited),
@@ -78,10 +80,11 @@ struct DeviceQueue {
   Watch<P>* watch = nullptr;
   const int device;
   const std::unique_ptr<Stream> stream;
-  const std::uint64_t most;   ///< how many ops may be unconfirmed
-  const bool ranges;          ///< the provider is told of each op that is issued
-  const bool awaits_known;    ///< `awaits` is kept
-  const std::uint64_t batch;  ///< ops after which a point is recorded: each one where a device's silence is timed
+  OrderObserver* const observer;  ///< the provider's, else null
+  const std::uint64_t most;       ///< how many ops may be unconfirmed
+  const bool ranges;              ///< the provider is told of each op that is issued
+  const bool awaits_known;        ///< `awaits` is kept
+  const std::uint64_t batch;      ///< ops after which a point is recorded: each one where a device's silence is timed
 
   // Written by the thread that issues.
   alignas(64) Atomic<bool> locked{false};

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "sluice/engine/errors.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/resources/cuda/library.h"
 
 namespace sluice {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sluice/engine/errors.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/resources/providers/detail/sim_stream.h"
 
 namespace sluice {
@@ -52,9 +53,7 @@ SimCore::SimCore(int count, const SimOptions& given)
   for (int i = 0; i < count; ++i) {
     devices.push_back(std::make_unique<SimDevice>(SimMemory::Options{given.limits.memory, given.poison}));
   }
-  if (given.order_record) {
-    record = std::make_unique<OrderRecord>([c = control.get()](std::string line) { c->report(std::move(line)); });
-  }
+  if (given.observer) observer = given.observer([c = control.get()](std::string line) { c->report(std::move(line)); });
 }
 
 void SimCore::advance() noexcept {
@@ -103,13 +102,13 @@ void* SimCore::allocate_pinned(std::size_t bytes) noexcept {
     ::operator delete(block, kPinnedAlignment);
     return nullptr;
   }
-  if (record) record->allocated(block, bytes);
+  if (observer) observer->allocated(block, bytes);
   return block;
 }
 
 void SimCore::free_pinned(void* block) noexcept {
   if (!block) return;
-  if (record && !control->broken()) record->freed(block, caller());
+  if (observer && !control->broken()) observer->freed(block, caller());
   {
     std::lock_guard lock(pinned_mutex_);
     pinned_.erase(static_cast<const std::byte*>(block));
@@ -148,7 +147,7 @@ void SimCore::end_free(int device, void* block, std::uint64_t ticket) noexcept {
 
 namespace {
 
-class SimProvider final : public Provider {
+class SimProvider : public Provider {
  public:
   SimProvider(int count, const SimOptions& options) : core_(std::make_shared<SimCore>(count, options)) {
     core_->control->attach(core_);
@@ -163,20 +162,6 @@ class SimProvider final : public Provider {
   std::uint64_t progress() const noexcept override { return core_->progress.load(); }
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override {
     if (progress() == seen) core_->await(limit, [&] { return progress() != seen; });
-  }
-
-  bool wants_order() const noexcept override { return core_->record != nullptr; }
-  void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override {
-    with_points(passed, [&](OrderRecord::Points points) { core_->record->host_after(points, afresh); });
-  }
-  void host_returns() noexcept override {
-    if (core_->record) core_->record->host_returns();
-  }
-  void host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept override {
-    with_points(passed, [&](OrderRecord::Points points) { core_->record->host_reuses(block, points); });
-  }
-  void host_touches(std::span<const MemoryUse> uses) noexcept override {
-    if (core_->record) core_->record->host_touches(uses, core_->caller());
   }
 
   std::uint64_t errors(int device) const noexcept override { return at(device).errors.count(); }
@@ -200,7 +185,7 @@ class SimProvider final : public Provider {
     if (core_->control->counts(SimFault::allocation)) return nullptr;
     if (stream) return ours(stream).allocate(device, bytes);
     void* const block = at(device).memory.allocate(bytes, nullptr);
-    if (block && core_->record) core_->record->allocated(block, bytes);
+    if (block && core_->observer) core_->observer->allocated(block, bytes);
     return block;
   }
   void free(int device, void* block, std::size_t, Stream* stream) noexcept override {
@@ -209,7 +194,7 @@ class SimProvider final : public Provider {
       if (!ours(stream).free(block, device)) not_a_block(device);
     } else if (const auto ticket = at(device).memory.begin_free(block, nullptr)) {
       // A device that does not answer passes nothing, and touches nothing more.
-      if (core_->record && !core_->control->broken()) core_->record->freed(block, core_->caller());
+      if (core_->observer && !core_->control->broken()) core_->observer->freed(block, core_->caller());
       core_->end_free(device, block, ticket);
     } else {
       not_a_block(device);
@@ -222,49 +207,66 @@ class SimProvider final : public Provider {
     if (core_->control->counts(SimFault::copy)) throw SimError("planted: a copy");
     void* const target = core_->reach(to, bytes, true);
     const void* const source = core_->reach(from, bytes, true);
-    if (core_->record) core_->record->host_touches({{{from, bytes, false}, {to, bytes, true}}}, core_->caller());
+    if (core_->observer) core_->observer->host_touches({{{from, bytes, false}, {to, bytes, true}}}, core_->caller());
     if (bytes > 0) std::memcpy(target, source, bytes);
   }
   void fill(void* to, std::byte value, std::size_t bytes, Stream* stream) override {
     if (stream) return ours(stream).fill(to, value, bytes);
     if (core_->control->counts(SimFault::copy)) throw SimError("planted: a fill");
     void* const target = core_->reach(to, bytes, true);
-    if (core_->record) core_->record->host_touches({{{to, bytes, true}}}, core_->caller());
+    if (core_->observer) core_->observer->host_touches({{{to, bytes, true}}}, core_->caller());
     if (bytes > 0) std::memset(target, std::to_integer<int>(value), bytes);
   }
 
+ protected:
+  static SimStream& ours(Stream* stream) { return static_cast<SimStream&>(*stream); }
+  const std::shared_ptr<SimCore> core_;
+
  private:
   SimDevice& at(int device) const { return *core_->devices[static_cast<std::size_t>(device)]; }
+  void not_a_block(int device) { core_->control->report("a free of what is no block of " + name_of(device)); }
+};
+
+/// The provider where there is an observer.
+class ObservedSimProvider final : public SimProvider, public OrderObserver {
+ public:
+  using SimProvider::SimProvider;
+  void stream_after(Stream& stream, std::span<const StreamEvent> passed) noexcept override {
+    ours(&stream).ordered_after(passed);
+  }
+  void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override {
+    try {
+      std::vector<std::pair<AccessObserver::Stream, std::uint64_t>> points;
+      for (const StreamEvent& event : passed) {
+        if (const SimStream* const stream = mine(event.stream)) points.emplace_back(stream->observed_as(), event.point);
+      }
+      core_->observer->host_after(points, afresh);
+    } catch (const std::bad_alloc&) {
+      core_->observer->forget();
+    }
+  }
+  void host_returns() noexcept override { core_->observer->host_returns(); }
+  void host_touches(std::span<const MemoryUse> uses) noexcept override {
+    core_->observer->host_touches(uses, core_->caller());
+  }
+  void block_reused(const void* block) noexcept override { core_->observer->block_reused(block); }
+
+ private:
   const SimStream* mine(const Stream* stream) const {
     if (!stream || typeid(*stream) != typeid(SimStream)) return nullptr;
     const auto* const own = static_cast<const SimStream*>(stream);
     return own->core() == core_.get() ? own : nullptr;
   }
-  /// Calls `tell` with the points of this provider's streams, if there is a record.
-  template <class F>
-  void with_points(std::span<const StreamEvent> events, F tell) noexcept {
-    if (!core_->record) return;
-    try {
-      std::vector<std::pair<OrderRecord::Stream, std::uint64_t>> points;
-      for (const StreamEvent& event : events) {
-        if (const SimStream* const stream = mine(event.stream)) points.emplace_back(stream->recorded_as(), event.point);
-      }
-      tell(OrderRecord::Points(points));
-    } catch (const std::bad_alloc&) {
-      core_->record->forget();
-    }
-  }
-  static SimStream& ours(Stream* stream) { return static_cast<SimStream&>(*stream); }
-  void not_a_block(int device) { core_->control->report("a free of what is no block of " + name_of(device)); }
-
-  const std::shared_ptr<SimCore> core_;
 };
 
 }  // namespace
 }  // namespace detail
 
 ProviderFactory sim_devices(int count, SimOptions options) {
-  return [count, options = std::move(options)] { return std::make_shared<detail::SimProvider>(count, options); };
+  return [count, options = std::move(options)]() -> std::shared_ptr<Provider> {
+    if (options.observer) return std::make_shared<detail::ObservedSimProvider>(count, options);
+    return std::make_shared<detail::SimProvider>(count, options);
+  };
 }
 
 void* kernel_address(const void* handle) {
@@ -277,10 +279,10 @@ void* kernel_address(const void* handle) {
                                                    " in a kernel of " + to_string(sim(kernel->device)));
   }
   const detail::SimMemory& memory = kernel->core->devices[static_cast<std::size_t>(owner)]->memory;
-  if (kernel->core->record && std::none_of(kernel->uses.begin(), kernel->uses.end(), [&](const MemoryUse& use) {
+  if (kernel->core->observer && std::none_of(kernel->uses.begin(), kernel->uses.end(), [&](const MemoryUse& use) {
         return memory.same_block(use.begin, handle);
       })) {
-    kernel->core->record->undeclared(kernel->caller);
+    kernel->core->observer->undeclared(kernel->caller);
   }
   return memory.kernel_address(handle);
 }

@@ -9,6 +9,8 @@
 #include <memory>
 
 #include "sluice/engine/provider.h"
+#include "sluice/resources/host_kernel.h"
+#include "sluice/resources/providers/access_observer.h"
 #include "sluice/resources/providers/sim_control.h"
 
 namespace sluice {
@@ -19,8 +21,10 @@ struct SimOptions {
   std::uint64_t seed = 0;
   /// Freed memory is filled with 0xFF bytes (NaN), in the order of the stream that freed it.
   bool poison = true;
-  /// Any two accesses that nothing orders are reported (order_record.h), to the control and, once each, to stderr.
-  bool order_record = false;
+  /// Made with the devices, and told all that their streams do; its reports go to the control and, once each, to
+  /// stderr. With `order_record` (resources/testing/order_record.h, target sluice_testing) any two accesses that
+  /// nothing orders are reported.
+  AccessObserverFactory observer = nullptr;
   /// Copies on streams refuse memory of the host that is not allocate_pinned()'s, as CUDA's would not be asynchronous.
   bool pinned_only = false;
   /// The limits of each device. `memory`: the most that it gives; 0: as much as the machine has. `alignment` is at
@@ -54,17 +58,5 @@ struct SimOptions {
 ///  - A trace has the times at which a stream worked for an op.
 /// These devices test the protocol; they say nothing about the speed of a real device. Thread-safe.
 ProviderFactory sim_devices(int count = 1, SimOptions options = {});
-
-/// Inside a kernel: where the memory that a handle names can be touched. Memory of the host is returned as it is.
-/// Throws UsageError, and reports, outside of kernels, and for memory of another device than the kernel's.
-void* kernel_address(const void* handle);
-template <class T>
-T* kernel_pointer(T* handle) {
-  return static_cast<T*>(kernel_address(handle));
-}
-
-/// For use inside a kernel: reports a late error of its op; the kernel goes on. `wrote_nothing`: the op's outputs are
-/// as they were. Throws UsageError outside of kernels.
-void report_late_error(std::exception_ptr what, bool wrote_nothing = false);
 
 }  // namespace sluice

@@ -32,7 +32,7 @@ struct SimStream::State {
       : core(std::move(c)), device(d), random(static_cast<std::minstd_rand::result_type>(seed)) {}
   const std::shared_ptr<SimCore> core;
   const int device;
-  OrderRecord::Stream recorded_as = 0;  ///< where there is a record
+  AccessObserver::Stream observed_as = 0;  ///< where there is an observer
   std::mutex mutex;
   std::condition_variable issued, passed;
   std::vector<Command> queue;              ///< with the mutex
@@ -61,8 +61,8 @@ struct SimStream::State {
 
 SimStream::SimStream(std::shared_ptr<SimCore> core, int device, LaneKind lane)
     : state_(std::make_shared<State>(core, device, core->options.seed * 1000003 + core->streams.fetch_add(1) + 1)) {
-  if (core->record) {
-    state_->recorded_as = core->record->add(
+  if (core->observer) {
+    state_->observed_as = core->observer->add(
         to_string(sim(device)) + " " + kLanes[static_cast<std::size_t>(lane)], &state_->reached,
         [control = core->control, device] { return control->condition(device) == SimControl::Condition::lost; });
   }
@@ -83,10 +83,10 @@ SimStream::~SimStream() {
   } else {
     thread_.join();
   }
-  if (OrderRecord* const record = state_->core->record.get()) record->remove(state_->recorded_as);
+  if (AccessObserver* const observer = state_->core->observer.get()) observer->remove(state_->observed_as);
 }
 
-OrderRecord::Stream SimStream::recorded_as() const { return state_->recorded_as; }
+AccessObserver::Stream SimStream::observed_as() const { return state_->observed_as; }
 const SimCore* SimStream::core() const { return state_->core.get(); }
 
 /// With the mutex. Where it throws, nothing is issued.
@@ -96,18 +96,18 @@ void SimStream::push(Command command) {
   if (state_->queue.size() == 1) state_->issued.notify_one();
 }
 
-/// Queues a command, and then, in the same order, calls `tell(record)` where there is one.
+/// Queues a command, and then, in the same order, calls `tell(observer)` where there is one.
 template <class F>
 void SimStream::issue(Command command, F tell) {
   const std::shared_ptr<State> state = state_;  // the command may run at once, and let go of the stream
   std::lock_guard lock(state->mutex);
   push(std::move(command));
-  if (OrderRecord* const record = state->core->record.get()) tell(*record);
+  if (AccessObserver* const observer = state->core->observer.get()) tell(*observer);
 }
 
 bool SimStream::record(std::uint64_t point) noexcept {
   try {
-    issue(Record{point}, [&](OrderRecord& record) { record.recorded(state_->recorded_as, point); });
+    issue(Record{point}, [&](AccessObserver& observer) { observer.recorded(state_->observed_as, point); });
     return true;
   } catch (...) {  // no memory, or no thread
   }
@@ -118,7 +118,7 @@ bool SimStream::record(std::uint64_t point) noexcept {
     } else {
       state_->reached.store(point);  // nothing was ever issued
     }
-    if (OrderRecord* const record = state_->core->record.get()) record->recorded(state_->recorded_as, point);
+    if (AccessObserver* const observer = state_->core->observer.get()) observer->recorded(state_->observed_as, point);
   }
   state_->issued.notify_one();
   state_->core->advance();
@@ -133,19 +133,19 @@ bool SimStream::wait(const StreamEvent& event) {
   const auto& other = static_cast<SimStream*>(event.stream)->state_;
   if (other->core != state_->core) return false;
   issue(Wait{other, event.point},
-        [&](OrderRecord& record) { record.waits(state_->recorded_as, other->recorded_as, event.point); });
+        [&](AccessObserver& observer) { observer.waits(state_->observed_as, other->observed_as, event.point); });
   return true;
 }
 
 void SimStream::ordered_after(std::span<const StreamEvent> passed) noexcept {
-  OrderRecord* const record = state_->core->record.get();
-  if (!record) return;
+  AccessObserver* const observer = state_->core->observer.get();
+  if (!observer) return;
   std::lock_guard lock(state_->mutex);
   for (const StreamEvent& event : passed) {
     if (!event.stream || typeid(*event.stream) != typeid(SimStream)) continue;
     const State& other = *static_cast<SimStream*>(event.stream)->state_;
     if (other.core != state_->core) continue;
-    record->ordered_after(state_->recorded_as, other.recorded_as, event.point, state_->core->caller());
+    observer->ordered_after(state_->observed_as, other.observed_as, event.point, state_->core->caller());
   }
 }
 
@@ -162,27 +162,28 @@ void SimStream::launch(std::function<void()> kernel, std::span<const MemoryUse> 
   SimCore& core = *state_->core;
   core.check_entered(state_->device);
   if (const auto n = state_->control().counts(SimFault::launch)) throw SimError("planted: launch " + std::to_string(n));
-  const Caller caller = core.caller();
+  const AccessObserver::Caller caller = core.caller();
   Kernel command{std::move(kernel), caller, {}};
-  if (core.record) command.uses.assign(uses.begin(), uses.end());
-  issue(std::move(command), [&](OrderRecord& record) { record.touches(state_->recorded_as, uses, caller); });
+  if (core.observer) command.uses.assign(uses.begin(), uses.end());
+  issue(std::move(command), [&](AccessObserver& observer) { observer.touches(state_->observed_as, uses, caller); });
 }
 
 void SimStream::copy(void* to, const void* from, std::size_t bytes) {
   SimCore& core = *state_->core;
   if (const auto n = state_->control().counts(SimFault::copy)) throw SimError("planted: copy " + std::to_string(n));
-  const Caller caller = core.caller();
-  issue(Copy{core.reach(to, bytes, false), core.reach(from, bytes, false), bytes, caller.op}, [&](OrderRecord& record) {
-    record.touches(state_->recorded_as, {{{from, bytes, false}, {to, bytes, true}}}, caller);
-  });
+  const AccessObserver::Caller caller = core.caller();
+  issue(Copy{core.reach(to, bytes, false), core.reach(from, bytes, false), bytes, caller.op},
+        [&](AccessObserver& observer) {
+          observer.touches(state_->observed_as, {{{from, bytes, false}, {to, bytes, true}}}, caller);
+        });
 }
 
 void SimStream::fill(void* to, std::byte value, std::size_t bytes) {
   SimCore& core = *state_->core;
   if (const auto n = state_->control().counts(SimFault::copy)) throw SimError("planted: copy " + std::to_string(n));
-  const Caller caller = core.caller();
-  issue(Fill{core.reach(to, bytes, false), value, bytes, caller.op}, [&](OrderRecord& record) {
-    record.touches(state_->recorded_as, {{{to, bytes, true}}}, caller);
+  const AccessObserver::Caller caller = core.caller();
+  issue(Fill{core.reach(to, bytes, false), value, bytes, caller.op}, [&](AccessObserver& observer) {
+    observer.touches(state_->observed_as, {{{to, bytes, true}}}, caller);
   });
 }
 
@@ -220,10 +221,10 @@ bool SimStream::take_times(std::uint64_t span, DeviceTimes& times) noexcept {
 
 void* SimStream::allocate(int device, std::size_t bytes) noexcept {
   SimCore& core = *state_->core;
-  // With the queue, so that the record sees what happens to a block in its order.
+  // With the queue, so that the observer sees what happens to a block in its order.
   std::lock_guard lock(state_->mutex);
   void* const block = core.devices[static_cast<std::size_t>(device)]->memory.allocate(bytes, state_.get());
-  if (block && core.record) core.record->allocated(state_->recorded_as, block, bytes, core.caller());
+  if (block && core.observer) core.observer->allocated(state_->observed_as, block, bytes, core.caller());
   return block;
 }
 
@@ -237,7 +238,7 @@ bool SimStream::free(void* block, int device) noexcept {
   } catch (...) {
     // No memory for the command. The block stays taken: what is lost is room, and it comes back with the provider.
   }
-  if (core.record) core.record->freed(state_->recorded_as, block, core.caller());
+  if (core.observer) core.observer->freed(state_->observed_as, block, core.caller());
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "sluice/engine/order_observer.h"
 #include "sluice/operators/backends/cuda/kernel.h"
 #include "sluice/operators/backends/cuda/libraries.h"
 

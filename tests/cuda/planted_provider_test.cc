@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "cuda_double/observed.h"
 #include "planted.h"
 #include "sluice/ndarray/array_call.h"
 #include "sluice/operators/backends/cuda/libraries.h"
@@ -23,7 +24,7 @@ template <class P>
 std::shared_ptr<Provider> make() {
   if (!cuda_unavailable().empty()) return nullptr;  // loads the backend's kernels
   const cuda::Host host{current_device_op, current_memory_uses};
-  return std::make_shared<P>(std::make_shared<CudaCore>(CudaOptions{.logical = 1}, 2, host));
+  return cuda_double::make_provider<P>(std::make_shared<CudaCore>(CudaOptions{.logical = 1}, 2, host));
 }
 
 // ---- streams
@@ -114,12 +115,12 @@ struct SaysTooEarlyThatItIsDone final : CudaStream {
 
 // ---- memory, copies, and the current device
 
-struct EntersAnotherCard final : CudaProvider {
+struct EntersAnotherCard : CudaProvider {
   using CudaProvider::CudaProvider;
   void enter(int device) noexcept override { CudaProvider::enter(1 - device); }
 };
 
-struct AllocatesOnAnotherCard final : CudaProvider {
+struct AllocatesOnAnotherCard : CudaProvider {
   using CudaProvider::CudaProvider;
   void* allocate(int device, std::size_t bytes, Stream*) noexcept override {
     return CudaProvider::allocate(1 - device, bytes, nullptr);
@@ -130,7 +131,7 @@ struct AllocatesOnAnotherCard final : CudaProvider {
 };
 
 /// One block for all of a size.
-struct GivesABlockTwice final : CudaProvider {
+struct GivesABlockTwice : CudaProvider {
   using CudaProvider::CudaProvider;
   void* allocate(int device, std::size_t bytes, Stream* stream) noexcept override {
     const std::lock_guard lock(mutex_);
@@ -145,14 +146,14 @@ struct GivesABlockTwice final : CudaProvider {
   std::map<std::size_t, void*> blocks_;
 };
 
-struct MakesPageableMemory final : CudaProvider {
+struct MakesPageableMemory : CudaProvider {
   using CudaProvider::CudaProvider;
   void* allocate_pinned(std::size_t bytes) noexcept override { return Provider::allocate_pinned(bytes); }
   void free_pinned(void* block, std::size_t bytes) noexcept override { Provider::free_pinned(block, bytes); }
 };
 
 /// The given stream waits for the copy, but the copy does not wait for what the given stream has waited for.
-struct CopiesOnAnotherStream final : CudaProvider {
+struct CopiesOnAnotherStream : CudaProvider {
   using CudaProvider::CudaProvider;
   void copy(void* to, const void* from, std::size_t bytes, Stream* stream) override {
     CudaStream& given = *cuda::cuda_stream(stream);
@@ -167,7 +168,7 @@ struct CopiesOnAnotherStream final : CudaProvider {
   }
 };
 
-struct CopiesTooMuch final : CudaProvider {
+struct CopiesTooMuch : CudaProvider {
   using CudaProvider::CudaProvider;
   void copy(void* to, const void* from, std::size_t bytes, Stream* stream) override {
     CudaProvider::copy(to, from, bytes + 4, stream);

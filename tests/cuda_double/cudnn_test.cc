@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fixture.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/engine/provider.h"
 
 namespace {

@@ -60,7 +60,7 @@ struct CUmemPoolHandle_st {
 
 namespace cuda_double {
 
-using sluice::detail::Caller;
+using Caller = sluice::AccessObserver::Caller;
 using sluice::detail::SimCore;
 using sluice::detail::SimStream;
 using StreamHandle = std::shared_ptr<CUstream_st>;

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "fixture.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/engine/provider.h"
 #include "test_kernels.h"
 

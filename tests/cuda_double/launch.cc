@@ -7,6 +7,7 @@
 #include "double.h"
 #include "grid.h"
 #include "names.h"
+#include "sluice/engine/order_observer.h"
 
 namespace cuda_double {
 namespace {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "sluice/engine/order_observer.h"
+
 namespace cuda_double {
 
 void make_library_handle(World& world, ThreadState& thread, LibraryHandle& handle, const char* call) {

@@ -102,7 +102,7 @@ void* World::allocate(CUstream_st* stream, int device, std::size_t bytes) {
     block = stream->sim->allocate(device, bytes);
   } else {
     block = core->devices[static_cast<std::size_t>(device)]->memory.allocate(bytes, nullptr);
-    if (block && core->record) core->record->allocated(block, bytes);
+    if (block && core->observer) core->observer->allocated(block, bytes);
   }
   if (!block) throw Refused{cudaErrorMemoryAllocation};
   blocks_.fetch_add(1);
@@ -125,7 +125,7 @@ void World::free(CUstream_st* stream, int device, void* block) {
   }
   const std::uint64_t ticket = core->devices[static_cast<std::size_t>(device)]->memory.begin_free(block, nullptr);
   if (ticket == 0) refuse(cudaErrorInvalidValue, "a free of what is no block of device " + std::to_string(device));
-  if (core->record && !control->broken()) core->record->freed(block, core->caller());
+  if (core->observer && !control->broken()) core->observer->freed(block, core->caller());
   core->end_free(device, block, ticket);
   blocks_.fetch_sub(1);
 }

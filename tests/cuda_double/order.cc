@@ -32,11 +32,11 @@ std::vector<Point> points_of(World& world, std::span<const Passed> passed) {
 
 }  // namespace
 
-bool keeps_order() { return World::current()->core->record != nullptr; }
+bool keeps_order() { return World::current()->core->observer != nullptr; }
 
 void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
   const auto world = World::current();
-  if (!world->core->record) return;
+  if (!world->core->observer) return;
   world->explicit_order.store(true);
   const StreamHandle stream = world->find(handle);
   if (!stream) return;
@@ -55,11 +55,11 @@ void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
 
 namespace {
 
-using RecordPoints = std::vector<std::pair<sluice::OrderRecord::Stream, std::uint64_t>>;
+using RecordPoints = std::vector<std::pair<sluice::AccessObserver::Stream, std::uint64_t>>;
 
 RecordPoints record_points(World& world, std::span<const Passed> passed) {
   RecordPoints points;
-  for (const Point& each : points_of(world, passed)) points.emplace_back(each.sim->recorded_as(), each.point);
+  for (const Point& each : points_of(world, passed)) points.emplace_back(each.sim->observed_as(), each.point);
   return points;
 }
 
@@ -67,24 +67,24 @@ RecordPoints record_points(World& world, std::span<const Passed> passed) {
 
 void host_after(std::span<const Passed> passed, bool afresh) {
   const auto world = World::current();
-  if (!world->core->record) return;
+  if (!world->core->observer) return;
   world->explicit_order.store(true);
-  world->core->record->host_after(record_points(*world, passed), afresh);
+  world->core->observer->host_after(record_points(*world, passed), afresh);
 }
 
 void host_returns() {
   const auto world = World::current();
-  if (world->core->record) world->core->record->host_returns();
+  if (world->core->observer) world->core->observer->host_returns();
 }
 
-void host_reuses(const void* block, std::span<const Passed> passed) {
+void block_reused(const void* block) {
   const auto world = World::current();
-  if (world->core->record) world->core->record->host_reuses(block, record_points(*world, passed));
+  if (world->core->observer) world->core->observer->block_reused(block);
 }
 
 void host_touches(std::span<const sluice::MemoryUse> uses) {
   const auto world = World::current();
-  if (world->core->record) world->core->record->host_touches(uses, world->core->caller());
+  if (world->core->observer) world->core->observer->host_touches(uses, world->core->caller());
 }
 
 }  // namespace cuda_double

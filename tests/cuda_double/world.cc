@@ -8,6 +8,7 @@
 #include "double.h"
 #include "names.h"
 #include "sluice/engine/errors.h"
+#include "sluice/resources/testing/order_record.h"
 
 namespace cuda_double {
 namespace {
@@ -24,7 +25,7 @@ sluice::SimOptions sim_options(const Options& options, const std::shared_ptr<slu
   sim.random_delay = options.random_delay;
   sim.seed = options.seed;
   sim.poison = options.poison;
-  sim.order_record = options.order_record;
+  if (options.order_record) sim.observer = sluice::order_record;
   sim.pinned_only = true;
   sim.limits.memory = options.memory;
   sim.limits.alignment = 256;
@@ -322,7 +323,7 @@ void learn(std::vector<std::pair<StreamHandle, std::uint64_t>>& known, const Str
 }  // namespace
 
 void World::host_knows(const StreamHandle& stream, std::uint64_t point, bool all) {
-  if (!core->record) return;
+  if (!core->observer) return;
   if (all) {
     std::lock_guard lock(mutex_);
     learn(synchronized_, stream, point);
@@ -334,8 +335,8 @@ void World::host_knows(const StreamHandle& stream, std::uint64_t point, bool all
     sim = stream->sim;
   }
   if (!sim) return;
-  const std::pair<sluice::OrderRecord::Stream, std::uint64_t> points[] = {{sim->recorded_as(), point}};
-  core->record->host_after(points, false);
+  const std::pair<sluice::AccessObserver::Stream, std::uint64_t> points[] = {{sim->observed_as(), point}};
+  core->observer->host_after(points, false);
 }
 
 /// The points that the calling thread may take as passed. Unless the program says what its host has read, each word
@@ -364,7 +365,7 @@ World::Known World::known_here() {
 
 /// What the thread issues to the stream comes after what it has waited for.
 void World::tell_order(CUstream_st& stream) {
-  if (!core->record) return;
+  if (!core->observer) return;
   for (const auto& [other, point] : known_here()) {
     std::shared_ptr<SimStream> sim;
     {

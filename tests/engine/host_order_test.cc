@@ -56,7 +56,7 @@ class HostOrder : public ::testing::Test {
   }
   void touch(bool writes = true) {
     const MemoryUse uses[] = {{pinned_, kBytes, writes}};
-    r_.provider->host_touches(uses);
+    r_.observer().host_touches(uses);
   }
   void expect_report() {
     EXPECT_THAT(reports(), AllOf(SizeIs(1), Each(AllOf(HasSubstr("accesses without order: [copy] host_order_test.cc:"),

@@ -117,7 +117,7 @@ TEST(DeviceOrder, APinnedBufferWrittenBeforeItsCopyHasEnded) {
       ->push(
           [&] {
             const MemoryUse uses[] = {{pinned, kBytes, true}};
-            r.provider->host_touches(uses);
+            r.observer().host_touches(uses);
           },
           {}, {.name = "loader"})
       .wait();

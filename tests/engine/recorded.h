@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "sluice/engine/order_observer.h"
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 #include "support.h"
 
 namespace sluice::testing {
@@ -18,7 +20,7 @@ inline constexpr std::size_t kWords = 16, kBytes = kWords * sizeof(std::uint32_t
 struct Recorded {
   explicit Recorded(SimOptions options = {}, EngineMode mode = EngineMode::threaded, int devices = 2) {
     control->print_reports(false);
-    options.order_record = true;
+    options.observer = order_record;
     options.control = control;
     engine = std::make_unique<QuietEngine>(
         EngineOptions{.mode = mode, .providers = {[=, this] { return provider = sim_devices(devices, options)(); }}});
@@ -27,6 +29,8 @@ struct Recorded {
     return static_cast<std::uint32_t*>(provider->allocate(device, kBytes, nullptr));
   }
   std::vector<std::string> reports() { return control->take_reports(); }
+  /// For what the test itself does on the host.
+  OrderObserver& observer() { return dynamic_cast<OrderObserver&>(*provider); }
 
   std::shared_ptr<SimControl> control = std::make_shared<SimControl>();
   std::shared_ptr<Provider> provider;

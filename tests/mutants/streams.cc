@@ -108,7 +108,7 @@ class ExploredStream final : public Stream {
     });
     return true;
   }
-  void ordered_after(std::span<const StreamEvent> passed) noexcept override {
+  void after(std::span<const StreamEvent> passed) noexcept {
     for (const StreamEvent& event : passed) {
       State& other = *static_cast<ExploredStream*>(event.stream)->state_;
       expect(other.reached.load(std::memory_order_relaxed) >= event.point ||
@@ -180,6 +180,9 @@ class Explored final : public ExploredDevices {
   int devices() const override { return state_->traits.count; }
   std::unique_ptr<Stream> make_stream(int device, LaneKind) override {
     return std::make_unique<ExploredStream>(state_, device);
+  }
+  void stream_after(Stream& stream, std::span<const StreamEvent> passed) noexcept override {
+    static_cast<ExploredStream&>(stream).after(passed);
   }
   std::uint64_t progress() const noexcept override { return state_->progress.load(std::memory_order_acquire); }
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override {

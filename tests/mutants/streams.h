@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "sluice/engine/explore/explore.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/engine/provider.h"
 
 namespace sluice::mutants {
@@ -22,9 +23,15 @@ struct DeviceTraits {
 
 /// Each stream is a FIFO that a strand works off while there is something in it. Kernels that throw report late errors.
 /// A stream can wait for the other streams of its provider, and for no others. The functions here may be called in a
-/// run only.
-class ExploredDevices : public Provider {
+/// run only. That a point is said to be passed which is not is a mistake that they find.
+class ExploredDevices : public Provider, public OrderObserver {
  public:
+  /// Else ops would take a longer path than in programs without an observer.
+  bool watches_host() const noexcept final { return false; }
+  void host_after(std::span<const StreamEvent>, bool) noexcept final {}
+  void host_returns() noexcept final {}
+  void host_touches(std::span<const MemoryUse>) noexcept final {}
+  void block_reused(const void*) noexcept final {}
   /// The device passes no further point, and no kernel begins there. Streams of others that wait for it go on.
   virtual void lose(int device) = 0;
   /// The device does nothing more until it is lost. Only for devices that are `timed`.

@@ -10,6 +10,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/memory_summary.h"
+#include "sluice/resources/testing/order_record.h"
 
 namespace sluice::testing {
 namespace {
@@ -22,7 +23,7 @@ class Devices {
  public:
   explicit Devices(SimOptions options = {}, int count = 2) : control(std::make_shared<SimControl>()) {
     control->print_reports(false);
-    options.order_record = true;
+    options.observer = order_record;
     options.pinned_only = true;
     options.control = control;
     engine_.emplace(EngineOptions{.threads = 2, .providers = {sim_devices(count, options)}});

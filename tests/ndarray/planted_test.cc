@@ -9,8 +9,10 @@
 #include <thread>
 
 #include "../engine/support.h"
+#include "sluice/engine/order_observer.h"
 #include "sluice/ndarray/array_call.h"
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 #include "sluice/sluice.h"
 
 namespace sluice {
@@ -32,7 +34,7 @@ class Recorded {
  public:
   explicit Recorded(const Wrapper& wrapper = {}) : control(std::make_shared<SimControl>()) {
     control->print_reports(false);
-    const ProviderFactory make = sim_devices(2, {.order_record = true, .pinned_only = true, .control = control});
+    const ProviderFactory make = sim_devices(2, {.observer = order_record, .pinned_only = true, .control = control});
     engine_.emplace(EngineOptions{.threads = 2, .providers = {[=] { return wrapper ? wrapper(make()) : make(); }}});
     engine_->on_unobserved_error([](const ErrorRoot&) {});
     before_ = &default_engine();
@@ -124,12 +126,6 @@ struct ForwardingStream final : Stream {
     waits.fetch_add(1);
     return deaf || inner->wait({real(event.stream), event.point});
   }
-  void ordered_after(std::span<const StreamEvent> passed) noexcept override {
-    for (const StreamEvent& event : passed) {
-      const StreamEvent other{real(event.stream), event.point};
-      inner->ordered_after({&other, 1});
-    }
-  }
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override { inner->await(point, limit); }
   void launch(std::function<void()> kernel, std::span<const MemoryUse> uses) override {
     inner->launch(std::move(kernel), uses);
@@ -139,7 +135,7 @@ struct ForwardingStream final : Stream {
   static inline std::atomic<int> waits{0};
 };
 
-struct ForwardingProvider final : Provider {
+struct ForwardingProvider final : Provider, OrderObserver {
   ForwardingProvider(std::shared_ptr<Provider> p, bool d) : inner(std::move(p)), deaf(d) {}
   DeviceKind kind() const override { return inner->kind(); }
   int devices() const override { return inner->devices(); }
@@ -151,22 +147,23 @@ struct ForwardingProvider final : Provider {
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override {
     inner->await_progress(seen, limit);
   }
-  bool wants_order() const noexcept override { return true; }
+  OrderObserver& observer() const { return dynamic_cast<OrderObserver&>(*inner); }
+  void stream_after(Stream& stream, std::span<const StreamEvent> passed) noexcept override {
+    for (const StreamEvent& event : passed) {
+      const StreamEvent other{ForwardingStream::real(event.stream), event.point};
+      observer().stream_after(*ForwardingStream::real(&stream), {&other, 1});
+    }
+  }
   void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override {
-    if (passed.empty()) inner->host_after({}, afresh);
+    if (passed.empty()) observer().host_after({}, afresh);
     for (const StreamEvent& event : passed) {
       const StreamEvent real{ForwardingStream::real(event.stream), event.point};
-      inner->host_after({&real, 1}, std::exchange(afresh, false));
+      observer().host_after({&real, 1}, std::exchange(afresh, false));
     }
   }
-  void host_returns() noexcept override { inner->host_returns(); }
-  void host_touches(std::span<const MemoryUse> uses) noexcept override { inner->host_touches(uses); }
-  void host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept override {
-    for (const StreamEvent& event : passed) {
-      const StreamEvent real{ForwardingStream::real(event.stream), event.point};
-      inner->host_reuses(block, {&real, 1});
-    }
-  }
+  void host_returns() noexcept override { observer().host_returns(); }
+  void host_touches(std::span<const MemoryUse> uses) noexcept override { observer().host_touches(uses); }
+  void block_reused(const void* block) noexcept override { observer().block_reused(block); }
   std::uint64_t errors(int device) const noexcept override { return inner->errors(device); }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override {
     return inner->late_errors(device, from);

@@ -18,15 +18,14 @@ TEST(MemorySummary, SaysWhatIsInUseAndCached) {
   const std::string nothing = "0 B in use, at most 0 B so far, 0 B cached";
   EXPECT_EQ(memory_summary(engine, sim(1)), "sim(1): " + nothing + "; pinned host memory: " + nothing);
   DevicePool& pool = device_pool(engine, sim(1));
-  DevicePool::Users before = 0;
-  void* const block = pool.allocate(DevicePool::device_memory, 1 << 20, nullptr, before);
-  void* const pinned = pool.allocate(DevicePool::pinned_memory, 4096, nullptr, before);
+  void* const block = pool.allocate(DevicePool::device_memory, 1 << 20, nullptr);
+  void* const pinned = pool.allocate(DevicePool::pinned_memory, 4096, nullptr);
   EXPECT_EQ(
       memory_summary(engine, sim(1)),
       "sim(1): 1.00 MiB in use, at most 1.00 MiB so far, 0 B cached; pinned host memory: 4.00 KiB in use, at most "
       "4.00 KiB so far, 0 B cached");
-  pool.deallocate(DevicePool::device_memory, block, 1 << 20, 0);
-  pool.deallocate(DevicePool::pinned_memory, pinned, 4096, 0);
+  pool.deallocate(DevicePool::device_memory, block, 1 << 20);
+  pool.deallocate(DevicePool::pinned_memory, pinned, 4096);
   EXPECT_THAT(memory_summary(engine, sim(1)),
               StartsWith("sim(1): 0 B in use, at most 1.00 MiB so far, 1.00 MiB cached;"));
   EXPECT_THAT(memory_summary(engine, sim(0)), StartsWith("sim(0): " + nothing));

@@ -217,7 +217,7 @@ std::vector<std::string> run(const Program& program, bool threads, bool touches,
   using std::chrono::microseconds;
   Sim sim(2, {.random_delay = microseconds(threads ? 20 : 0),
               .seed = seed,
-              .order_record = true,
+              .observer = order_record,
               .label = testing::test_label});
   std::vector<std::unique_ptr<Stream>> streams;
   for (int s = 0; s < program.streams; ++s) streams.push_back(sim.stream(0, static_cast<LaneKind>(s % 3)));
@@ -256,7 +256,7 @@ std::vector<std::string> run(const Program& program, bool threads, bool touches,
         break;
       case Step::learn:
         reach(*event.stream, event.point);
-        stream.ordered_after({&event, 1});
+        sim.observer().stream_after(stream, {&event, 1});
         break;
     }
   };

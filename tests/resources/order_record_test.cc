@@ -25,7 +25,7 @@ using testing::Sim;
 /// missing is not one that happened to be missing in time.
 class OrderRecords : public ::testing::Test {
  protected:
-  OrderRecords() : sim_(2, {.order_record = true, .label = testing::test_label}) {
+  OrderRecords() : sim_(2, {.observer = order_record, .label = testing::test_label}) {
     for (int i = 0; i < 3; ++i) streams_.push_back(sim_.stream(i % 2, static_cast<LaneKind>(i)));
     block_ = static_cast<char*>(sim_.provider->allocate(0, 256, nullptr));
   }
@@ -132,7 +132,7 @@ TEST_F(OrderRecords, APointCarriesTheClockThatItsStreamHadThen) {
 TEST_F(OrderRecords, AWaitThatTheIssuerLeavesOutCountsWhenItIsNamed) {
   write("a", 0);
   const StreamEvent event{&stream(0), points_};
-  stream(1).ordered_after({&event, 1});
+  sim_.observer().stream_after(stream(1), {&event, 1});
   write("b", 1);
   EXPECT_THAT(reports(), IsEmpty());
 }
@@ -144,7 +144,7 @@ TEST_F(OrderRecords, APointThatIsNamedAndNotPassed) {
   const StreamEvent event{&stream(0), points_};
   {
     const Named named("hasty");
-    stream(1).ordered_after({&event, 1});
+    sim_.observer().stream_after(stream(1), {&event, 1});
   }
   gate.open();
   reach(stream(0), points_);
@@ -290,9 +290,9 @@ class OrderOfTheHost : public OrderRecords {
   void host_writes(bool writes = true) {
     const Named named("loader");
     const MemoryUse uses[] = {{pinned_, 256, writes}};
-    sim_.provider->host_touches(uses);
+    sim_.observer().host_touches(uses);
   }
-  void told(const std::vector<StreamEvent>& events, bool afresh) { sim_.provider->host_after(events, afresh); }
+  void told(const std::vector<StreamEvent>& events, bool afresh) { sim_.observer().host_after(events, afresh); }
   char* pinned_;
 };
 
@@ -328,14 +328,14 @@ TEST_F(OrderOfTheHost, KnowsAgainWhatItKnewWhenABodyReturns) {
   copy_in();
   told({{&stream(0), points_}}, false);
   told({}, true);
-  sim_.provider->host_returns();
+  sim_.observer().host_returns();
   host_writes();
   EXPECT_THAT(reports(), IsEmpty());
   copy_in();
   told({{&stream(0), points_}}, true);
   host_writes();
   EXPECT_THAT(reports(), IsEmpty());
-  sim_.provider->host_returns();
+  sim_.observer().host_returns();
   host_writes();
   EXPECT_EQ(reports().size(), 1u) << "only the body was told";
 }
@@ -352,23 +352,25 @@ TEST_F(OrderOfTheHost, IsToldOnEachThreadForItself) {
   EXPECT_THAT(reports(), IsEmpty());
 }
 
-TEST_F(OrderOfTheHost, ABlockThatIsReusedIsNewUpToThesePoints) {
+TEST_F(OrderOfTheHost, ABlockThatIsReusedHasNoPastButWhatIsNotOver) {
   told({}, true);
   copy_in();
-  const StreamEvent passed{&stream(0), points_};
-  sim_.provider->host_reuses(pinned_, {&passed, 1});
+  sim_.observer().block_reused(pinned_);
   host_writes();
   EXPECT_THAT(reports(), IsEmpty());
+  Gate gate;
+  const std::uint64_t end = ++points_;
   {
     const Named named("other");
     const MemoryUse uses[] = {{pinned_, 256, false}};
-    stream(1).launch([] {}, uses);
-    point(1);
+    stream(1).launch([&] { gate.pass(); }, uses);
+    stream(1).record(end);
   }
-  const StreamEvent again{&stream(0), points_};
-  sim_.provider->host_reuses(pinned_, {&again, 1});
+  sim_.observer().block_reused(pinned_);
   host_writes();
   EXPECT_THAT(reports(), ElementsAre(AllOf(HasSubstr("[other]"), HasSubstr("[loader]"))));
+  gate.open();
+  reach(stream(1), end);
 }
 
 TEST_F(OrderOfTheHost, AThreadThatIsToldNothingIsJudgedByWhatIsOver) {

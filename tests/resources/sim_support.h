@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "sluice/engine/order_observer.h"
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 
 namespace sluice::testing {
 
@@ -35,6 +37,8 @@ struct Sim {
   std::unique_ptr<Stream> stream(int device = 0, LaneKind lane = LaneKind::compute) {
     return provider->make_stream(device, lane);
   }
+  /// Where options have an observer.
+  OrderObserver& observer() { return dynamic_cast<OrderObserver&>(*provider); }
   std::shared_ptr<SimControl> control = std::make_shared<SimControl>();
   std::shared_ptr<Provider> provider;
 };

@@ -1,8 +1,7 @@
 // The devices that tests of arrays run on. SLUICE_TEST_DEVICE says which:
 //   cpu   logical CPUs, if nothing else is said
 //   sim   simulated devices with random delays, freed memory poisoned, the host's memory copied from and to only where
-//   it
-//         is pinned, and a record of accesses
+//         it is pinned, and a record of accesses
 //   gpu   GPUs: of the double of CUDA, which has all that too, in a program that is linked with it (cuda_devices.cc);
 //         else logical devices of the machine's card
 #pragma once
@@ -22,6 +21,7 @@
 
 #include "sluice/resources/cuda/cuda.h"
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 #include "sluice/sluice.h"
 
 namespace sluice::test {
@@ -82,7 +82,7 @@ class TestDevices {
     control_->print_reports(false);
     SimOptions devices;
     devices.random_delay = std::chrono::microseconds(20);
-    devices.order_record = true;
+    devices.observer = order_record;
     devices.pinned_only = true;
     devices.control = control_;
     options_.providers.push_back(sim_devices(count, devices));

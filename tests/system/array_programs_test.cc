@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 
 namespace sluice::testing {
 namespace {
@@ -27,7 +28,8 @@ std::vector<std::string> run(const ArrayProgram& program, On on, EngineMode mode
     SimOptions sims;
     sims.random_delay = std::chrono::microseconds(mode == EngineMode::serial ? 0 : program.seed % 3 * 10);
     sims.seed = program.seed;
-    sims.order_record = sims.pinned_only = true;
+    sims.observer = order_record;
+    sims.pinned_only = true;
     sims.control = control;
     options.providers.push_back(sim_devices(2, sims));
   }

@@ -7,6 +7,7 @@
 
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/providers/sim.h"
+#include "sluice/resources/testing/order_record.h"
 #include "training_steps.h"
 
 namespace sluice::testing {
@@ -18,7 +19,8 @@ class Devices {
   explicit Devices(std::uint64_t seed = 0, EngineOptions options = {}) : control(std::make_shared<SimControl>()) {
     control->print_reports(false);
     SimOptions devices;
-    devices.order_record = devices.pinned_only = devices.poison = true;
+    devices.observer = order_record;
+    devices.pinned_only = devices.poison = true;
     // Some runs are as quick as they can, others mix the orders of the streams.
     devices.random_delay = std::chrono::microseconds(seed % 2 == 1 ? 15 : 0);
     devices.seed = seed;

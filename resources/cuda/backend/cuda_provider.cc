@@ -53,18 +53,6 @@ void CudaProvider::await_progress(std::uint64_t seen, std::chrono::nanoseconds l
   }
 }
 
-void CudaProvider::host_after(std::span<const StreamEvent> passed, bool afresh) noexcept try {
-  cuda::host_after(passed_points(passed), afresh);
-} catch (...) {
-  // Without memory the record knows less.
-}
-
-void CudaProvider::host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept try {
-  cuda::host_reuses(block, passed_points(passed));
-} catch (...) {
-  // Without memory the record knows less.
-}
-
 // ---- errors
 
 std::string sentence(const KernelError& error) {

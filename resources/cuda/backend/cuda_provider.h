@@ -24,12 +24,6 @@ class CudaProvider : public Provider {
   void range_begins(const char* name) noexcept override { push_range(name); }
   void range_ends() noexcept override { pop_range(); }
 
-  bool wants_order() const noexcept override { return keeps_order(); }
-  void host_after(std::span<const StreamEvent> passed, bool afresh) noexcept override;
-  void host_returns() noexcept override { cuda::host_returns(); }
-  void host_touches(std::span<const MemoryUse> uses) noexcept override { cuda::host_touches(uses); }
-  void host_reuses(const void* block, std::span<const StreamEvent> passed) noexcept override;
-
   std::uint64_t errors(int device) const noexcept override { return core_->errors(device); }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override;
   std::exception_ptr lost(int device) const noexcept override;

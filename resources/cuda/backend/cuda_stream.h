@@ -27,13 +27,15 @@ class CudaStream : public Stream {
   bool record(std::uint64_t point) noexcept override;
   std::uint64_t reached() const noexcept final;
   bool wait(const StreamEvent& event) override;
-  void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
   std::uint64_t begin_times() noexcept override;
   void end_times(std::uint64_t span) noexcept override;
   bool take_times(std::uint64_t span, DeviceTimes& times) noexcept override;
   /// The cudaStream_t. Throws CudaError if it cannot be made.
   void* native() const override { return stream(); }
+
+  /// Tells the double's record that all that is issued here later comes after these points.
+  void ordered_after(std::span<const StreamEvent> passed) noexcept;
 
   cudaStream_t stream() const;
   /// The same, or null if it was never used.

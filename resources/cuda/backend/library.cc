@@ -5,6 +5,10 @@
 #include <memory>
 #include <string>
 
+#if __has_include(<cuda_double/observed.h>)
+#include <cuda_double/observed.h>  // what the double's record is told; a card keeps none
+#endif
+
 namespace sluice::cuda {
 
 void add_kernels(void* registry, const void* add);  // operators/backends/cuda/backend.cu
@@ -33,8 +37,16 @@ const char* unavailable() noexcept try {
   return "there is no memory to ask";
 }
 
+std::shared_ptr<Provider> provider_of(std::shared_ptr<CudaCore> core) {
+#if __has_include(<cuda_double/observed.h>)
+  return cuda_double::make_provider<CudaProvider>(std::move(core));
+#else
+  return std::make_shared<CudaProvider>(std::move(core));
+#endif
+}
+
 std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
-  return std::make_shared<CudaProvider>(std::make_shared<CudaCore>(options, Cards().count, host));
+  return provider_of(std::make_shared<CudaCore>(options, Cards().count, host));
 }
 
 }  // namespace

@@ -20,17 +20,9 @@ inline bool keeps_order() { return cuda_double::keeps_order(); }
 inline void ordered_after(cudaStream_t stream, std::span<const Passed> passed) {
   cuda_double::ordered_after(stream, passed);
 }
-inline void host_after(std::span<const Passed> passed, bool afresh) { cuda_double::host_after(passed, afresh); }
-inline void host_returns() { cuda_double::host_returns(); }
-inline void host_touches(std::span<const MemoryUse> uses) { cuda_double::host_touches(uses); }
-inline void host_reuses(const void* block, std::span<const Passed> passed) { cuda_double::host_reuses(block, passed); }
 #else
 inline bool keeps_order() { return false; }
 inline void ordered_after(cudaStream_t, std::span<const Passed>) {}
-inline void host_after(std::span<const Passed>, bool) {}
-inline void host_returns() {}
-inline void host_touches(std::span<const MemoryUse>) {}
-inline void host_reuses(const void*, std::span<const Passed>) {}
 #endif
 
 }  // namespace sluice::cuda

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/resources/providers/access_observer.h"
 #include "sluice/resources/providers/detail/sim_memory.h"
-#include "sluice/resources/providers/order_record.h"
 #include "sluice/resources/providers/sim.h"
 
 namespace sluice::detail {
@@ -46,8 +46,8 @@ struct SimCore {
   const std::shared_ptr<SimControl> control;  ///< never null
   const std::uint64_t number;                 ///< no other core has it
   std::vector<std::unique_ptr<SimDevice>> devices;
-  std::unique_ptr<OrderRecord> record;    ///< null: off
-  std::atomic<std::uint64_t> streams{0};  ///< made so far
+  std::unique_ptr<AccessObserver> observer;  ///< may be null
+  std::atomic<std::uint64_t> streams{0};     ///< made so far
 
   /// The device whose memory the address is of, or -1.
   int owner(const void* address) const;
@@ -62,7 +62,7 @@ struct SimCore {
   void enter(int device) noexcept;
   /// Throws where the thread has entered another one.
   void check_entered(int device);
-  Caller caller() const { return {options.op(), options.label()}; }
+  AccessObserver::Caller caller() const { return {options.op(), options.label()}; }
   /// Reports it, with the op, and throws UsageError.
   [[noreturn]] void misuse(const OpLabel& label, const std::string& what);
 

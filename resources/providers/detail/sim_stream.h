@@ -22,7 +22,6 @@ class SimStream final : public Stream {
   bool record(std::uint64_t point) noexcept override;
   std::uint64_t reached() const noexcept override;
   bool wait(const StreamEvent& event) override;
-  void ordered_after(std::span<const StreamEvent> passed) noexcept override;
   void await(std::uint64_t point, std::chrono::nanoseconds limit) noexcept override;
   void launch(std::function<void()> kernel, std::span<const MemoryUse> uses) override;
   std::uint64_t begin_times() noexcept override;
@@ -30,8 +29,10 @@ class SimStream final : public Stream {
   bool take_times(std::uint64_t span, DeviceTimes& times) noexcept override;
 
   // For the provider.
-  /// Its number in the core's record.
-  OrderRecord::Stream recorded_as() const;
+  /// Its number with the core's observer.
+  AccessObserver::Stream observed_as() const;
+  /// All that is issued here later comes after these points of streams of the same core.
+  void ordered_after(std::span<const StreamEvent> passed) noexcept;
   const SimCore* core() const;
   void copy(void* to, const void* from, std::size_t bytes);
   void fill(void* to, std::byte value, std::size_t bytes);
@@ -44,8 +45,8 @@ class SimStream final : public Stream {
   class Running;
   struct Kernel {
     std::function<void()> run;
-    Caller caller;
-    std::vector<MemoryUse> uses;  ///< where there is a record
+    AccessObserver::Caller caller;
+    std::vector<MemoryUse> uses;  ///< where there is an observer
   };
   struct Copy {
     void* to;
@@ -99,7 +100,7 @@ class SimStream final : public Stream {
 struct KernelContext {
   SimCore* core;
   int device;
-  const Caller& caller;
+  const AccessObserver::Caller& caller;
   std::span<const MemoryUse> uses;
 };
 const KernelContext* current_kernel() noexcept;

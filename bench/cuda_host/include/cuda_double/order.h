@@ -6,14 +6,10 @@
 #include <utility>
 
 #include "cuda_runtime_api.h"
-#include "sluice/engine/stream.h"
+#include "sluice/engine/provider.h"
 
 namespace cuda_double {
 using Passed = std::pair<cudaStream_t, std::uint64_t>;
 inline bool keeps_order() { return false; }
 inline void ordered_after(cudaStream_t, std::span<const Passed>) {}
-inline void host_after(std::span<const Passed>, bool) {}
-inline void host_returns() {}
-inline void host_reuses(const void*, std::span<const Passed>) {}
-inline void host_touches(std::span<const sluice::MemoryUse>) {}
 }  // namespace cuda_double

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cuda_runtime_api.h"
-#include "sluice/engine/stream.h"
+#include "sluice/engine/order_observer.h"
 
 namespace cuda_double {
 
@@ -19,13 +19,13 @@ using Passed = std::pair<cudaStream_t, std::uint64_t>;
 bool keeps_order();
 /// All that is issued to the stream later comes after these.
 void ordered_after(cudaStream_t stream, std::span<const Passed> passed);
-/// All that the calling thread does later comes after these (Provider::host_after).
+/// All that the calling thread does later comes after these (OrderObserver::host_after).
 void host_after(std::span<const Passed> passed, bool afresh);
-/// The body that the last call with `afresh` began has returned (Provider::host_returns).
+/// The body that the last call with `afresh` began has returned (OrderObserver::host_returns).
 void host_returns();
-/// A block that a pool had kept goes to a new user (Provider::host_reuses).
-void host_reuses(const void* block, std::span<const Passed> passed);
-/// The calling thread touches pinned memory now (Provider::host_touches).
+/// A block that a pool had kept goes to a new user (OrderObserver::block_reused).
+void block_reused(const void* block);
+/// The calling thread touches pinned memory now (OrderObserver::host_touches).
 void host_touches(std::span<const sluice::MemoryUse> uses);
 
 }  // namespace cuda_double

@@ -1,4 +1,4 @@
-#include "sluice/resources/providers/order_record.h"
+#include "sluice/resources/testing/order_record.h"
 
 #include <algorithm>
 #include <iterator>
@@ -263,13 +263,11 @@ void OrderRecord::host_returns() noexcept {
   });
 }
 
-void OrderRecord::host_reuses(const void* block, Points passed) noexcept {
+void OrderRecord::block_reused(const void* block) noexcept {
   guarded([&] {
     const auto at = find(block);
     if (at == allocations_.end() || !at->second.live) return;
-    Clock clock;
-    raise_all(clock, passed);
-    at->second.accesses.forget([&](const Access& access) { return is_before(access, kHost, clock); });
+    at->second.accesses.forget([&](const Access& access) { return is_passed(access); });
   });
 }
 
@@ -376,6 +374,10 @@ void OrderRecord::report(const Access& earlier, const Access& later, const std::
   if (!is_new(earlier.caller, later.caller, later.verb)) return;
   report_("accesses without order: " + describe(earlier, streams_[earlier.stream].name) + ", and " +
           describe(later, stream) + ", of a block of " + std::to_string(allocation.bytes) + " bytes");
+}
+
+std::unique_ptr<AccessObserver> order_record(std::function<void(std::string)> report) {
+  return std::make_unique<OrderRecord>(std::move(report));
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
@@ -17,65 +18,43 @@
 #include <variant>
 #include <vector>
 
-#include "sluice/engine/provider.h"
-#include "sluice/resources/providers/detail/access_map.h"
+#include "sluice/resources/testing/access_map.h"
 
 namespace sluice {
 
-/// A provider tells it, in the order of each stream's commands, what the streams record, wait for and touch. Each
-/// stream has a clock, which says for each other stream up to which of its points this one has waited. The clock rises
-/// by waits on the device, and by points that the issuing thread names and knows as passed (ordered_after). It does not
-/// rise because something happens to be over. So a missing wait is found however fast the device is.
+/// Each stream has a clock, which says for each other stream up to which of its points this one has waited. The clock
+/// rises by waits on the device, and by points that the issuing thread names and knows as passed (ordered_after). It
+/// does not rise because something happens to be over. So a missing wait is found however fast the device is.
 ///  - A recorded point carries its stream's clock; a stream that waits for the point joins this clock with its own.
 ///  - For each allocation an interval map keeps the last write, and the last read of each stream since. Allocation and
 ///    free are writes.
 ///  - A wait for a point that is not recorded yet holds the stream's later commands back, here as on the device.
 ///  - What the host touches is checked against the points that it was told as passed. It is not kept: whether a later
-///    command comes after it is tested otherwise (ThreadSanitizer).
+///    command comes after it is tested otherwise (ThreadSanitizer). A thread that was told nothing, and is in no body,
+///    is judged by what is passed.
+///  - A block that is reused has no past but what is not passed.
 /// Two accesses without order make one report, with both ops' names, push sites and ranges; the same two places in a
 /// program are reported once. If memory is short it forgets accesses: then it reports less, but never wrongly.
-/// Thread-safe; the functions of one stream are called one after the other.
-class OrderRecord {
+class OrderRecord final : public AccessObserver {
  public:
-  using Stream = std::uint32_t;
-  using Caller = detail::Caller;
-
   explicit OrderRecord(std::function<void(std::string)> report);
 
-  /// A stream by its name in reports. `reached`: its last point that is passed; lives until remove(). `lost`: says
-  /// whether its device is lost; a lost device touches nothing any more.
-  Stream add(std::string name, const std::atomic<std::uint64_t>* reached, std::function<bool()> lost = {});
-  /// The stream is gone and all its work is over: everything comes after that.
-  void remove(Stream stream) noexcept;
-
-  void recorded(Stream stream, std::uint64_t point) noexcept;
-  void waits(Stream stream, Stream other, std::uint64_t point) noexcept;
-  /// Reports a point that is not passed.
-  void ordered_after(Stream stream, Stream other, std::uint64_t point, const Caller& caller) noexcept;
-  void touches(Stream stream, std::span<const MemoryUse> uses, const Caller& caller) noexcept;
-
-  /// A block that the stream may use, and others after it.
-  void allocated(Stream stream, const void* block, std::size_t bytes, const Caller& caller) noexcept;
-  /// A block that anyone may use.
-  void allocated(const void* block, std::size_t bytes) noexcept;
-  void freed(Stream stream, const void* block, const Caller& caller) noexcept;
-  /// A free at once: reports what is not passed yet.
-  void freed(const void* block, const Caller& caller) noexcept;
-
-  using Points = std::span<const std::pair<Stream, std::uint64_t>>;
-  /// Provider::host_after, host_returns and host_touches, for the calling thread. A thread that was told nothing, and
-  /// is in no body, is judged by what is passed.
-  void host_after(Points passed, bool afresh) noexcept;
-  void host_returns() noexcept;
-  void host_touches(std::span<const MemoryUse> uses, const Caller& caller) noexcept;
-  /// Provider::host_reuses: forgets what was done with the block before these points.
-  void host_reuses(const void* block, Points passed) noexcept;
-
-  /// A kernel touches memory that its launch did not name: reports it.
-  void undeclared(const Caller& caller) noexcept;
-
-  /// Called when something could not be told to the record: it reports nothing any more.
-  void forget() noexcept;
+  Stream add(std::string name, const std::atomic<std::uint64_t>* reached, std::function<bool()> lost = {}) override;
+  void remove(Stream stream) noexcept override;
+  void recorded(Stream stream, std::uint64_t point) noexcept override;
+  void waits(Stream stream, Stream other, std::uint64_t point) noexcept override;
+  void ordered_after(Stream stream, Stream other, std::uint64_t point, const Caller& caller) noexcept override;
+  void touches(Stream stream, std::span<const MemoryUse> uses, const Caller& caller) noexcept override;
+  void allocated(Stream stream, const void* block, std::size_t bytes, const Caller& caller) noexcept override;
+  void allocated(const void* block, std::size_t bytes) noexcept override;
+  void freed(Stream stream, const void* block, const Caller& caller) noexcept override;
+  void freed(const void* block, const Caller& caller) noexcept override;
+  void host_after(Points passed, bool afresh) noexcept override;
+  void host_returns() noexcept override;
+  void host_touches(std::span<const MemoryUse> uses, const Caller& caller) noexcept override;
+  void block_reused(const void* block) noexcept override;
+  void undeclared(const Caller& caller) noexcept override;
+  void forget() noexcept override;
 
  private:
   /// By stream: up to which of its points, itself included.
@@ -161,5 +140,8 @@ class OrderRecord {
   bool holds_ = false;    ///< some stream has commands held back
   bool forgets_ = false;  ///< there was no memory for something: from then on nothing is known
 };
+
+/// A record for SimOptions::observer.
+std::unique_ptr<AccessObserver> order_record(std::function<void(std::string)> report);
 
 }  // namespace sluice

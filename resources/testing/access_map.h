@@ -7,15 +7,9 @@
 #include <map>
 #include <vector>
 
-#include "sluice/engine/provider.h"
+#include "sluice/resources/providers/access_observer.h"
 
 namespace sluice::detail {
-
-/// Whose an access is.
-struct Caller {
-  DeviceOp op;
-  OpLabel label;
-};
 
 /// An access by a stream: after the point that the stream had recorded last, and so before any that it recorded later.
 struct RecordedAccess {
@@ -24,7 +18,7 @@ struct RecordedAccess {
   const char* verb = "";  ///< in reports
   std::uint64_t after = 0;
   std::size_t begin = 0, end = 0;  ///< bytes of the allocation
-  Caller caller;
+  AccessObserver::Caller caller;
 };
 
 class AccessMap {

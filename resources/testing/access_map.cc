@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "sluice/resources/providers/detail/access_map.h"
+#include "sluice/resources/testing/access_map.h"
 
 namespace sluice::detail {
 
