@@ -14,7 +14,6 @@ struct LaterRoot {
   Edge edge;
   NDArray gradient;  ///< empty: 1, of this spec
   Spec spec;
-  Device device;
 };
 
 struct SecondHalf {
@@ -50,7 +49,7 @@ SecondHalf::~SecondHalf() {
 namespace {
 
 NDArray one_for(const LaterRoot& root, const std::source_location& where) {
-  const DeviceScope scope(root.device);
+  const DeviceScope scope(root.spec.device);
   return ones(root.spec.shape, root.spec.dtype, where);
 }
 
@@ -145,7 +144,7 @@ WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients
   Run run(half.options);
   run.first_half(roots, inputs);
   for (std::size_t i = roots.size(); i-- > 0;) {
-    LaterRoot root{edge_to(roots[i]), gradients[i], {roots[i].shape(), roots[i].dtype()}, roots[i].device()};
+    LaterRoot root{edge_to(roots[i]), gradients[i], roots[i].spec()};
     if (run.reaches(root.edge)) {
       run.seed(root.edge, root.gradient.defined() ? root.gradient : one_for(root, where));
     } else {

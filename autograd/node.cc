@@ -188,7 +188,7 @@ class TapeRecorder final : public detail::Recorder {
     }
     node.kind = Node::Kind::write;
     const Array& array = *outputs[0].array();
-    node.outputs.emplace_back(array.shape(), array.dtype());
+    node.outputs.emplace_back(array.shape(), array.dtype(), array.device());
     node.edges.resize(2);
     const auto& before = tape.output_histories[0];
     const bool whole = outputs[0].count() == array.shape().count();
@@ -211,13 +211,13 @@ class TapeRecorder final : public detail::Recorder {
     node.attributes = attributes;
     node.edges.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      node.inputs.emplace_back(inputs[i]->shape(), inputs[i]->array()->dtype());
+      node.inputs.emplace_back(inputs[i]->spec());
       const auto& past = tape.input_histories[i];
       if (past.history && is_floating(inputs[i]->dtype())) {
         node.edges[i] = {node_of(past.history), past.output, window_of(*inputs[i])};
       }
     }
-    for (const NDArray& y : outputs) node.outputs.emplace_back(y.shape(), y.array()->dtype());
+    for (const NDArray& y : outputs) node.outputs.emplace_back(y.spec());
     if ((current_scope().flags & kRerunFlag) != 0 && Recomputation::current()) return;
     keep(node, inputs, tape);
   }
@@ -264,13 +264,13 @@ Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDA
   node->device = (results.empty() ? inputs[0] : results[0]).array()->device();
   node->edges.resize(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    node->inputs.emplace_back(inputs[i].shape(), inputs[i].array()->dtype());
+    node->inputs.emplace_back(inputs[i].spec());
     if (past[i].node && is_floating(inputs[i].dtype())) {
       node->edges[i] = {past[i].node, past[i].output, window_of(inputs[i])};
     }
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
-    node->outputs.emplace_back(results[i].shape(), results[i].array()->dtype());
+    node->outputs.emplace_back(results[i].spec());
   }
   return node;
 }

@@ -23,6 +23,7 @@
 #include "sluice/ndarray/ref.h"
 #include "sluice/ndarray/scalar.h"
 #include "sluice/ndarray/slice.h"
+#include "sluice/ndarray/spec.h"
 #include "sluice/ndarray/storage.h"
 #include "sluice/ndarray/tensor_view.h"
 
@@ -124,6 +125,11 @@ class NDArray {
   }
   DType dtype(Where where = Where::current()) const { return checked("dtype", where).dtype(); }
   Device device(Where where = Where::current()) const { return checked("device", where).device(); }
+  /// Shape, dtype and device as one value.
+  Spec spec(Where where = Where::current()) const {
+    const Array& array = checked("spec", where);
+    return {shape_, array.dtype(), array.device()};
+  }
   Engine& engine(Where where = Where::current()) const { return checked("engine", where).engine(); }
   const Dims& strides() const { return strides_; }
   std::int64_t offset() const { return offset_; }

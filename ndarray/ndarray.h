@@ -12,4 +12,5 @@
 #include "sluice/ndarray/operation_record.h"  // what a thread's pushes are, as values
 #include "sluice/ndarray/push.h"              // ops of one's own on arrays
 #include "sluice/ndarray/slice.h"             // slice, all
+#include "sluice/ndarray/spec.h"              // shape, dtype and device
 #include "sluice/ndarray/tensor_view.h"       // what kernels see

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "sluice/ndarray/check_device.h"
+#include "sluice/operators/infer.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -12,34 +13,27 @@ namespace {
 thread_local int rank_limit = 1 << 30;
 std::atomic<detail::Recorder*> tape_recorder{nullptr};
 
-std::string plural(int n) { return std::to_string(n) + (n == 1 ? " input" : " inputs"); }
-
 void check_inputs(const Operator& op, std::span<const NDArray* const> inputs, const ApplyOptions& options,
                   const std::source_location& where) {
-  const int n = static_cast<int>(inputs.size());
-  if (n < op.min_inputs || n > op.max_inputs) {
-    throw ArrayError(op.name, where, plural(n) + " given, " + plural(op.min_inputs) + " wanted");
-  }
+  detail::check_count(op, inputs.size(), where);
   for (const NDArray* x : inputs) {
     const Device device = x->checked(op.name, where).device();
     if (!options.on.given && !(device == inputs[0]->device())) {
-      throw ArrayError(
-          op.name, where,
-          "arrays on " + to_string(inputs[0]->device()) + " and " + to_string(device) + "; use to(device)");
+      detail::refuse_devices(op, inputs[0]->device(), device, where);
     }
   }
 }
 
-void check_target(const Operator& op, const NDArray& target, const Spec& wanted, Device device,
-                  const std::source_location& where) {
+void check_target(const Operator& op, const NDArray& target, const Spec& wanted, const std::source_location& where) {
   const Array& array = target.checked(op.name, where);
   if (!(target.shape() == wanted.shape) || target.dtype() != wanted.dtype) {
     throw ArrayError(op.name, where,
                      to_string(wanted.shape) + " " + std::string(name_of(wanted.dtype)) + " does not fit the target " +
                          to_string(target.shape()) + " " + std::string(name_of(target.dtype())));
   }
-  if (!(array.device() == device)) {
-    throw ArrayError(op.name, where, "a target on " + to_string(array.device()) + ", inputs on " + to_string(device));
+  if (!(array.device() == wanted.device)) {
+    throw ArrayError(op.name, where,
+                     "a target on " + to_string(array.device()) + ", inputs on " + to_string(wanted.device));
   }
 }
 
@@ -74,14 +68,14 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const ScopeState& scope = current_scope();
   const std::source_location where = scope.where.line() != 0 ? scope.where : options.where;
   check_inputs(op, inputs, options, where);
-  Signature signature(op.name, where, inputs, attributes);
-  op.infer(signature);
-  const std::span<const Spec> wanted = signature.outputs();
-
   const Device device = options.on.given        ? options.on.device
                         : !inputs.empty()       ? inputs[0]->array()->device()
                         : !options.into.empty() ? options.into[0].checked(op.name, where).device()
                                                 : scope.device;
+  Signature signature(op.name, where, inputs, attributes, device);
+  op.infer(signature);
+  const std::span<const Spec> wanted = signature.outputs();
+
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) {
@@ -96,7 +90,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const bool in_place = !options.into.empty();
   if (in_place) {
     if (options.into.size() != wanted.size()) throw ArrayError(op.name, where, "a wrong number of targets");
-    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], device, where);
+    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], where);
     push.outputs = options.into;
   } else {
     for (const Spec& spec : wanted) {

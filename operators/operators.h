@@ -10,6 +10,7 @@
 #include "sluice/operators/decompositions.h"   // cholesky, qr, svd, eigh, solve, inv, det
 #include "sluice/operators/elementwise.h"      // + - * /, exp, relu, where, ...
 #include "sluice/operators/indexing.h"         // gather, scatter, index_select, take, masked_fill, nonzero
+#include "sluice/operators/infer.h"            // what an operator would give, from specs
 #include "sluice/operators/linear_algebra.h"   // matmul, einsum, linear
 #include "sluice/operators/loss.h"             // cross_entropy, mse_loss, ...
 #include "sluice/operators/mixing.h"           // clip, lerp, addcmul

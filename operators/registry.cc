@@ -12,7 +12,7 @@ namespace sluice {
 
 void Signature::fail(const std::string& why) const {
   std::string text;
-  for (const NDArray* x : inputs_) text += (text.empty() ? "" : " x ") + to_string(x->shape());
+  for (int i = 0; i < inputs(); ++i) text += (text.empty() ? "" : " x ") + to_string(shape(i));
   throw ArrayError(name_, where_, text + (text.empty() ? "" : ": ") + why);
 }
 
@@ -47,20 +47,24 @@ void Signature::rank(int i, int wanted) const {
 }
 
 Dims Signature::broadcast() const {
-  if (std::all_of(inputs_.begin() + 1, inputs_.end(), [&](const NDArray* x) { return x->shape() == shape(0); })) {
-    return shape(0);
+  const Dims& first = shape(0);
+  int rank = first.rank();
+  bool same = true;
+  for (int i = 1; i < inputs(); ++i) {
+    const Dims& other = shape(i);
+    same = same && other == first;
+    rank = std::max(rank, other.rank());
   }
-  int rank = 0;
-  for (const NDArray* x : inputs_) rank = std::max(rank, x->rank());
+  if (same) return first;
   Dims out;
   for (int axis = 0; axis < rank; ++axis) {
     std::int64_t size = 1;
-    for (const NDArray* x : inputs_) {
-      const Dims& shape = x->shape();
-      const int at = axis - (rank - shape.rank());
-      if (at < 0 || shape[at] == 1) continue;
-      if (size != 1 && shape[at] != size) fail("shapes do not broadcast");
-      size = shape[at];
+    for (int i = 0; i < inputs(); ++i) {
+      const Dims& given = shape(i);
+      const int at = axis - (rank - given.rank());
+      if (at < 0 || given[at] == 1) continue;
+      if (size != 1 && given[at] != size) fail("shapes do not broadcast");
+      size = given[at];
     }
     out.push_back(size);
   }

@@ -15,26 +15,36 @@
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/ndarray/short_list.h"
+#include "sluice/ndarray/spec.h"
 
 namespace sluice {
 
-/// Shape and dtype of an array.
-struct Spec {
-  Dims shape;
-  DType dtype = DType::f32;
-  friend bool operator==(const Spec&, const Spec&) = default;
-};
-
-/// What an operator's shape rule sees of a call: the inputs and attributes. The rule answers with output().
+/// What an operator's shape rule sees of a call: the inputs' specs and the attributes. The rule answers with output().
+/// Of arrays it reads the specs in their place, because a call must not pay for copies of them.
 class Signature {
  public:
+  /// Of the call `name` at `where`, whose outputs live on `device`. `inputs` and `attributes` must outlive it; the
+  /// arrays are not empty handles.
   Signature(const char* name, std::source_location where, std::span<const NDArray* const> inputs,
-            const Attributes& attributes)
-      : inputs_(inputs), attributes_(attributes), name_(name), where_(where) {}
-  int inputs() const { return static_cast<int>(inputs_.size()); }
-  const Dims& shape(int i) const { return inputs_[static_cast<std::size_t>(i)]->shape(); }
-  DType dtype(int i = 0) const { return inputs_[static_cast<std::size_t>(i)]->array()->dtype(); }
-  Spec input(int i) const { return {shape(i), dtype(i)}; }
+            const Attributes& attributes, Device device = {})
+      : arrays_(inputs.data()),
+        count_(static_cast<int>(inputs.size())),
+        device_(device),
+        attributes_(attributes),
+        name_(name),
+        where_(where) {}
+  Signature(const char* name, std::source_location where, std::span<const Spec> inputs, const Attributes& attributes,
+            Device device = {})
+      : specs_(inputs.data()),
+        count_(static_cast<int>(inputs.size())),
+        device_(device),
+        attributes_(attributes),
+        name_(name),
+        where_(where) {}
+  int inputs() const { return count_; }
+  const Dims& shape(int i) const { return arrays_ ? arrays_[i]->shape() : specs_[i].shape; }
+  DType dtype(int i = 0) const { return arrays_ ? arrays_[i]->array()->dtype() : specs_[i].dtype; }
+  Spec input(int i) const { return {shape(i), dtype(i), arrays_ ? arrays_[i]->array()->device() : specs_[i].device}; }
   template <class A>
   const A& attributes() const {
     return attributes_.get<A>();
@@ -43,7 +53,7 @@ class Signature {
   void output(const Dims& shape, DType dtype) {
     if (!can_be_allocated(shape, size_of(dtype))) [[unlikely]]
       check_shape(name_, shape, dtype, where_);
-    outputs_.emplace_back(shape, dtype);
+    outputs_.emplace_back(shape, dtype, device_);
   }
   std::span<const Spec> outputs() const { return {outputs_.begin(), outputs_.size()}; }
   std::source_location where() const { return where_; }
@@ -63,7 +73,10 @@ class Signature {
   Dims broadcast() const;
 
  private:
-  std::span<const NDArray* const> inputs_;
+  const NDArray* const* arrays_ = nullptr;  // null: the specs
+  const Spec* specs_ = nullptr;
+  int count_;
+  Device device_;
   const Attributes& attributes_;
   const char* name_;
   std::source_location where_;

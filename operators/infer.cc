@@ -1,0 +1,41 @@
+#include "sluice/operators/infer.h"
+
+#include <string>
+
+#include "sluice/engine/scope.h"
+
+namespace sluice {
+namespace {
+
+std::string inputs_in_words(std::size_t n) { return std::to_string(n) + (n == 1 ? " input" : " inputs"); }
+
+}  // namespace
+
+void detail::check_count(const Operator& row, std::size_t inputs, const std::source_location& where) {
+  const auto least = static_cast<std::size_t>(row.min_inputs), most = static_cast<std::size_t>(row.max_inputs);
+  if (inputs >= least && inputs <= most) [[likely]]
+    return;
+  throw ArrayError(row.name, where, inputs_in_words(inputs) + " given, " + inputs_in_words(least) + " wanted");
+}
+
+void detail::refuse_devices(const Operator& row, Device first, Device other, const std::source_location& where) {
+  throw ArrayError(row.name, where, "arrays on " + to_string(first) + " and " + to_string(other) + "; use to(device)");
+}
+
+std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes, Place on,
+                        std::source_location where) {
+  const ScopeState& scope = current_scope();
+  if (scope.where.line() != 0) where = scope.where;
+  detail::check_count(row, inputs.size(), where);
+  for (const Spec& x : inputs) {
+    if (!on.given && !(x.device == inputs[0].device)) detail::refuse_devices(row, inputs[0].device, x.device, where);
+  }
+  Signature signature(row.name, where, inputs, attributes,
+                      on.given         ? on.device
+                      : inputs.empty() ? scope.device
+                                       : inputs[0].device);
+  row.infer(signature);
+  return {signature.outputs().begin(), signature.outputs().end()};
+}
+
+}  // namespace sluice
