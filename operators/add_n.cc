@@ -1,6 +1,7 @@
 #include "sluice/operators/add_n.h"
 
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/costs.h"
 
 namespace sluice {
 namespace {
@@ -24,6 +25,7 @@ std::vector<const NDArray*> pointers(std::span<const NDArray> arrays) {
 
 void builtin::add_add_n_rows(Registry& registry) {
   add_operator(registry, "add_n", [](Operator& op) {
+    op.cost = costs::each_of_all;
     op.max_inputs = Operator::kAnyNumber;
     op.elementwise = true;
     op.infer = infer_terms;
@@ -34,6 +36,9 @@ void builtin::add_add_n_rows(Registry& registry) {
     };
   });
   add_operator(registry, "accumulate", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      return Cost{costs::each_of_all(s).flops, costs::moves(s).bytes + costs::bytes_of_outputs(s)};
+    };
     op.max_inputs = Operator::kAnyNumber;
     op.elementwise = true;
     op.infer = infer_terms;

@@ -7,6 +7,7 @@
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
@@ -101,6 +102,28 @@ void attention_gradient(GradientContext& c) {
   }
 }
 
+/// Pairs of a query and a key that it may see, whatever a mask says.
+double pairs(const Signature& s) {
+  const Dims &q = s.shape(0), &k = s.shape(1);
+  const auto n = static_cast<double>(q[2]), m = static_cast<double>(k[2]), heads = static_cast<double>(q[0] * q[1]);
+  if (!s.attributes<AttentionAttributes>().causal) return heads * n * m;
+  // The last min(n, m) queries see m, m - 1, ... keys.
+  const double seeing = std::min(n, m);
+  return heads * seeing * (2 * m - seeing + 1) / 2;
+}
+
+/// Both products, and a softmax of the scores.
+Cost attention_cost(const Signature& s) {
+  const double products = 2 * static_cast<double>(s.shape(0)[3] + s.shape(2)[3]);
+  return costs::of(pairs(s) * (products + 5), s);
+}
+
+/// The scores again, and four products: of the probabilities' gradient, and of those of q, k and v.
+Cost attention_gradient_cost(const Signature& s) {
+  const double products = 2 * static_cast<double>(3 * s.shape(0)[3] + 2 * s.shape(2)[3]);
+  return costs::of(pairs(s) * (products + 5), s);
+}
+
 /// With axes of size 1 in front, until there are four.
 NDArray of_four_axes(NDArray x) {
   while (x.rank() < 4) x = x.unsqueeze(0);
@@ -113,6 +136,7 @@ void builtin::add_attention_rows(Registry& registry) {
   // Inputs: q, k, v, and a mask to add, or none. Outputs: the result, and the logarithm of each query's sum of
   // exponentials, which the gradient needs.
   add_operator(registry, "attention", [](Operator& op) {
+    op.cost = attention_cost;
     op.min_inputs = 3;
     op.max_inputs = 4;
     op.infer = infer_attention;
@@ -125,6 +149,7 @@ void builtin::add_attention_rows(Registry& registry) {
   // Inputs: q, k, v, the result, the logarithms, the result's gradient, and the mask. Outputs: the gradients of q, k,
   // v.
   add_operator(registry, "attention_grad", [](Operator& op) {
+    op.cost = attention_gradient_cost;
     op.min_inputs = 6;
     op.max_inputs = 7;
     op.infer = [](Signature& s) {

@@ -6,6 +6,7 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/by_unfolding.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/fused_relu.h"
@@ -73,12 +74,26 @@ void conv_gradient(GradientContext& c) {
   }
 }
 
+Cost conv_cost(const Signature& s) {
+  const Dims& w = s.shape(1);
+  const double terms = 2 * costs::count(w) / static_cast<double>(std::max<std::int64_t>(w[0], 1));
+  return costs::of(costs::count(s.outputs()[0].shape) * (terms + (s.inputs() == 3 ? 1 : 0)), s);
+}
+
+/// As many products as forward has, whichever gradient it is. Input `of_g` is the result's gradient.
+template <int of_g>
+Cost conv_gradient_cost(const Signature& s) {
+  const Dims &g = s.shape(of_g), &w = of_g == 0 ? s.shape(1) : s.outputs()[0].shape;
+  return costs::of(2 * costs::count(w) * static_cast<double>(g[0] * g[2] * g[3]), s);
+}
+
 template <bool with_relu>
 void conv_row(Operator& op) {
   op.shown = "conv2d";
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.infer = infer_conv;
+  op.cost = conv_cost;
   const Needs y = with_relu ? needs::output() : Needs();
   op.needs = {needs::input(1) | y, needs::input(0) | y, y};
   op.common_needs = y;
@@ -116,6 +131,7 @@ void builtin::add_convolution_rows(Registry& registry) {
   add_operator(registry, "conv2d", conv_row<false>);
   add_operator(registry, "conv2d_relu", conv_row<true>);
   add_operator(registry, "conv2d_input_grad", [](Operator& op) {
+    op.cost = conv_gradient_cost<0>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = wanted_shape;
     op.needs = {needs::input(1), needs::input(0)};
@@ -126,6 +142,7 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "conv2d_weight_grad", [](Operator& op) {
+    op.cost = conv_gradient_cost<1>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = wanted_shape;
     op.needs = {needs::input(1), needs::input(0)};
@@ -136,6 +153,7 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "conv2d_bias_grad", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = [](Signature& s) { s.output({s.shape(0)[1]}, s.dtype()); };
     op.gradient = [](GradientContext& c) {
       c.set(0, c.gradient().reshape({1, -1, 1, 1}).broadcast_to(c.input_spec(0).shape));
@@ -143,6 +161,10 @@ void builtin::add_convolution_rows(Registry& registry) {
   });
   // Outputs: the largest elements, and their places, which the gradient needs.
   add_operator(registry, "max_pool2d", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      const double size = s.attributes<PoolAttributes>().kernel;
+      return costs::of(size * size * costs::count(s.outputs()[0].shape), s);
+    };
     op.infer = infer_pool;
     op.needs = {needs::output(1)};
     op.gradient = [](GradientContext& c) {
@@ -160,6 +182,7 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "max_pool2d_grad", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) { s.output(s.attributes<PoolAttributes>().wanted, s.dtype()); };
   });

@@ -12,6 +12,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 
@@ -54,6 +55,7 @@ void infer_from_attributes(Signature& s) {
 
 void builtin::add_creation_rows(Registry& registry) {
   add_operator(registry, "fill", [](Operator& op) {
+    op.cost = costs::moves;
     op.min_inputs = op.max_inputs = 0;
     op.key = -1;
     op.infer = infer_from_attributes<FillAttributes>;
@@ -61,6 +63,7 @@ void builtin::add_creation_rows(Registry& registry) {
   // Draws from [0, 1) and probabilities, f64 both: whether the draw is below. A probability outside of [0, 1] fails the
   // op.
   add_operator(registry, "bernoulli", [](Operator& op) {
+    op.cost = costs::each_output<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.same_dtypes();
@@ -70,12 +73,14 @@ void builtin::add_creation_rows(Registry& registry) {
     };
   });
   add_operator(registry, "randint", [](Operator& op) {
+    op.cost = costs::each_output<>;
     op.min_inputs = op.max_inputs = 0;
     op.key = -1;
     op.infer = infer_from_attributes<RandomIntegerAttributes>;
   });
   for (const char* name : {"uniform", "normal"}) {
     add_operator(registry, name, [](Operator& op) {
+      op.cost = costs::each_output<>;
       op.min_inputs = op.max_inputs = 0;
       op.key = -1;
       op.infer = infer_from_attributes<RandomAttributes>;

@@ -6,6 +6,7 @@
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/decomposition_conventions.h"
 #include "sluice/operators/elementwise.h"
@@ -146,8 +147,26 @@ NDArray cofactors(const NDArray& x, const NDArray& det_of_x) {
 
 }  // namespace
 
+// Of Golub and Van Loan, Matrix Computations, 4th edition: Householder QR with its q, 5.2.2 (the larger side goes
+// first), and the SVD with both factors, figure 8.6.1.
+namespace {
+Cost qr_cost(const Signature& s) {
+  return costs::each_matrix(s, [](double m, double n) {
+    const double k = std::min(m, n), large = std::max(m, n);
+    return 4 * (large * k * k - k * k * k / 3);
+  });
+}
+Cost svd_cost(const Signature& s) {
+  return costs::each_matrix(s, [](double m, double n) {
+    const double k = std::min(m, n), large = std::max(m, n);
+    return 4 * large * large * k + 8 * large * k * k + 9 * k * k * k;
+  });
+}
+}  // namespace
+
 void builtin::add_decomposition_rows(Registry& registry) {
   add_operator(registry, "cholesky", [](Operator& op) {
+    op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return n * n * n / 3; }); };
     op.infer = [](Signature& s) {
       Sizes(s).square(s);
       s.output(s.shape(0), s.dtype());
@@ -157,6 +176,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: q and r.
   add_operator(registry, "qr", [](Operator& op) {
+    op.cost = qr_cost;
     op.infer = [](Signature& s) {
       const Sizes x(s);
       const std::int64_t k = s.attributes<DecompositionAttributes>().full ? x.m : std::min(x.m, x.n);
@@ -168,6 +188,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: u, s and vt.
   add_operator(registry, "svd", [](Operator& op) {
+    op.cost = svd_cost;
     op.infer = [](Signature& s) {
       const Sizes x(s);
       const std::int64_t k = std::min(x.m, x.n);
@@ -181,6 +202,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: values and vectors.
   add_operator(registry, "eigh", [](Operator& op) {
+    op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return 9 * n * n * n; }); };
     op.infer = [](Signature& s) {
       const Sizes x(s);
       x.square(s);
@@ -191,6 +213,11 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = eigh_gradient;
   });
   add_operator(registry, "solve", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      const Dims& b = s.shape(1);
+      const double columns = static_cast<double>(b[b.rank() - 1]);
+      return costs::each_matrix(s, [&](double, double n) { return 2 * n * n * n / 3 + 2 * n * n * columns; });
+    };
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.same_dtypes();
@@ -204,6 +231,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = solve_gradient;
   });
   add_operator(registry, "inv", [](Operator& op) {
+    op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n; }); };
     op.infer = [](Signature& s) {
       Sizes(s).square(s);
       s.output(s.shape(0), s.dtype());
@@ -212,6 +240,9 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = inv_gradient;
   });
   add_operator(registry, "det", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n / 3; });
+    };
     op.infer = [](Signature& s) {
       const Sizes x(s);
       x.square(s);
@@ -226,6 +257,9 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: the sign and the logarithm of the magnitude.
   add_operator(registry, "slogdet", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n / 3; });
+    };
     op.infer = [](Signature& s) {
       const Sizes x(s);
       x.square(s);

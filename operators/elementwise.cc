@@ -244,6 +244,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
   functors::Predicate::each([&]<class F>() {
     add_operator(registry, F::name, [](Operator& op) {
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = [](Signature& s) {
         rows::check_dtype<F>(s);
         s.output(s.shape(0), DType::boolean);
@@ -253,6 +254,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
   functors::WithNumber::each([&]<class F>() {
     add_operator(registry, F::name, [](Operator& op) {
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);
         s.output(s.shape(0), s.dtype());
@@ -266,6 +268,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
     add_operator(registry, F::name, [](Operator& op) {
       op.min_inputs = op.max_inputs = 2;
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = rows::infer_elementwise<F>;
       if (bits) return;
       op.gradient = binary_gradient<F>;
@@ -274,6 +277,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
     add_operator(registry, F::scalar_name, [](Operator& op) {
       op.shown = F::name;
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);
         s.output(s.shape(0), s.dtype());
@@ -287,11 +291,13 @@ void builtin::add_elementwise_rows(Registry& registry) {
     add_operator(registry, F::name, [](Operator& op) {
       op.min_inputs = op.max_inputs = 2;
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = comparison_infer<F>;
     });
     add_operator(registry, F::scalar_name, [](Operator& op) {
       op.shown = F::name;
       op.elementwise = true;
+      op.cost = costs::each_output<>;
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);
         s.output(s.shape(0), DType::boolean);
@@ -299,6 +305,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
     });
   });
   add_operator(registry, "where", [](Operator& op) {
+    op.cost = costs::each_output<>;
     op.min_inputs = op.max_inputs = 3;
     op.elementwise = true;
     op.key = -1;
@@ -329,6 +336,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
   NDArray name(const Operand& x) { return predicate<functors::Name>(x); }
 #define SLUICE_WITH_NUMBER(Name, name, ...) \
   NDArray name(const Operand& x, const ScalarOperand& p) { return with_parameter<functors::Name>(x, p); }
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise_table.inc"
 
 NDArray where(const Operand& condition, const Operand& a, const Operand& b) {

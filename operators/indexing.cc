@@ -6,6 +6,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/operand_dtypes.h"
@@ -112,9 +113,18 @@ NDArray scattered(const char* who, const Operand& x, int axis, const Operand& in
 
 }  // namespace
 
+namespace {
+/// In place it touches the rows alone.
+Cost put_rows_cost(const Signature& s) {
+  const double index = costs::count(s.shape(0)) * sizeof(std::int64_t), rows = costs::bytes({s.shape(1), s.dtype(1)});
+  return {costs::count(s.shape(1)), s.inputs() == 3 ? costs::moves(s).bytes : index + 3 * rows};
+}
+}  // namespace
+
 void builtin::add_indexing_rows(Registry& registry) {
   // Integers as numbers of elements on an axis of `size`: negative ones count from the end. i64.
   add_operator(registry, "index", [](Operator& op) {
+    op.cost = costs::each_output<>;
     op.infer = [](Signature& s) {
       if (!is_integer(s.dtype())) s.fail("an index is of integers or bool, not " + std::string(name_of(s.dtype())));
       s.output(s.shape(0), DType::i64);
@@ -123,6 +133,7 @@ void builtin::add_indexing_rows(Registry& registry) {
   // rows (i64, in range), y and the array before: the array with row i of y written to, or added to, rows[i]. Without
   // the array before, it is the output itself, which changes.
   add_operator(registry, "put_rows", [](Operator& op) {
+    op.cost = put_rows_cost;
     op.min_inputs = 2;
     op.max_inputs = 3;
     op.key = 1;

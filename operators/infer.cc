@@ -3,6 +3,7 @@
 #include <string>
 
 #include "sluice/engine/scope.h"
+#include "sluice/operators/costs.h"
 
 namespace sluice {
 namespace {
@@ -22,8 +23,12 @@ void detail::refuse_devices(const Operator& row, Device first, Device other, con
   throw ArrayError(row.name, where, "arrays on " + to_string(first) + " and " + to_string(other) + "; use to(device)");
 }
 
-std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes, Place on,
-                        std::source_location where) {
+namespace {
+
+/// The call with its outputs, which `use` is given.
+template <class F>
+auto inferred(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes, Place on,
+              std::source_location where, F use) {
   const ScopeState& scope = current_scope();
   if (scope.where.line() != 0) where = scope.where;
   detail::check_count(row, inputs.size(), where);
@@ -35,7 +40,23 @@ std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const
                       : inputs.empty() ? scope.device
                                        : inputs[0].device);
   row.infer(signature);
-  return {signature.outputs().begin(), signature.outputs().end()};
+  return use(signature);
+}
+
+}  // namespace
+
+std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes, Place on,
+                        std::source_location where) {
+  return inferred(row, inputs, attributes, on, where, [](const Signature& call) {
+    return std::vector<Spec>(call.outputs().begin(), call.outputs().end());
+  });
+}
+
+Cost cost_of(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes, Place on,
+             std::source_location where) {
+  return inferred(row, inputs, attributes, on, where, [&](const Signature& call) {
+    return row.cost ? row.cost(call) : row.elementwise ? costs::each_output<>(call) : costs::moves(call);
+  });
 }
 
 }  // namespace sluice

@@ -19,6 +19,11 @@ namespace sluice {
 std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes = {},
                         Place on = {}, std::source_location where = std::source_location::current());
 
+/// The cost of the same call; throws as infer() does. A row of a program that has no rule counts as one operation for
+/// each element of its outputs if it is elementwise, else as none, and its operands are moved once.
+Cost cost_of(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes = {}, Place on = {},
+             std::source_location where = std::source_location::current());
+
 namespace detail {
 /// What a call checks of its inputs before the row's shape rule sees them. Both throw ArrayError.
 void check_count(const Operator& row, std::size_t inputs, const std::source_location& where);

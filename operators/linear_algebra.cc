@@ -5,6 +5,7 @@
 #include "sluice/operators/batches.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/fused_relu.h"
 #include "sluice/operators/reduction.h"
@@ -65,6 +66,17 @@ void matmul_gradient(GradientContext& c) {
                : matmul({c.input(0), c.where()}, g, {.transpose_a = !ta}));
 }
 
+Cost matmul_cost(const Signature& s) {
+  const Dims& a = s.shape(0);
+  const std::int64_t k = a[a.rank() - (s.attributes<MatmulAttributes>().transpose_a ? 2 : 1)];
+  return costs::of(2 * static_cast<double>(k) * costs::count(s.outputs()[0].shape), s);
+}
+
+Cost linear_cost(const Signature& s) {
+  const double terms = 2 * static_cast<double>(s.shape(0)[1]) + (s.inputs() == 3 ? 1 : 0);
+  return costs::of(terms * costs::count(s.outputs()[0].shape), s);
+}
+
 void infer_linear(Signature& s) {
   s.same_dtypes();
   s.floating();
@@ -90,6 +102,7 @@ void linear_row(Operator& op) {
   op.min_inputs = 2;
   op.max_inputs = 3;
   op.infer = infer_linear;
+  op.cost = linear_cost;
   const Needs y = with_relu ? needs::output() : Needs();
   op.needs = {needs::input(1) | y, needs::input(0) | y, y};
   op.common_needs = y;
@@ -100,6 +113,7 @@ void linear_row(Operator& op) {
 
 void builtin::add_matrix_rows(Registry& registry) {
   add_operator(registry, "matmul", [](Operator& op) {
+    op.cost = matmul_cost;
     op.min_inputs = op.max_inputs = 2;
     op.infer = infer_matmul;
     op.needs = {needs::input(1), needs::input(0)};
@@ -107,6 +121,7 @@ void builtin::add_matrix_rows(Registry& registry) {
   });
   // Stacks of matrices (..., m, k) x (..., k, n), which broadcast.
   add_operator(registry, "batch_matmul", [](Operator& op) {
+    op.cost = matmul_cost;
     op.min_inputs = op.max_inputs = 2;
     op.infer = infer_batch_matmul;
     op.needs = {needs::input(1), needs::input(0)};

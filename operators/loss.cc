@@ -3,6 +3,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
@@ -12,6 +13,7 @@ namespace sluice {
 void builtin::add_loss_rows(Registry& registry) {
   // Outputs: the loss and the probabilities, which the gradient needs.
   add_operator(registry, "cross_entropy", [](Operator& op) {
+    op.cost = costs::each_input<5>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.floating();
@@ -45,6 +47,7 @@ void builtin::add_loss_rows(Registry& registry) {
   });
   // Labels as i64, 0 for those that are ignored. Another one outside of [0, classes) fails the op.
   add_operator(registry, "class_labels", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = [](Signature& s) {
       const DType t = s.dtype();
       if (t != DType::i64 && t != DType::i32 && t != DType::u8) {
@@ -55,6 +58,7 @@ void builtin::add_loss_rows(Registry& registry) {
   });
   // (probabilities - one_hot(labels)) * scale * g.
   add_operator(registry, "cross_entropy_grad", [](Operator& op) {
+    op.cost = costs::each_output<3>;
     op.min_inputs = op.max_inputs = 3;
     op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
   });

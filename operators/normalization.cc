@@ -5,6 +5,7 @@
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
 #include "sluice/operators/normalize_rows.h"
@@ -176,6 +177,7 @@ NDArray by_channel(const NDArray& parameter, const NDArray& x) {
 void builtin::add_normalization_rows(Registry& registry) {
   // Inputs: x, and weight, and bias. Outputs: the result, and RowStatistics of each row.
   add_operator(registry, "normalize_rows", [](Operator& op) {
+    op.cost = costs::each_output<7>;
     op.max_inputs = 3;
     op.infer = infer_normalize_rows;
     const Needs of_weight = needs::input(0) | needs::output(1);
@@ -184,12 +186,14 @@ void builtin::add_normalization_rows(Registry& registry) {
   });
   // Inputs: x, the statistics, the result's gradient, and weight. Output: the gradient of x.
   add_operator(registry, "normalize_rows_grad", [](Operator& op) {
+    op.cost = costs::each_output<9>;
     op.min_inputs = 3;
     op.max_inputs = 4;
     op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
   });
   // Inputs: x, the statistics, the result's gradient. Outputs: the gradients of weight and of bias.
   add_operator(registry, "normalize_rows_weight_grad", [](Operator& op) {
+    op.cost = costs::each_input<5>;
     op.min_inputs = op.max_inputs = 3;
     op.infer = [](Signature& s) {
       const Dims& shape = s.shape(0);

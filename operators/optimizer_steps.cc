@@ -3,6 +3,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/costs.h"
 
 namespace sluice {
 namespace {
@@ -24,6 +25,7 @@ template <int states>
 void step_row(Operator& op) {
   op.max_inputs = Operator::kAnyNumber;
   op.infer = [](Signature& s) { infer_steps(s, states, false); };
+  op.cost = costs::each_update<2>;
 }
 
 }  // namespace
@@ -32,10 +34,12 @@ void builtin::add_optimizer_rows(Registry& registry) {
   add_operator(registry, "sgd_step", step_row<0>);
   add_operator(registry, "sgd_momentum_step", step_row<1>);
   add_operator(registry, "adam_step", [](Operator& op) {
+    op.cost = costs::each_update<4>;
     op.max_inputs = Operator::kAnyNumber;
     op.infer = [](Signature& s) { infer_steps(s, 2, s.attributes<AdamStep>().step == 0); };
   });
   add_operator(registry, "gate", [](Operator& op) {
+    op.cost = costs::each_of_all;
     op.max_inputs = Operator::kAnyNumber;
     op.key = -1;
     op.infer = [](Signature& s) { s.output({1}, DType::u8); };

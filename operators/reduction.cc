@@ -164,6 +164,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   functors::Reduction::each([&]<class F>() { rows::add_reduction<F, ReductionRule<F>>(registry); });
   // 1 where the first largest element of each reduced group lies, else 0.
   add_operator(registry, "first_max", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       s.arithmetic();
       s.output(s.shape(0), s.dtype());
@@ -171,6 +172,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   });
   for (const char* name : {"argmax", "argmin"}) {
     add_operator(registry, name, [](Operator& op) {
+      op.cost = costs::each_input<>;
       op.infer = [](Signature& s) {
         s.arithmetic();
         const auto& a = s.attributes<ReduceAttributes>();
@@ -181,6 +183,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   }
   for (const char* name : {"any", "all"}) {
     add_operator(registry, name, [](Operator& op) {
+      op.cost = costs::each_input<>;
       op.infer = [](Signature& s) {
         const auto& a = s.attributes<ReduceAttributes>();
         if (s.dtype() != DType::boolean) s.fail("needs bool, not " + std::string(name_of(s.dtype())));
@@ -194,6 +197,7 @@ void builtin::add_reduction_rows(Registry& registry) {
     s.output(s.shape(0), s.dtype());
   };
   add_operator(registry, "softmax", [&](Operator& op) {
+    op.cost = costs::each_output<5>;
     op.infer = infer_softmax;
     op.needs = {needs::output()};
     op.gradient = [](GradientContext& c) {
@@ -204,6 +208,7 @@ void builtin::add_reduction_rows(Registry& registry) {
     };
   });
   add_operator(registry, "log_softmax", [&](Operator& op) {
+    op.cost = costs::each_output<5>;
     op.infer = infer_softmax;
     op.needs = {needs::input(0)};  // exp(y) would have the rounding of y, which is larger than 1 in long rows
     op.gradient = [](GradientContext& c) {
@@ -219,6 +224,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   NDArray name(const Operand& x, const Axes& axes, const ReduceOptions& options) { \
     return reduce<functors::Name>(x, axes, options);                               \
   }
+#include "sluice/operators/costs.h"
 #include "sluice/operators/reduction_table.inc"
 
 NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {

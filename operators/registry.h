@@ -136,16 +136,24 @@ struct Kernel {
   Backend backend = {};  ///< set by add_kernel
 };
 
+/// What a call asks for, whichever kernel runs it.
+struct Cost {
+  double flops = 0;  ///< operations on single elements; costs.h says how they are counted
+  double bytes = 0;  ///< read and written where nothing is moved twice
+};
+
 /// An operator's row. Rows live as long as the program.
 struct Operator : OperatorInfo {
   using Infer = void (*)(Signature& signature);
   using Gradient = void (*)(GradientContext& context);
 
   int min_inputs = 1;
-  int max_inputs = 1;           ///< or kAnyNumber
-  bool elementwise = false;     ///< inputs broadcast; an output element depends on its own index alone
-  int key = 0;                  ///< the input whose dtype chooses the kernel; -1: output 0's dtype does
-  Infer infer = nullptr;        ///< checks the inputs, and gives the outputs' shapes and dtypes
+  int max_inputs = 1;        ///< or kAnyNumber
+  bool elementwise = false;  ///< inputs broadcast; an output element depends on its own index alone
+  int key = 0;               ///< the input whose dtype chooses the kernel; -1: output 0's dtype does
+  Infer infer = nullptr;     ///< checks the inputs, and gives the outputs' shapes and dtypes
+  /// The call's cost; the outputs' specs are there already. Null: not known (infer.h says what is taken then).
+  Cost (*cost)(const Signature& call) = nullptr;
   Gradient gradient = nullptr;  ///< null: no gradient flows back
   /// needs[i]: which inputs and outputs the gradient of input i reads, and whose values are therefore kept until the
   /// backward pass: of mul(a, b), input 1 for a's gradient and input 0 for b's. The last entry counts for all further

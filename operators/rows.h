@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/registry.h"
 
@@ -53,11 +54,13 @@ const Operator& add_unary(Registry& registry) {
       op.min_inputs = op.max_inputs = 2;
       op.elementwise = true;
       op.infer = infer_elementwise<functors::Derivative<F>>;
+      op.cost = costs::each_output<2>;
     });
   }
   return add_operator(registry, F::name, [](Operator& op) {
     op.elementwise = true;
     op.infer = infer_elementwise<F>;
+    op.cost = costs::each_output<>;
     if (F::takes != functors::DTypes::bits) op.gradient = unary_gradient<F>;
     if (F::keeps_output) op.needs = {needs::output()};
     if (F::keeps_input) op.needs = {needs::input(0)};
@@ -110,6 +113,7 @@ template <class F, class Rule>
 const Operator& add_reduction(Registry& registry) {
   return add_operator(registry, F::name, [](Operator& op) {
     op.infer = infer_reduction<F>;
+    op.cost = costs::each_input<>;
     op.gradient = reduction_gradient<Rule>;
     op.needs = {(Rule::keeps_input ? needs::input(0) : Needs()) | (Rule::keeps_output ? needs::output() : Needs())};
   });

@@ -7,6 +7,7 @@
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
@@ -60,6 +61,7 @@ void infer_scan(Signature& s) {
 
 void add_best(Registry& registry, const char* name) {
   add_operator(registry, name, [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       infer_scan(s);
       s.output(s.shape(0), DType::i64);
@@ -94,6 +96,7 @@ NDArray builtin::product_of_others(const NDArray& x, const std::source_location&
 
 void builtin::add_scan_rows(Registry& registry) {
   add_operator(registry, "cumsum", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = infer_scan;
     op.gradient = [](GradientContext& c) {
       const auto& a = c.attributes().get<LineAttributes>();
@@ -103,6 +106,7 @@ void builtin::add_scan_rows(Registry& registry) {
   // d/dx[i] = the product before i, times the sum over k >= i of g[k] and the product between i and k. That sum is a
   // linear recurrence. Nothing is divided by x, which may be 0.
   add_operator(registry, "cumprod", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = infer_scan;
     op.needs = {needs::input(0) | needs::output()};
     op.gradient = [](GradientContext& c) {
@@ -115,6 +119,7 @@ void builtin::add_scan_rows(Registry& registry) {
   // d/dx[i] = exp(x[i] - y[i]) times the sum over k >= i of g[k] exp(y[i] - y[k]), a linear recurrence too. No
   // exponent is above 0.
   add_operator(registry, "logcumsumexp", [](Operator& op) {
+    op.cost = costs::each_input<4>;
     op.infer = [](Signature& s) {
       s.floating();
       s.output(s.shape(0), s.dtype());
@@ -130,6 +135,7 @@ void builtin::add_scan_rows(Registry& registry) {
   });
   // The gradient of b is the recurrence backwards, with the factors of the next elements.
   add_operator(registry, "linear_scan", [](Operator& op) {
+    op.cost = costs::each_input<2>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.arithmetic();

@@ -5,6 +5,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/operand_dtypes.h"
@@ -40,22 +41,26 @@ void infer_concat(Signature& s) {
 
 void builtin::add_shaping_rows(Registry& registry) {
   add_operator(registry, "copy", [](Operator& op) {
+    op.cost = costs::moves;
     op.elementwise = true;
     op.infer = same_shape;
     op.gradient = [](GradientContext& c) { c.set(0, c.gradient()); };
   });
   add_operator(registry, "transfer", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = same_shape;
     op.gradient = [](GradientContext& c) {
       c.set(0, c.gradient().to(c.attributes().get<TransferAttributes>().from, c.where()));
     };
   });
   add_operator(registry, "cast", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = [](Signature& s) { s.output(s.shape(0), s.attributes<DTypeAttributes>().dtype); };
     op.gradient = [](GradientContext& c) { c.set(0, c.gradient().to(c.input_spec(0).dtype, c.where())); };
   });
   // Zeros of `shape` with the input added in at its window: what a view's gradient is for the array.
   add_operator(registry, "scatter", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = [](Signature& s) {
       s.arithmetic();
       s.output(s.attributes<WindowAttributes>().shape, s.dtype());
@@ -67,6 +72,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "concat", [](Operator& op) {
+    op.cost = costs::moves;
     op.max_inputs = Operator::kAnyNumber;
     op.infer = infer_concat;
     op.gradient = [](GradientContext& c) {
@@ -80,6 +86,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "one_hot", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = [](Signature& s) {
       if (!is_label(s.dtype())) s.fail("labels are i64, i32 or u8, not " + std::string(name_of(s.dtype())));
       const auto& a = s.attributes<AxisAttributes>();
@@ -91,6 +98,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "take_rows", [](Operator& op) {
+    op.cost = costs::picks;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       if (!is_label(s.dtype(1))) s.fail("rows are i64, i32 or u8, not " + std::string(name_of(s.dtype(1))));
@@ -108,6 +116,7 @@ void builtin::add_shaping_rows(Registry& registry) {
   });
   // Zeros of `shape` with row i of the input added in at rows[i], in order.
   add_operator(registry, "add_rows", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.arithmetic();

@@ -7,6 +7,7 @@
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/indexing.h"
@@ -52,9 +53,17 @@ NDArray builtin::add_along_axis(const NDArray& g, const NDArray& index, int axis
   return apply(row, {&g, &index}, LineAttributes{axis, false, size}, {.where = where});
 }
 
+namespace {
+Cost sort_cost(const Signature& s) {
+  const std::int64_t n = s.shape(0).rank() == 0 ? 1 : s.shape(0)[s.attributes<LineAttributes>().axis];
+  return costs::of(costs::count(s.shape(0)) * costs::log2_of(n), s);
+}
+}  // namespace
+
 void builtin::add_sorting_rows(Registry& registry) {
   // Outputs: the first `size` elements along the axis in order, and their places.
   add_operator(registry, "sort", [](Operator& op) {
+    op.cost = sort_cost;
     op.infer = [](Signature& s) {
       const auto& a = s.attributes<LineAttributes>();
       Dims shape = s.shape(0);
@@ -73,6 +82,7 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "take_along_axis", [](Operator& op) {
+    op.cost = costs::picks;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       need_index(s, 1);
@@ -91,6 +101,7 @@ void builtin::add_sorting_rows(Registry& registry) {
   });
   // Zeros, with the elements of the first input added in at their places along the axis, in order.
   add_operator(registry, "add_along_axis", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.arithmetic();
@@ -107,6 +118,10 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "searchsorted", [](Operator& op) {
+    op.cost = [](const Signature& s) {
+      const Dims& sorted = s.shape(0);
+      return costs::of(costs::count(s.shape(1)) * costs::log2_of(sorted[sorted.rank() - 1]), s);
+    };
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
       s.same_dtypes();
@@ -119,6 +134,7 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "bincount", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       need_index(s, 0);
       s.output({s.attributes<LineAttributes>().size}, DType::i64);

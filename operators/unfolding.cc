@@ -8,6 +8,7 @@
 #include "sluice/operators/by_unfolding.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/convolution.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
 
@@ -47,6 +48,7 @@ NDArray folded(const NDArray& g, UnfoldAttributes a, const Dims& shape, const st
 
 void builtin::add_unfolding_rows(Registry& registry) {
   add_operator(registry, "unfold2d", [](Operator& op) {
+    op.cost = costs::moves;
     op.infer = infer_unfold;
     op.gradient = [](GradientContext& c) {
       c.set(0, folded(c.gradient(), c.attributes().get<UnfoldAttributes>(), c.input_spec(0).shape, c.where()));
@@ -54,6 +56,7 @@ void builtin::add_unfolding_rows(Registry& registry) {
   });
   // Each element gets the sum of those that it was unfolded to.
   add_operator(registry, "unfold2d_grad", [](Operator& op) {
+    op.cost = costs::each_input<>;
     op.infer = [](Signature& s) { s.output(s.attributes<UnfoldAttributes>().wanted, s.dtype()); };
     op.gradient = [](GradientContext& c) {
       static const Operator& row = Registry::instance().get("unfold2d");

@@ -7,6 +7,7 @@
 
 #include "sluice/engine/loops.h"
 #include "sluice/operators/add_n.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/register.h"
 #include "sluice/operators/registry.h"
 
@@ -53,6 +54,7 @@ struct Cpu {
 
 const Operator& all_reduce_row() {
   static const Operator& row = add_operator("all_reduce", [](Operator& op) {
+    op.cost = costs::each_of_all;
     op.max_inputs = Operator::kAnyNumber;
     op.infer = [](Signature& s) {
       s.same_dtypes();
