@@ -61,6 +61,7 @@ void Recomputation::again(const std::vector<NDArray>& gradients) {
     now.layer = scope_.layer;
     now.where = scope_.where;
     if (!now.sequence) now.sequence = gate_behind(gradients, where_);  // a schedule's own order is enough
+    const detail::TheseInterpreters those(interpreters_);
     const Rerun::Scope notes(rerun_, true);
     const DrawNotes::Scope draws(draws_, true);
     const Working here(this);

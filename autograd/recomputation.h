@@ -1,10 +1,12 @@
 // Recomputation: what a checkpoint leaves on the tape. Internal to autograd/.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "sluice/autograd/array_function.h"
+#include "sluice/ndarray/interpreter.h"
 #include "sluice/ndarray/rerun.h"
 #include "sluice/resources/draw_notes.h"
 
@@ -15,7 +17,11 @@ class Node;
 class Recomputation final : public RefCounted {
  public:
   Recomputation(const ArrayFunction& f, const NDArrays& xs, const std::source_location& where)
-      : f_(f), xs_(xs.begin(), xs.end()), where_(where), scope_(current_scope()) {}
+      : f_(f),
+        xs_(xs.begin(), xs.end()),
+        where_(where),
+        scope_(current_scope()),
+        interpreters_(detail::interpreters()) {}
 
   std::vector<NDArray> first();
   /// Gives the nodes what they have not kept. What it pushes runs when the gradients that have come to the last of them
@@ -36,6 +42,7 @@ class Recomputation final : public RefCounted {
   std::vector<NDArray> xs_;
   std::source_location where_;
   ScopeState scope_;
+  std::vector<std::shared_ptr<Interpreter>> interpreters_;  ///< of the first call: the second has the same
   Rerun rerun_;
   DrawNotes draws_;
   std::mutex mutex_;

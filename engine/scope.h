@@ -54,6 +54,8 @@ struct ScopeState {
   /// the call: so the operators that a gradient is made of name the line of the program that the gradient is for.
   std::source_location where{};
   const detail::Layer* layer = nullptr;  ///< the layer that traces and errors name (engine/layer.h); null: none
+  /// The number of the innermost InterpreterScope (ndarray/interpreter.h); 0: none. Bodies do not inherit it.
+  std::uint64_t interpreter = 0;
   /// Where the thread's pushes on arrays are noted (ndarray/operation_record.h). Bodies do not inherit it.
   std::vector<OperationRecord>* records = nullptr;
 };

@@ -8,6 +8,7 @@
 #include "sluice/ndarray/files.h"             // .npy, .npz, .safetensors
 #include "sluice/ndarray/formats/idx.h"       // load_idx
 #include "sluice/ndarray/grad_mode.h"         // NoGrad, WithGrad
+#include "sluice/ndarray/interpreter.h"       // code of a program's own around each call
 #include "sluice/ndarray/nd_array.h"          // NDArray, Operand, from, empty, partitioned
 #include "sluice/ndarray/operation_record.h"  // what a thread's pushes are, as values
 #include "sluice/ndarray/push.h"              // ops of one's own on arrays

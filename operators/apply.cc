@@ -1,9 +1,11 @@
 // The path of every operator: checks, shapes, recording, push.
+#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <optional>
 
 #include "sluice/ndarray/check_device.h"
+#include "sluice/ndarray/interpreter.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/registry.h"
 
@@ -62,9 +64,45 @@ namespace {
 
 using Made = ShortList<NDArray, 1>;
 
-/// New arrays are put into `made`.
+/// New arrays are put into `made`. `promised` are the specs that an interpreter's caller was told; null: there is none.
 void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
-               const ApplyOptions& options, Made& made) {
+               const ApplyOptions& options, Made& made, const std::span<const Spec>* promised = nullptr);
+
+/// Makes the call by way of the thread's interpreters.
+void interpret_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                   const ApplyOptions& options, std::span<const Spec> specs, const std::source_location& where,
+                   Made& made) {
+  struct Outside final : detail::Proceed {
+    const Operator& op;
+    const ApplyOptions& options;
+    Outside(const Operator& of, const ApplyOptions& with) : op(of), options(with) {}
+    std::vector<NDArray> operator()(std::span<const NDArray* const> given, const Attributes& with,
+                                    std::span<const Spec> promised) override {
+      Made made;
+      apply_row(op, given, with, options, made, &promised);
+      return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
+    }
+  } outside(op, options);
+  std::vector<NDArray> results =
+      detail::interpret(op, inputs, attributes, options.into, options.updates, specs, where, outside);
+  if (!options.into.empty()) return;
+  for (NDArray& y : results) made.emplace_back(std::move(y));
+}
+
+[[noreturn]] void refuse_change(const Operator& op, std::span<const Spec> specs, std::span<const Spec> promised,
+                                const std::source_location& where) {
+  const auto in_words = [](std::span<const Spec> list) {
+    std::string text;
+    for (const Spec& spec : list) text += (text.empty() ? "" : ", ") + to_string(spec);
+    return text;
+  };
+  throw ArrayError(
+      op.name, where,
+      "as an interpreter changed it the call gives " + in_words(specs) + "; its caller expects " + in_words(promised));
+}
+
+void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+               const ApplyOptions& options, Made& made, const std::span<const Spec>* promised) {
   const ScopeState& scope = current_scope();
   const std::source_location where = scope.where.line() != 0 ? scope.where : options.where;
   check_inputs(op, inputs, options, where);
@@ -75,6 +113,15 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   Signature signature(op.name, where, inputs, attributes, device);
   op.infer(signature);
   const std::span<const Spec> wanted = signature.outputs();
+  const bool in_place = !options.into.empty();
+  if (in_place) {
+    if (options.into.size() != wanted.size()) throw ArrayError(op.name, where, "a wrong number of targets");
+    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], where);
+  }
+  if (promised && !std::equal(wanted.begin(), wanted.end(), promised->begin(), promised->end())) [[unlikely]]
+    refuse_change(op, wanted, *promised, where);
+  if (scope.interpreter != 0 && detail::interpreted()) [[unlikely]]
+    return interpret_row(op, inputs, attributes, options, wanted, where, made);
 
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
@@ -87,10 +134,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   }
 
   ArrayPush push;
-  const bool in_place = !options.into.empty();
   if (in_place) {
-    if (options.into.size() != wanted.size()) throw ArrayError(op.name, where, "a wrong number of targets");
-    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], where);
     push.outputs = options.into;
   } else {
     for (const Spec& spec : wanted) {

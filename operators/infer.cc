@@ -59,4 +59,15 @@ Cost cost_of(const Operator& row, std::span<const Spec> inputs, const Attributes
   });
 }
 
+const Operator& row_of(const Call& call) {
+  if (const Operator* const row = Registry::instance().find(call.name()); row == &call.row()) return *row;
+  throw UsageError("[" + std::string(call.name()) + "] " + to_string(call.where()) + ": no row of the registry");
+}
+
+Cost cost_of(const Call& call) {
+  std::vector<Spec> inputs;
+  for (const NDArray* x : call.inputs()) inputs.push_back(x->spec());
+  return cost_of(row_of(call), inputs, call.attributes(), call.specs()[0].device, call.where());
+}
+
 }  // namespace sluice

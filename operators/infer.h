@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/ndarray/interpreter.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -23,6 +24,12 @@ std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const
 /// each element of its outputs if it is elementwise, else as none, and its operands are moved once.
 Cost cost_of(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes = {}, Place on = {},
              std::source_location where = std::source_location::current());
+
+/// The same of a call that an interpreter sees. Throws UsageError for a row that is not in the registry.
+Cost cost_of(const Call& call);
+/// The row of such a call, to make it again with other operands: apply_all(row_of(call), inputs, call.attributes(),
+/// ...).
+const Operator& row_of(const Call& call);
 
 namespace detail {
 /// What a call checks of its inputs before the row's shape rule sees them. Both throw ArrayError.

@@ -197,8 +197,10 @@ void builtin::add_normalization_rows(Registry& registry) {
     op.min_inputs = op.max_inputs = 3;
     op.infer = [](Signature& s) {
       const Dims& shape = s.shape(0);
+      const int axes = s.attributes<NormalizeAttributes>().axes;
+      if (axes > shape.rank()) s.fail("fewer axes than are normalized");
       Dims last;
-      for (int i = shape.rank() - s.attributes<NormalizeAttributes>().axes; i < shape.rank(); ++i) {
+      for (int i = shape.rank() - axes; i < shape.rank(); ++i) {
         last.push_back(shape[i]);
       }
       s.output(last, s.dtype());

@@ -227,6 +227,26 @@ TEST(OtherPrograms, OwnOperatorTrains) {
               HasSubstr(" in 0: (1, 3) x (40, 2): points and centres differ in their number of coordinates\n"));
 }
 
+TEST(OtherPrograms, FlopsByLayerCountsForwardAndBackward) {
+  const Outcome run = test::run_program(example("flops_by_layer"), {});
+  EXPECT_EQ(run.status, 0) << run.err;
+  // Products of 64 x 784 x 256, of which backward makes one more (the image has no gradient), and of 64 x 256 x 10, of
+  // which it makes two more; and what the elementwise calls add.
+  EXPECT_THAT(run.out, ContainsRegex("hidden +51\\.4"));
+  EXPECT_THAT(run.out, ContainsRegex("classes +0\\.98"));
+}
+
+TEST(OtherPrograms, TanhGeluIsAnotherGradientButNear) {
+  const Outcome run = test::run_program(example("tanh_gelu"), {});
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
+}
+
+TEST(OtherPrograms, InF64NamesTheCarelessLayer) {
+  const Outcome run = test::run_program(example("in_f64"), {});
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, ContainsRegex("f32 and f64 agree\nblock\\.2: careless_softplus gave inf, in f64 [0-9.]+; "));
+}
+
 TEST(OtherPrograms, EngineTourShowsWhatItSays) {
   const Outcome run = test::run_program(example("engine_tour"), {});
   EXPECT_EQ(run.status, 0) << run.err;

@@ -1,0 +1,190 @@
+#include "sluice/ndarray/interpreter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "sluice/engine/errors.h"
+#include "sluice/engine/layer.h"
+
+namespace sluice {
+namespace {
+
+/// A scope that lives on this thread. ScopeState::interpreter has the number of the innermost, so that a copy of a
+/// ScopeState that outlives the scope, or goes to another thread, names nobody.
+struct Standing {
+  std::uint64_t number, outer;
+  std::shared_ptr<Interpreter> interpreter;
+};
+thread_local std::vector<Standing> standing;
+std::atomic<std::uint64_t> last_number{0};
+
+/// The one with the number, or else null.
+const Standing* standing_at(std::uint64_t number) {
+  if (number == 0) return nullptr;
+  const auto at =
+      std::find_if(standing.rbegin(), standing.rend(), [&](const Standing& s) { return s.number == number; });
+  return at == standing.rend() ? nullptr : &*at;
+}
+
+std::string in_words(std::span<const Spec> specs) {
+  std::string text;
+  for (const Spec& spec : specs) text += (text.empty() ? "" : ", ") + to_string(spec);
+  return text.empty() ? "no result" : text;
+}
+
+}  // namespace
+
+/// One interpreter's turn at a call.
+struct Interpretation {
+  Call& call;
+  detail::Proceed* proceed;  ///< null once apply() has returned
+  std::uint64_t outer;
+  std::string place;         ///< "[matmul] main.cc:41", for errors
+  std::exception_ptr error;  ///< what Next threw
+  const std::thread::id thread = std::this_thread::get_id();
+
+  static std::vector<NDArray> of(const OperatorInfo& row, std::span<const NDArray* const> inputs,
+                                 const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
+                                 std::span<const Spec> specs, const std::source_location& where,
+                                 detail::Proceed& proceed) {
+    const Standing* const innermost = standing_at(current_scope().interpreter);
+    const std::shared_ptr<Interpreter> interpreter = innermost->interpreter;
+    Call call(row, inputs, attributes, targets, updates, specs, where);
+    const auto now = std::make_shared<Interpretation>(Interpretation{
+        call, &proceed, innermost->outer, "[" + std::string(row.name) + "] " + to_string(where), nullptr});
+    {
+      const ScopeGuard scope;
+      current_scope().interpreter = now->outer;
+      current_scope().where = where;
+      struct Over {
+        Interpretation& now;
+        ~Over() { now.proceed = nullptr; }
+      } const over{*now};
+      interpreter->apply(call, Next(now));
+    }
+    if (now->error) std::rethrow_exception(now->error);
+    if (!call.passed_on_ && !call.answered_) {
+      throw ArrayError(row.name, where, "an interpreter neither passed the call on nor answered it");
+    }
+    return std::move(call.results_);
+  }
+};
+
+const char* Call::layer() const { return detail::path_of(current_scope().layer); }
+
+void Call::before_next(const char* function) const {
+  if (passed_on_) {
+    throw UsageError("[" + std::string(row_.name) + "] " + to_string(where_) + ": Call::" + function +
+                     " after Next: what was pushed stands");
+  }
+}
+
+void Call::set_input(int i, NDArray x) {
+  before_next("set_input");
+  if (i < 0 || static_cast<std::size_t>(i) >= inputs_.size()) {
+    throw UsageError("[" + std::string(row_.name) + "] " + to_string(where_) + ": Call::set_input of input " +
+                     std::to_string(i) + " of " + std::to_string(inputs_.size()));
+  }
+  x.checked(row_.name, where_);
+  own_.push_back(std::make_unique<const NDArray>(std::move(x)));
+  inputs_[static_cast<std::size_t>(i)] = own_.back().get();
+}
+
+void Call::set_attributes(Attributes attributes) {
+  before_next("set_attributes");
+  attributes_ = std::move(attributes);
+}
+
+void Call::answer(std::vector<NDArray> results) {
+  before_next("answer");
+  std::vector<Spec> given;
+  for (const NDArray& y : results) {
+    y.checked(row_.name, where_);
+    given.push_back(y.spec());
+  }
+  if (!std::equal(given.begin(), given.end(), specs_.begin(), specs_.end())) {
+    throw ArrayError(row_.name, where_,
+                     "an interpreter answered with " + in_words(given) + "; the call gives " + in_words(specs_));
+  }
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const NDArray &y = results[i], &target = targets_[i];
+    if (!y.same_array(target) || y.offset() != target.offset() || !(y.strides() == target.strides())) {
+      throw ArrayError(row_.name, where_, "an interpreter answered with arrays that are not the targets of the call");
+    }
+  }
+  results_ = std::move(results);
+  answered_ = true;
+}
+
+void Next::operator()(Call& call) const {
+  const auto refuse = [&](const char* why) { throw UsageError(now_->place + ": Next was called " + why); };
+  if (now_->thread != std::this_thread::get_id()) refuse("on another thread than apply()");
+  if (!now_->proceed) refuse("after apply() had returned");
+  if (&call != &now_->call) refuse("for another call");
+  if (call.passed_on_) refuse("a second time");
+  if (call.answered_) refuse("after Call::answer");
+  call.passed_on_ = true;
+  const ScopeGuard scope;
+  current_scope().interpreter = now_->outer;
+  try {
+    call.results_ = (*now_->proceed)(call.inputs_, call.attributes_, call.specs_);
+  } catch (...) {
+    now_->error = std::current_exception();
+    throw;
+  }
+  if (!call.targets_.empty()) call.results_.assign(call.targets_.begin(), call.targets_.end());
+}
+
+InterpreterScope::InterpreterScope(std::shared_ptr<Interpreter> interpreter)
+    : number_(last_number.fetch_add(1) + 1), outer_(current_scope().interpreter) {
+  if (!interpreter) throw UsageError("[InterpreterScope] a null interpreter");
+  standing.push_back({number_, outer_, std::move(interpreter)});
+  current_scope().interpreter = number_;
+}
+
+InterpreterScope::~InterpreterScope() {
+  std::erase_if(standing, [&](const Standing& s) { return s.number == number_; });
+  if (current_scope().interpreter == number_) current_scope().interpreter = outer_;
+}
+
+namespace detail {
+
+std::vector<std::shared_ptr<Interpreter>> interpreters() {
+  std::vector<std::shared_ptr<Interpreter>> list;
+  for (const Standing* at = standing_at(current_scope().interpreter); at; at = standing_at(at->outer)) {
+    list.push_back(at->interpreter);
+  }
+  std::reverse(list.begin(), list.end());
+  return list;
+}
+
+TheseInterpreters::TheseInterpreters(const std::vector<std::shared_ptr<Interpreter>>& list)
+    : saved_(std::exchange(current_scope().interpreter, 0)) {
+  try {
+    for (const auto& one : list) scopes_.push_back(std::make_unique<InterpreterScope>(one));
+  } catch (...) {
+    scopes_.clear();
+    current_scope().interpreter = saved_;
+    throw;
+  }
+}
+
+TheseInterpreters::~TheseInterpreters() {
+  while (!scopes_.empty()) scopes_.pop_back();
+  current_scope().interpreter = saved_;
+}
+
+std::vector<NDArray> interpret(const OperatorInfo& row, std::span<const NDArray* const> inputs,
+                               const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
+                               std::span<const Spec> specs, const std::source_location& where, Proceed& proceed) {
+  return Interpretation::of(row, inputs, attributes, targets, updates, specs, where, proceed);
+}
+
+bool interpreted() noexcept { return standing_at(current_scope().interpreter) != nullptr; }
+
+}  // namespace detail
+}  // namespace sluice
