@@ -1,6 +1,7 @@
 // The gradient members of NDArray.
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/rerun.h"
 
 namespace sluice {
@@ -34,6 +35,13 @@ NDArray NDArray::with_grad(Where where) const {
   leaf->where = where;
   leaf->device = array.device();
   leaf->outputs.emplace_back(array.shape(), array.dtype());
+  if (DryRun* const run = DryRun::current(); run && !array.absent()) {
+    run->at_end([of = array_] {
+      const std::lock_guard undo(of->mutex());
+      of->history = Ref<History>();
+      of->leaf = false;
+    });
+  }
   array.history = Ref<History>(leaf);
   array.history_output = 0;
   array.leaf = true;
@@ -80,6 +88,7 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
     before = own ? gradient.copy(where) : gradient.detach();
   }
   std::lock_guard lock(leaf->mutex);
+  autograd::restore_after_dry_run(*leaf);
   std::swap(leaf->grad, before);
 }
 

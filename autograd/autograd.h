@@ -6,4 +6,5 @@
 #include "sluice/autograd/gradients.h"   // backward, grad
 #include "sluice/autograd/halves.h"      // backward_inputs
 #include "sluice/autograd/products.h"    // vjp, jvp, hessian_vector_product
+#include "sluice/autograd/shapes.h"      // shapes_of, summary
 #include "sluice/autograd/uses.h"        // on_uses

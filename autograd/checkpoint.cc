@@ -5,6 +5,7 @@
 #include "sluice/autograd/recomputation.h"
 #include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/anomaly.h"
+#include "sluice/ndarray/dry_run.h"
 
 namespace sluice {
 namespace autograd {
@@ -56,7 +57,7 @@ void Recomputation::again(const std::vector<NDArray>& gradients) {
     const ScopeGuard scope;
     ScopeState& now = current_scope();
     now.device = scope_.device;
-    constexpr std::uint32_t kept = kAnomalyFlag | kBackwardFlag;  // of the backward that asks
+    constexpr std::uint32_t kept = kAnomalyFlag | kBackwardFlag | kDryFlag;  // of the backward that asks
     now.flags = (scope_.flags & ~kept) | (now.flags & kept);
     now.layer = scope_.layer;
     now.where = scope_.where;

@@ -1,8 +1,8 @@
 #include "sluice/autograd/halves.h"
 
-#include <unordered_set>
 #include <vector>
 
+#include "sluice/autograd/kept.h"
 #include "sluice/autograd/tape_run.h"
 #include "sluice/operators/creation.h"
 
@@ -53,54 +53,12 @@ NDArray one_for(const LaterRoot& root, const std::source_location& where) {
   return ones(root.spec.shape, root.spec.dtype, where);
 }
 
-/// Memory that a part of the tape keeps.
-class Kept {
- public:
-  void add(const NDArray& x) {
-    if (!x.defined()) return;
-    const KeptMemory piece = memory_of(x);
-    if (seen_.insert(piece.id).second) pieces_.push_back(piece);
-  }
-  void add(const std::vector<NDArray>& list) {
-    for (const NDArray& x : list) add(x);
-  }
-  /// A leaf whose value counts.
-  void count_leaf(const Ref<Node>& leaf) { counted_.insert(leaf.get()); }
-  void start(const Ref<Node>& node) { nodes_.push_back(node.get()); }
-  /// With all that the nodes lead to.
-  std::vector<KeptMemory> pieces() {
-    std::vector<Node*> found;
-    std::unordered_set<Node*> visited;
-    while (!nodes_.empty()) {
-      Node* const node = nodes_.back();
-      nodes_.pop_back();
-      if (!node || !visited.insert(node).second) continue;
-      found.push_back(node);
-      for (const Edge& edge : node->edges) nodes_.push_back(edge.node.get());
-    }
-    // The values of leaves first: they have been seen then, and do not count.
-    const std::size_t before = pieces_.size();
-    for (const Node* node : found) each_saved(*node, true);
-    pieces_.resize(before);
-    for (const Node* node : found) each_saved(*node, false);
-    return pieces_;
-  }
-
- private:
-  void each_saved(const Node& node, bool leaves) {
-    for (std::size_t i = 0; i < node.saved_inputs.size(); ++i) {
-      const Node* const from = i < node.edges.size() ? node.edges[i].node.get() : nullptr;
-      const bool is_leaf = from && from->kind == Node::Kind::leaf && counted_.count(from) == 0;
-      if (is_leaf == leaves) add(node.saved_inputs[i]);
-    }
-    if (!leaves) add(node.saved_outputs);
-  }
-
-  std::vector<KeptMemory> pieces_;
-  std::unordered_set<const void*> seen_;
-  std::unordered_set<const Node*> counted_;
-  std::vector<Node*> nodes_;
-};
+/// The memory of each.
+std::vector<KeptMemory> memory_in(Kept& kept) {
+  std::vector<KeptMemory> list;
+  for (const Kept::Piece& piece : kept.pieces()) list.push_back(piece.memory);
+  return list;
+}
 
 std::size_t sum_of(const std::vector<KeptMemory>& pieces) {
   std::size_t bytes = 0;
@@ -191,7 +149,7 @@ std::vector<KeptMemory> WeightGradients::memory(const NDArrays& inputs, std::sou
     kept.add(root.gradient);
     kept.start(root.edge.node);
   }
-  return kept.pieces();
+  return autograd::memory_in(kept);
 }
 
 namespace {
@@ -203,7 +161,7 @@ std::vector<KeptMemory> kept(const char* name, const NDArrays& roots, const NDAr
   autograd::Kept kept;
   for (const NDArray& x : inputs) kept.count_leaf(autograd::maker_of(x));
   for (const NDArray& root : roots) kept.start(autograd::maker_of(root));
-  return kept.pieces();
+  return autograd::memory_in(kept);
 }
 }  // namespace
 
@@ -213,13 +171,6 @@ std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs, std::sourc
 
 std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs, std::source_location where) {
   return kept("kept_memory", roots, inputs, where);
-}
-
-KeptMemory memory_of(const NDArray& x, std::source_location where) {
-  Array& array = x.checked("memory_of", where);
-  const std::lock_guard lock(array.mutex());
-  const Buffer& buffer = array.version()->buffer();
-  return {&buffer, buffer.bytes()};
 }
 
 }  // namespace sluice

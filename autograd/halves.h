@@ -6,6 +6,7 @@
 #include <source_location>
 #include <vector>
 
+#include "sluice/autograd/kept_memory.h"
 #include "sluice/ndarray/nd_array.h"
 
 namespace sluice {
@@ -14,13 +15,6 @@ namespace autograd {
 struct SecondHalf;
 }
 struct HalvesOptions;
-
-/// A piece of memory. `id` tells it from others for as long as something keeps it.
-struct KeptMemory {
-  const void* id = nullptr;
-  std::size_t bytes = 0;
-  friend bool operator==(const KeptMemory&, const KeptMemory&) = default;
-};
 
 /// What backward_inputs() has left: the second half. Movable, and not copied. It may be run on another thread than the
 /// one that made it, and is used by one thread at a time.
@@ -84,7 +78,5 @@ std::size_t kept_bytes(const NDArrays& roots, const NDArrays& inputs,
 /// What kept_bytes() counts, piece by piece.
 std::vector<KeptMemory> kept_memory(const NDArrays& roots, const NDArrays& inputs,
                                     std::source_location where = std::source_location::current());
-/// The memory that an array shows, or shows a part of.
-KeptMemory memory_of(const NDArray& x, std::source_location where = std::source_location::current());
 
 }  // namespace sluice

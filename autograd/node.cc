@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/reduction.h"
@@ -14,6 +15,15 @@ namespace sluice::autograd {
 std::uint64_t next_sequence() {
   static std::atomic<std::uint64_t> counter{1};
   return 2 * counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+void restore_after_dry_run(Node& leaf) {
+  DryRun* const run = DryRun::current();
+  if (!run) return;
+  run->at_end([of = Ref<Node>(&leaf), gradient = leaf.grad]() mutable {
+    const std::lock_guard lock(of->mutex);
+    std::swap(of->grad, gradient);
+  });
 }
 
 // ---- windows

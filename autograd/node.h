@@ -100,6 +100,9 @@ Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDA
                  std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where);
 /// The present value under an identity of its own, as a whole array without history. Copies only a view of a part.
 NDArray own_value(const NDArray& x, const std::source_location& where);
+/// If the calling thread runs dry (ndarray/dry_run.h), the leaf has its present gradient again afterwards. Called with
+/// the leaf's mutex held.
+void restore_after_dry_run(Node& leaf);
 /// Lets operators record. Called by whatever makes leaves.
 void install_recorder();
 

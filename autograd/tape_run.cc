@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/operators/add_n.h"
 
 namespace sluice::autograd {
@@ -74,6 +75,7 @@ void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location
     NDArray own = window_of(gradient) || gradient.array()->group() ? gradient.copy(where) : alias(gradient, false);
     std::lock_guard lock(leaf.mutex);
     if (!leaf.grad.defined()) {
+      restore_after_dry_run(leaf);
       leaf.grad = std::move(own);
       return;
     }
@@ -232,6 +234,10 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
   if (node.freed) {
     throw ArrayError("backward", options_.where,
                      "the tape was freed by an earlier backward; pass {.retain = true} there");
+  }
+  if (const DryRun* const run = DryRun::current(); run && node.sequence < run->tape()) [[unlikely]] {
+    throw ArrayError("backward", options_.where,
+                     "shapes_of: the tape was recorded outside of it; call the function that made the root inside");
   }
   if (node.checkpoint) {
     const Ref<Recomputation> checkpoint = node.checkpoint;

@@ -13,6 +13,7 @@
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/dims.h"
 #include "sluice/ndarray/dtype.h"
+#include "sluice/ndarray/scope_flags.h"
 
 namespace sluice {
 
@@ -119,9 +120,6 @@ class AnomalyScope : ScopeGuard {
 
 struct ArrayPush;
 class Ticket;
-
-/// Bits of ScopeState::flags: an AnomalyScope lives on the thread that set it; pushes are those of backward().
-inline constexpr std::uint32_t kAnomalyFlag = 4, kBackwardFlag = 8;
 
 namespace detail {
 

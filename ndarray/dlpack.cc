@@ -1,4 +1,5 @@
 #include "sluice/ndarray/dlpack.h"
+#include "sluice/ndarray/dry_run.h"
 
 #include <algorithm>
 #include <array>
@@ -29,6 +30,7 @@ struct Export {
 template <class Managed>
 Managed* export_tensor(const NDArray& x, bool writable, const char* name, const std::source_location& where) {
   Array& array = x.checked(name, where);
+  DryRun::check_elements(array, name, where);
   if (array.device().kind != DeviceKind::cpu) {
     throw ArrayError(name, where, "the array is on " + to_string(array.device()) + ", wanted the host: use to(cpu(0))");
   }

@@ -4,11 +4,10 @@
 #include <cstdint>
 
 #include "sluice/engine/scope.h"
+#include "sluice/ndarray/scope_flags.h"
 
 namespace sluice {
 
-/// Bit of ScopeState::flags: pushes are not recorded for gradients.
-inline constexpr std::uint32_t kNoGradFlag = 1;
 inline bool grad_mode() { return (current_scope().flags & kNoGradFlag) == 0; }
 
 /// While it lives, the thread's pushes are not recorded, and leaves may be written in place.

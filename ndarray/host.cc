@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "sluice/ndarray/array_call.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/push.h"
@@ -17,9 +18,10 @@ Ref<Version> version_of(Array& array) {
   return array.version();
 }
 
-/// The host reads, and no push of the thread's scope: nothing cancels it, and it stands in no sequence.
+/// The host reads, and no push of the thread's scope: nothing cancels it, it stands in no sequence, and it runs.
 struct Reading : ScopeGuard {
   Reading() {
+    current_scope().flags &= ~kDryFlag;
     current_scope().cancel = nullptr;
     current_scope().sequence = {};
   }
@@ -36,6 +38,7 @@ T load(const std::byte* from) {
 
 void NDArray::wait(Where where) const {
   Array& array = checked("wait", where);
+  DryRun::check_elements(array, "wait", where);
   const Ref<Version> version = version_of(array);
   version->each_variable([&](const Variable& v) { array.engine().wait(v, where); });
 }
@@ -47,8 +50,10 @@ void NDArray::check_type(DType type, const char* who, Where where) const {
 }
 
 void NDArray::copy_out(std::byte* into, Where where) const {
+  Array& array = checked("to_vector", where);
+  DryRun::check_elements(array, "to_vector", where);
   // Elements on a device are brought to the host first, as this array's value is now; no tape hears of it.
-  if (checked("to_vector", where).device().kind != DeviceKind::cpu) {
+  if (array.device().kind != DeviceKind::cpu) {
     NDArray here;
     {
       const Reading scope;
@@ -142,6 +147,7 @@ namespace detail {
 
 std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where) {
   Array& array = x.checked("borrow", where);
+  DryRun::check_elements(array, "borrow", where);
   if (array.device().kind != DeviceKind::cpu) {
     throw ArrayError("borrow", where,
                      "the array is on " + to_string(array.device()) + ", out of the host's reach; use to(cpu(0))");

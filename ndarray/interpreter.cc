@@ -76,6 +76,17 @@ struct Interpretation {
 
 const char* Call::layer() const { return detail::path_of(current_scope().layer); }
 
+CallValue Call::value() const {
+  const auto operand = [](const NDArray& x) { return CallValue::Operand{x.spec(), x.strides(), x.offset(), false}; };
+  CallValue value{&row_, attributes_, {}, {}, {specs_.begin(), specs_.end()}, where_, layer()};
+  for (const NDArray* x : inputs_) value.inputs.push_back(operand(*x));
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    value.targets.push_back(operand(targets_[i]));
+    value.targets.back().updated = updates_.contains(i);
+  }
+  return value;
+}
+
 void Call::before_next(const char* function) const {
   if (passed_on_) {
     throw UsageError("[" + std::string(row_.name) + "] " + to_string(where_) + ": Call::" + function +

@@ -25,6 +25,7 @@
 
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/attributes.h"
+#include "sluice/ndarray/call_value.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/operand_sets.h"
 #include "sluice/ndarray/spec.h"
@@ -51,6 +52,9 @@ class Call {
   const std::source_location& where() const { return where_; }
   /// The path of the layer that makes the call (engine/layer.h), or "".
   const char* layer() const;
+
+  /// The call as it is now, as a value that lives longer.
+  CallValue value() const;
 
   /// Exchanges an input, or the attributes, for the Next. Results of the changed call must have the same specs as those
   /// of the caller's: Next throws ArrayError if they have others, and nothing is pushed. set_input throws UsageError

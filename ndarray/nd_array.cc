@@ -66,12 +66,12 @@ void detail::check_device(std::string_view operation, Device device, const std::
 }
 
 std::int64_t NDArray::size(int axis, Where where) const {
-  checked("size", where);
+  present("size", where);
   return shape_[checked_axis(axis, rank(), "size", shape_, where)];
 }
 
 NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where where) const {
-  checked("narrow", where);
+  present("narrow", where);
   axis = checked_axis(axis, rank(), "narrow", shape_, where);
   if (begin < 0 || end < begin || end > shape_[axis]) {
     throw ArrayError("narrow", where,
@@ -85,7 +85,7 @@ NDArray NDArray::narrow(int axis, std::int64_t begin, std::int64_t end, Where wh
 }
 
 NDArray NDArray::permute(const Dims& axes, Where where) const {
-  checked("permute", where);
+  present("permute", where);
   const auto fail = [&] {
     throw ArrayError("permute", where,
                      sluice::to_string(shape_) + ": axes " + sluice::to_string(axes) + "; wanted is each of its " +
@@ -105,14 +105,14 @@ NDArray NDArray::permute(const Dims& axes, Where where) const {
 }
 
 NDArray NDArray::transpose(Where where) const {
-  checked("transpose", where);
+  present("transpose", where);
   Dims axes;
   for (int i = rank() - 1; i >= 0; --i) axes.push_back(i);
   return permute(axes, where);
 }
 
 NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
-  checked("broadcast_to", where);
+  present("broadcast_to", where);
   const auto fail = [&] {
     throw ArrayError("broadcast_to", where,
                      sluice::to_string(shape_) + " does not broadcast to " + sluice::to_string(shape));
@@ -133,7 +133,7 @@ NDArray NDArray::broadcast_to(const Dims& shape, Where where) const {
 }
 
 NDArray NDArray::squeeze(int axis, Where where) const {
-  checked("squeeze", where);
+  present("squeeze", where);
   axis = checked_axis(axis, rank(), "squeeze", shape_, where);
   if (shape_[axis] != 1) {
     throw ArrayError("squeeze", where,
@@ -149,7 +149,7 @@ NDArray NDArray::squeeze(int axis, Where where) const {
 }
 
 NDArray NDArray::unsqueeze(int axis, Where where) const {
-  checked("unsqueeze", where);
+  present("unsqueeze", where);
   axis = checked_axis(axis, rank() + 1, "unsqueeze", shape_, where);
   if (rank() == kMaxRank) {
     throw ArrayError("unsqueeze", where,
@@ -169,7 +169,7 @@ NDArray NDArray::unsqueeze(int axis, Where where) const {
 }
 
 NDArray NDArray::reshape(const Dims& wanted, Where where) const {
-  checked("reshape", where);
+  present("reshape", where);
   const auto fail = [&](const char* why = "the numbers of elements differ") {
     throw ArrayError("reshape", where, sluice::to_string(shape_) + " to " + sluice::to_string(wanted) + ": " + why);
   };
@@ -227,7 +227,7 @@ NDArray NDArray::reshape(const Dims& wanted, Where where) const {
 }
 
 NDArray NDArray::flatten(int axis, Where where) const {
-  checked("flatten", where);
+  present("flatten", where);
   if (rank() == 0) return reshape({1}, where);
   axis = checked_axis(axis, rank(), "flatten", shape_, where);
   Dims shape;
@@ -244,7 +244,7 @@ NDArray NDArray::flatten(int axis, Where where) const {
 }
 
 NDArray NDArray::strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where) const {
-  const Array& array = checked("strided", where);
+  const Array& array = present("strided", where);
   check_view_shape("strided", shape, array.dtype(), where);
   const std::int64_t first = array.base_offset(), end = first + array.shape().count();
   const bool none = shape.count() == 0;

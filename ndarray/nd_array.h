@@ -51,6 +51,8 @@ void check_view_shape(std::string_view operation, const Dims& shape, DType dtype
 namespace detail {
 /// Throws ArrayError for an array handle that is empty.
 [[noreturn]] void refuse_empty(std::string_view operation, const std::source_location& where);
+/// Of an array without elements (dry_run.h). Throws ArrayError unless the calling thread runs dry.
+void check_absent(std::string_view operation, const std::source_location& where);
 /// Throws ArrayError where the host can have no list of n elements of `item` bytes: it is more than the machine has.
 /// For lists that a call makes itself; arrays get their memory as their ops run.
 void check_host_list(std::string_view operation, std::int64_t n, std::size_t item, const std::source_location& where);
@@ -121,16 +123,16 @@ class NDArray {
   int rank() const { return shape_.rank(); }
   std::int64_t count() const { return shape_.count(); }
   std::size_t bytes(Where where = Where::current()) const {
-    return static_cast<std::size_t>(count()) * size_of(checked("bytes", where).dtype());
+    return static_cast<std::size_t>(count()) * size_of(present("bytes", where).dtype());
   }
-  DType dtype(Where where = Where::current()) const { return checked("dtype", where).dtype(); }
-  Device device(Where where = Where::current()) const { return checked("device", where).device(); }
+  DType dtype(Where where = Where::current()) const { return present("dtype", where).dtype(); }
+  Device device(Where where = Where::current()) const { return present("device", where).device(); }
   /// Shape, dtype and device as one value.
   Spec spec(Where where = Where::current()) const {
-    const Array& array = checked("spec", where);
+    const Array& array = present("spec", where);
     return {shape_, array.dtype(), array.device()};
   }
-  Engine& engine(Where where = Where::current()) const { return checked("engine", where).engine(); }
+  Engine& engine(Where where = Where::current()) const { return present("engine", where).engine(); }
   const Dims& strides() const { return strides_; }
   std::int64_t offset() const { return offset_; }
   /// True if the elements lie in row-major order without gaps; then reshape makes no copy.
@@ -262,11 +264,18 @@ class NDArray {
   explicit NDArray(Ref<Array> array)
       : NDArray(array, array->shape(), row_major(array->shape()), array->base_offset()) {}
   const Ref<Array>& array() const { return array_; }
-  /// The array, or a throw for an empty handle.
-  Array& checked(const char* operation = "array", Where where = Where::current()) const {
+  /// The array, or a throw for an empty handle. The array may have no elements (Array::absent): for what asks for none.
+  Array& present(const char* operation = "array", Where where = Where::current()) const {
     if (!array_) [[unlikely]]
       detail::refuse_empty(operation, where);
     return *array_;
+  }
+  /// The same; throws also for an array without elements, but in a dry run.
+  Array& checked(const char* operation = "array", Where where = Where::current()) const {
+    Array& array = present(operation, where);
+    if (array.absent()) [[unlikely]]
+      detail::check_absent(operation, where);
+    return array;
   }
   /// The same window on another array.
   NDArray on(Ref<Array> array) const { return {std::move(array), shape_, strides_, offset_}; }

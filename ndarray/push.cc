@@ -11,6 +11,7 @@
 #include "sluice/ndarray/anomaly.h"
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/array_locks.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/operation_record.h"
 #include "sluice/ndarray/overlaps.h"
 #include "sluice/ndarray/rerun.h"
@@ -140,6 +141,7 @@ void copy_held(const ArrayPush& push, const PushOptions& options, Records* recor
 }  // namespace
 
 void copy_held_values(std::span<const NDArray> outputs, std::source_location where) {
+  if (DryRun::current()) return;
   for (const NDArray& y : outputs) {
     ArrayPush push;
     push.outputs = std::span(&y, 1);
@@ -181,9 +183,11 @@ Ticket push_seen(const ArrayPush& push) {
   const ScopeState& scope = current_scope();
   std::optional<PushOptions> placed;
   if (!push.options.on.given) placed.emplace(push.options).on = first.device();
-  if (const std::uint32_t priority = (scope.flags & kPushPriorityBits) >> kPushPriorityShift) [[unlikely]] {
+  DryRun* dry = nullptr;
+  if (const std::uint32_t set = scope.flags & (kPushPriorityBits | kDryFlag)) [[unlikely]] {
+    dry = DryRun::current();
     if (!placed) placed.emplace(push.options);
-    placed->priority = static_cast<int>(priority) - 1;
+    if (set != kDryFlag) placed->priority = static_cast<int>((set & kPushPriorityBits) >> kPushPriorityShift) - 1;
   }
   // As errors of the call do (ArrayError): the program has not called the operators that a function is made of.
   if (const char* const called = detail::called_function(); called && push.options.op && scope.where.line() != 0)
@@ -193,6 +197,10 @@ Ticket push_seen(const ArrayPush& push) {
   }
   const PushOptions& options = placed ? *placed : push.options;
   check(push, name, options.on.device, first.engine());
+  if (dry) [[unlikely]] {
+    dry->push(push, name, options, scope.records);
+    return {};
+  }
   // A replay would need its versions pinned (docs/semantics.md, 21). Arrays cannot do that yet, so a capture is
   // refused.
   if (detail::capturing()) throw ArrayError(name, push.where, "operations on arrays cannot be captured");

@@ -13,6 +13,7 @@
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/operand_sets.h"
+#include "sluice/ndarray/scope_flags.h"
 #include "sluice/ndarray/short_list.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/resources/scratch.h"
@@ -40,9 +41,6 @@ class Issuing {
  protected:
   ~Issuing() = default;
 };
-
-/// Bits of ScopeState::flags: the priority of the thread's pushes on arrays, plus one (0: each push's own).
-inline constexpr std::uint32_t kPushPriorityShift = 4, kPushPriorityBits = 15U << kPushPriorityShift;
 
 /// While it lives, the thread's operations on arrays are pushed with this priority (0 to 7, higher first), whatever
 /// they ask for themselves; their bodies' pushes too. Throws UsageError for another number.

@@ -6,11 +6,9 @@
 #include <unordered_set>
 
 #include "sluice/ndarray/push.h"
+#include "sluice/ndarray/scope_flags.h"
 
 namespace sluice {
-
-/// Bit of ScopeState::flags: a Rerun::Scope lives on the thread that set it.
-inline constexpr std::uint32_t kRerunFlag = 2;
 
 /// The arrays that a stretch of pushes found, each with the value that it had at its first use there. Used by one
 /// thread at a time.

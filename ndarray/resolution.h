@@ -27,6 +27,13 @@ class Resolution {
   bool outputs_held() const;
   /// May throw ArrayError (of imports), and bad_alloc. Nothing has changed then.
   void resolve();
+  /// Calls f(array) for each array that apply() will give another version.
+  template <class F>
+  void each_moved(F&& f) const {
+    if (!rare_) return;
+    for (const Move& move : rare_->moves) f(*move.array);
+    for (const Away& away : rare_->aways) f(*away.array);
+  }
   /// Sets what the push changes beside elements: versions and histories.
   void apply() noexcept;
 

@@ -119,6 +119,7 @@ Ref<Array> Array::snapshot() {
   copy->history_output = history_output;
   copy->leaf = leaf;
   copy->base_offset_ = base_offset_;
+  copy->absent_ = absent_;
   if (stays_ || listed_) {
     copy->mutex_.join(group());
     group()->list_snapshot(copy.get());

@@ -172,6 +172,10 @@ class Array final : public RefCounted, public Pooled<Array> {
   /// version, and a write copies held values away. Never changes.
   bool stays() const { return stays_; }
   bool imported() const { return stays_ && version_->buffer().import(); }
+  /// True for an array that a dry run made (dry_run.h): it has no elements.
+  bool absent() const { return absent_; }
+  /// Called before another thread can see it.
+  void set_absent() { absent_ = true; }
 
   Ref<History> history;             ///< null: no gradient is wanted
   std::int32_t history_output = 0;  ///< which output of `history` the value is
@@ -193,6 +197,7 @@ class Array final : public RefCounted, public Pooled<Array> {
   DType dtype_;
   bool listed_ = false;  ///< it is a snapshot that shows the memory of arrays that stay
   bool stays_ = false;
+  bool absent_ = false;
   Dims shape_;
   std::int64_t base_offset_ = 0;
   Ref<Version> version_;

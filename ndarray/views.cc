@@ -17,7 +17,7 @@ int checked_axis(int axis, int rank, const char* who, const Dims& shape, const s
 }  // namespace
 
 NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
-  checked("index", where);
+  present("index", where);
   const auto fail = [&](const std::string& why) {
     throw ArrayError("index", where, sluice::to_string(shape_) + ": " + why);
   };
@@ -84,7 +84,7 @@ NDArray NDArray::index_view(std::span<const Index> index, Where where) const {
 }
 
 NDArray NDArray::squeeze(Where where) const {
-  checked("squeeze", where);
+  present("squeeze", where);
   NDArray view(array_, {}, {}, offset_);
   for (int i = 0; i < rank(); ++i) {
     if (shape_[i] == 1) continue;
@@ -95,7 +95,7 @@ NDArray NDArray::squeeze(Where where) const {
 }
 
 NDArray NDArray::swapaxes(int a, int b, Where where) const {
-  checked("swapaxes", where);
+  present("swapaxes", where);
   a = checked_axis(a, rank(), "swapaxes", shape_, where);
   b = checked_axis(b, rank(), "swapaxes", shape_, where);
   NDArray view = *this;
@@ -105,7 +105,7 @@ NDArray NDArray::swapaxes(int a, int b, Where where) const {
 }
 
 NDArray NDArray::movedim(int from, int to, Where where) const {
-  checked("movedim", where);
+  present("movedim", where);
   from = checked_axis(from, rank(), "movedim", shape_, where);
   to = checked_axis(to, rank(), "movedim", shape_, where);
   NDArray view = *this;
@@ -115,7 +115,7 @@ NDArray NDArray::movedim(int from, int to, Where where) const {
 }
 
 NDArray NDArray::flip(const Axes& axes, Where where) const {
-  checked("flip", where);
+  present("flip", where);
   Dims list = axes.list;
   for (int i = 0; axes.every && i < rank(); ++i) list.push_back(i);
   NDArray view = *this;
@@ -140,7 +140,7 @@ NDArray NDArray::flip(const Axes& axes, Where where) const {
 }
 
 NDArray NDArray::diagonal(std::int64_t offset, int a, int b, Where where) const {
-  checked("diagonal", where);
+  present("diagonal", where);
   a = checked_axis(a, rank(), "diagonal", shape_, where);
   b = checked_axis(b, rank(), "diagonal", shape_, where);
   if (a == b) throw ArrayError("diagonal", where, sluice::to_string(shape_) + ": one axis twice");
@@ -162,7 +162,7 @@ NDArray NDArray::diagonal(std::int64_t offset, int a, int b, Where where) const 
 }
 
 NDArray NDArray::unfold(int axis, std::int64_t size, std::int64_t step, Where where) const {
-  checked("unfold", where);
+  present("unfold", where);
   axis = checked_axis(axis, rank(), "unfold", shape_, where);
   const auto fail = [&](const std::string& why) {
     throw ArrayError("unfold", where, sluice::to_string(shape_) + ": " + why);

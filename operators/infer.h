@@ -25,7 +25,7 @@ std::vector<Spec> infer(const Operator& row, std::span<const Spec> inputs, const
 Cost cost_of(const Operator& row, std::span<const Spec> inputs, const Attributes& attributes = {}, Place on = {},
              std::source_location where = std::source_location::current());
 
-/// The same of a call that an interpreter sees. Throws UsageError for a row that is not in the registry.
+/// The same of a call that an interpreter sees.
 Cost cost_of(const Call& call);
 /// The row of such a call, to make it again with other operands: apply_all(row_of(call), inputs, call.attributes(),
 /// ...).

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sluice/engine/scope.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/nd_array.h"
 
 namespace sluice {
@@ -25,13 +26,16 @@ std::span<const WaitingFunction> waiting_functions() { return kWaiting; }
 void builtin::check_may_wait(const char* name, const std::source_location& where) {
   const ScopeState& scope = current_scope();
   const bool captures = detail::capturing();
-  if (!captures && (scope.flags & kNoWaitFlag) == 0) [[likely]]
+  if (!captures && (scope.flags & kNoWaitFlag) == 0 && !DryRun::current()) [[likely]]
     return;
   const auto* const known = std::find_if(kWaiting.begin(), kWaiting.end(),
                                          [&](const WaitingFunction& f) { return f.name == std::string_view(name); });
   throw ArrayError(name, where,
                    std::string("waits for values that decide the shape of its result, which ") +
-                       (captures ? "a capture" : "a stage of a pipeline") + " must not; " + known->instead);
+                       (captures                           ? "a capture"
+                        : (scope.flags & kNoWaitFlag) != 0 ? "a stage of a pipeline"
+                                                           : "a function in shapes_of") +
+                       " must not; " + known->instead);
 }
 
 }  // namespace sluice

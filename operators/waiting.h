@@ -1,10 +1,13 @@
 // Functions that wait, because values decide the shape of their results (docs/semantics.md, 13). They throw the poison
-// of these values at the call, and are refused where nothing may wait: in captures, and in the stages of pipelines.
+// of these values at the call, and are refused where nothing may wait: in captures, in the stages of pipelines, and in
+// shapes_of.
 #pragma once
 
 #include <cstdint>
 #include <source_location>
 #include <span>
+
+#include "sluice/ndarray/scope_flags.h"
 
 namespace sluice {
 
@@ -15,9 +18,6 @@ struct WaitingFunction {
 };
 /// All of them.
 std::span<const WaitingFunction> waiting_functions();
-
-/// Bit of ScopeState::flags: the thread's calls are those of a stage of a pipeline, which must not wait.
-inline constexpr std::uint32_t kNoWaitFlag = 256;
 
 namespace builtin {
 /// Throws ArrayError where nothing may wait. `name` is one of waiting_functions(), and the error names it.

@@ -43,6 +43,7 @@ inline void add_view_calls(FunctionCalls& to) {
   to.view("bytes", {s}, [](A x) { return Arrays(x[0].bytes() * 0); });
   to.view("dtype", {s}, [](A x) { return Arrays(static_cast<std::size_t>(x[0].dtype()) * 0); });
   to.view("device", {s}, [](A x) { return Arrays(static_cast<std::size_t>(x[0].device().index) * 0); });
+  to.view("spec", {s}, [](A x) { return Arrays(x[0].spec().shape.size() * 0); });
   to.view("engine", {s}, [](A x) { return Arrays(reinterpret_cast<std::size_t>(&x[0].engine()) * 0); });
 }
 

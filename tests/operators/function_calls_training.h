@@ -68,6 +68,10 @@ inline void add_gradient_calls(FunctionCalls& to) {
   memory.optional = {0, 1};
   memory.shown = "WeightGradients::memory";
   add("kept_bytes", root, [](A x) { return Arrays(kept_bytes({x[0]}, {x[2]}) * 0); }).optional = {1};
+  to.add("shapes_of", {s}, [](A x) {
+    shapes_of([&] { return x[0]; });
+    return Arrays{};
+  });
   add("kept_memory", root, [](A x) { return Arrays(kept_memory({x[0]}, {x[2]}).size() * 0); }).optional = {1};
   to.view("memory_of", {s}, [](A x) { return Arrays(memory_of(x[0]).bytes * 0); });
   to.view("compute_again", {s}, [](A x) { return compute_again(x[0]), Arrays{}; });

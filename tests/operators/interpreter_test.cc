@@ -21,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 /// Does what the test says.
@@ -91,6 +92,49 @@ TEST(Interpreters, SeeWhatTheCallIs) {
   (void)sum(x, 0, {.keep = true});
   EXPECT_EQ(seen, 1);
   (void)y;
+}
+
+/// What it sees, as values.
+class Values final : public Interpreter {
+ public:
+  void apply(Call& call, Next next) override {
+    list.push_back(call.value());
+    next(call);
+  }
+  std::vector<CallValue> list;
+};
+
+TEST(Interpreters, ACallIsAValueThatLivesLonger) {
+  const auto values = std::make_shared<Values>();
+  {
+    const InterpreterScope scope(values);
+    NDArray x = ones({2, 3});
+    for (int i = 0; i < 2; ++i) x = x.transpose() * 2.5;
+    const LayerScope layer("head");
+    x(0) += 1;
+    for (int i = 0; i < 2; ++i) x = matmul(x, x, {.transpose_b = true});
+  }
+  const std::vector<CallValue>& all = values->list;
+  ASSERT_EQ(all.size(), 6U);
+  EXPECT_EQ(all[1], CallValue(all[1]));
+  EXPECT_NE(all[1], all[2]);  // other shapes
+  CallValue moved = all[2];
+  moved.inputs = all[1].inputs;
+  moved.results = all[1].results;
+  EXPECT_EQ(moved, all[1]);
+  moved.layer = "elsewhere";
+  EXPECT_NE(moved, all[1]);
+  moved = all[1];
+  moved.attributes = all[3].attributes;
+  EXPECT_NE(moved, all[1]);
+  EXPECT_EQ(all[5].inputs, all[5].inputs);
+  EXPECT_NE(all[4], all[5]);
+  EXPECT_THAT(to_string(all[1]), MatchesRegex("mul_scalar\\(value=2.5 left=false\\) of \\(3, 2\\) f32 strides "
+                                              "\\(1, 3\\) gives \\(3, 2\\) f32 on cpu\\(0\\); "
+                                              ".*interpreter_test.cc:[0-9]+"));
+  EXPECT_THAT(to_string(all[3]), MatchesRegex("add_scalar\\(.*\\) of \\(3,\\) f32 into \\(3,\\) f32 on "
+                                              "cpu\\(0\\); .*interpreter_test.cc:[0-9]+ in head"));
+  EXPECT_THAT(to_string(all[5]), HasSubstr("of (2, 2) f32, (2, 2) f32 gives (2, 2) f32"));
 }
 
 TEST(Interpreters, InnermostFirstAndWhatTheyPushGoesOutwards) {

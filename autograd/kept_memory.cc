@@ -1,0 +1,14 @@
+#include "sluice/autograd/kept_memory.h"
+
+#include <mutex>
+
+namespace sluice {
+
+KeptMemory memory_of(const NDArray& x, std::source_location where) {
+  Array& array = x.checked("memory_of", where);
+  const std::lock_guard lock(array.mutex());
+  const Buffer& buffer = array.version()->buffer();
+  return {&buffer, buffer.bytes()};
+}
+
+}  // namespace sluice
