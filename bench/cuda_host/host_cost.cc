@@ -42,17 +42,17 @@ using namespace sluice;
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point begin) { return std::chrono::duration<double, std::nano>(Clock::now() - begin).count(); }
 
-struct Cost {
+struct CostOfAnOp {
   double push = 0, lane = 0;  ///< ns an op
   double allocations = 0;     ///< an op, of pusher and lane
 };
 
 enum class Chain { plain, in_place };
 
-Cost run(Engine& engine, Chain chain, int ops, int batch) {
+CostOfAnOp run(Engine& engine, Chain chain, int ops, int batch) {
   NDArray x = zeros({16}), y = zeros({16});
   std::atomic<bool> go{false};
-  Cost cost;
+  CostOfAnOp cost;
   const std::uint64_t before = launches.load(), allocated = allocations.load();
   for (int done = 0; done < ops; done += batch) {
     engine.wait_all();
@@ -111,13 +111,13 @@ int main(int count, char** words) {
     for (const Chain chain : {Chain::plain, Chain::in_place}) {
       std::vector<double> push, lane;
       for (int i = 0; i <= rounds; ++i) {
-        const Cost cost = run(engine, chain, ops, batch);
+        const CostOfAnOp cost = run(engine, chain, ops, batch);
         if (i == 0) continue;  // warm
         push.push_back(cost.push);
         lane.push_back(cost.lane);
       }
       counting = true;
-      const Cost counted = run(engine, chain, ops, batch);
+      const CostOfAnOp counted = run(engine, chain, ops, batch);
       counting = false;
       std::printf("%-10s", chain == Chain::plain ? "y = y + x" : "y += x");
       for (const auto* each : {&push, &lane}) {
