@@ -3,8 +3,8 @@
 #include <string_view>
 
 #include "sluice/engine/errors.h"
-#include "sluice/ndarray/tensor_view.h"
 #include "sluice/engine/operation.h"
+#include "sluice/ndarray/tensor_view.h"
 
 namespace sluice {
 namespace {
