@@ -1,6 +1,7 @@
 // What a GPU does under Sluice: our side of bench/gpu.sh. Prints a line of JSON for each figure.
 //
 //   bench_gpu [--device cuda | cpu] [--small] [PART...]      all parts: info small_op chain gemm elementwise overlap
+//                                                           operators
 //
 // --small: sizes that a CPU can do too, to see that the program works. SLUICE_TF32=1 lets `gemm` in f32 round to TF32.
 #include <algorithm>
@@ -161,11 +162,99 @@ void overlap(const Options& o, Engine& engine) {
         100 * (copying + computing - both) / std::min(copying, computing));
 }
 
+/// Single operators at the sizes of networks that are trained, in f32: milliseconds of one.
+void operators(const Options& o, Engine& engine) {
+  const DeviceScope on(o.device);
+  RandomStream random(1);
+  const auto size = [&](std::int64_t n) { return o.small ? std::max<std::int64_t>(1, n / 64) : n; };
+  const auto timed = [&](const char* what, const std::function<NDArray()>& f) {
+    const int times = 5;
+    const double time = median_seconds([&] {
+      NDArray y;
+      for (int i = 0; i < times; ++i) y = f();
+      engine.wait_all();
+    });
+    print("operators", what, "ms", time * 1e3 / times);
+  };
+  const std::int64_t tokens = size(8192), words = 50257, width = 768;
+  {
+    const NDArray x = uniform({size(1 << 28)}, random);
+    timed("sum of 2^28", [&] { return sum(x); });
+    timed("argmax of 2^28", [&] { return argmax(x, 0); });
+  }
+  {
+    const NDArray x = uniform({size(1 << 14), 16384}, random);
+    timed("sum of rows (16384, 16384)", [&] { return sum(x, {1}); });
+    timed("sum of columns (16384, 16384)", [&] { return sum(x, {0}); });
+    timed("transpose (16384, 16384)", [&] { return x.transpose().copy(); });
+  }
+  {
+    const NDArray x = normal({size(1000000), 10}, random);
+    timed("softmax (1000000, 10)", [&] { return softmax(x); });
+  }
+  {
+    const NDArray x = normal({tokens, words}, random), labels = randint({tokens}, random, 0, words);
+    timed("softmax (8192, 50257)", [&] { return softmax(x); });
+    timed("cross_entropy (8192, 50257)", [&] { return cross_entropy(x, labels); });
+    const NDArray with = x.with_grad();
+    timed("cross_entropy with gradient", [&] {
+      cross_entropy(with, labels).backward();
+      return with.grad();
+    });
+  }
+  {
+    const NDArray table = normal({words, width}, random).with_grad(), rows = randint({tokens}, random, 0, words);
+    timed("embedding (50257, 768) of 8192 with gradient", [&] {
+      sum(embedding(table, rows)).backward();
+      return table.grad();
+    });
+  }
+  {
+    const NDArray x = normal({tokens, width}, random).with_grad(), w = ones({width}).with_grad(),
+                  b = zeros({width}).with_grad();
+    timed("layer_norm (8192, 768)", [&] { return layer_norm(x.detach(), w.detach(), b.detach()); });
+    timed("layer_norm with gradient", [&] {
+      sum(layer_norm(x, w, b)).backward();
+      return x.grad();
+    });
+  }
+  {
+    const NDArray q = normal({size(8), 16, 1024, 64}, random), k = normal({size(8), 16, 1024, 64}, random),
+                  v = normal({size(8), 16, 1024, 64}, random);
+    timed("attention (8, 16, 1024, 64), causal", [&] { return attention(q, k, v, {.causal = true}); });
+  }
+  {
+    const NDArray x = normal({size(64), 64, 56, 56}, random), w = normal({64, 64, 3, 3}, random);
+    timed("conv2d (64, 64, 56, 56), 3x3", [&] { return conv2d(x, w, {}, {.padding = 1}); });
+    const NDArray dx = x.with_grad(), dw = w.with_grad();
+    timed("conv2d with gradients", [&] {
+      sum(conv2d(dx, dw, {}, {.padding = 1})).backward();
+      return dw.grad();
+    });
+    const NDArray weight = ones({64}), bias = zeros({64});
+    timed("batch_norm (64, 64, 56, 56)", [&] { return batch_norm(x, {}, weight, bias); });
+  }
+  {
+    const NDArray x = normal({size(1024), 4096}, random);
+    timed("cumsum (1024, 4096)", [&] { return cumsum(x); });
+    timed("sort (1024, 4096)", [&] { return sort(x); });
+  }
+  {
+    NDArray w = normal({size(100000000)}, random).with_grad();
+    Adam adam({w}, {.lr = 1e-3});
+    timed("Adam of 1e8, gradient of a sum", [&] {
+      sum(w).backward();
+      adam.step();
+      return w.detach();
+    });
+  }
+}
+
 void info(const Options& o, Engine& engine) { print("info", "devices", "devices", engine.device_count(o.device.kind)); }
 
 const std::map<std::string, void (*)(const Options&, Engine&)> kParts = {
-    {"info", info}, {"small_op", small_op},       {"chain", chain},
-    {"gemm", gemm}, {"elementwise", elementwise}, {"overlap", overlap}};
+    {"info", info},       {"small_op", small_op},  {"chain", chain}, {"gemm", gemm}, {"elementwise", elementwise},
+    {"overlap", overlap}, {"operators", operators}};
 
 Options parse(int argc, char** argv) {
   Options o;
@@ -181,10 +270,10 @@ Options parse(int argc, char** argv) {
     } else {
       throw std::invalid_argument(
           "usage: bench_gpu [--device cuda | cpu] [--small] [info | small_op | chain | gemm | elementwise | "
-          "overlap]...");
+          "overlap | operators]...");
     }
   }
-  if (o.parts.empty()) o.parts = {"info", "small_op", "chain", "gemm", "elementwise", "overlap"};
+  if (o.parts.empty()) o.parts = {"info", "small_op", "chain", "gemm", "elementwise", "overlap", "operators"};
   return o;
 }
 

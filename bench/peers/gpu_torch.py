@@ -1,6 +1,6 @@
 """PyTorch's side of bench/gpu.sh: the figures of bench_gpu and bench_train, as the same lines of JSON.
 
-    python3 bench/peers/gpu_torch.py [PART...]      small_op chain gemm elementwise overlap train
+    python3 bench/peers/gpu_torch.py [PART...]      small_op chain gemm elementwise overlap operators train
 """
 import json
 import statistics
@@ -104,6 +104,65 @@ def overlap():
     show("overlap", "hidden part of the shorter", "%", 100 * (copying + computing - both) / min(copying, computing))
 
 
+def operators():
+    f = nn.functional
+    tokens, words, width = 8192, 50257, 768
+
+    def each(what, run):
+        show("operators", what, "ms", timed(lambda: [run() for _ in range(5)][-1]) * 1e3 / 5)
+
+    def gradient(inputs, run):
+        for x in inputs:
+            x.grad = None
+        run().backward()
+        return inputs[0].grad
+
+    x = torch.rand(1 << 28, device="cuda")
+    each("sum of 2^28", x.sum)
+    each("argmax of 2^28", x.argmax)
+    x = torch.rand(16384, 16384, device="cuda")
+    each("sum of rows (16384, 16384)", lambda: x.sum(1))
+    each("sum of columns (16384, 16384)", lambda: x.sum(0))
+    each("transpose (16384, 16384)", lambda: x.t().contiguous())
+    del x
+    few = torch.randn(1000000, 10, device="cuda")
+    each("softmax (1000000, 10)", lambda: few.softmax(-1))
+    logits, labels = torch.randn(tokens, words, device="cuda"), torch.randint(words, (tokens,), device="cuda")
+    each("softmax (8192, 50257)", lambda: logits.softmax(-1))
+    each("cross_entropy (8192, 50257)", lambda: f.cross_entropy(logits, labels))
+    logits.requires_grad_()
+    each("cross_entropy with gradient", lambda: gradient([logits], lambda: f.cross_entropy(logits, labels)))
+    del logits
+    table = torch.randn(words, width, device="cuda", requires_grad=True)
+    each("embedding (50257, 768) of 8192 with gradient", lambda: gradient([table], lambda: f.embedding(labels, table).sum()))
+    x = torch.randn(tokens, width, device="cuda", requires_grad=True)
+    w, b = torch.ones(width, device="cuda", requires_grad=True), torch.zeros(width, device="cuda", requires_grad=True)
+    with torch.no_grad():
+        each("layer_norm (8192, 768)", lambda: f.layer_norm(x, (width,), w, b))
+    each("layer_norm with gradient", lambda: gradient([x, w, b], lambda: f.layer_norm(x, (width,), w, b).sum()))
+    q, k, v = (torch.randn(8, 16, 1024, 64, device="cuda") for _ in range(3))
+    each("attention (8, 16, 1024, 64), causal", lambda: f.scaled_dot_product_attention(q, k, v, is_causal=True))
+    torch.backends.cudnn.allow_tf32 = False
+    x, w = torch.randn(64, 64, 56, 56, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    each("conv2d (64, 64, 56, 56), 3x3", lambda: f.conv2d(x, w, padding=1))
+    dx, dw = x.clone().requires_grad_(), w.clone().requires_grad_()
+    each("conv2d with gradients", lambda: gradient([dx, dw], lambda: f.conv2d(dx, dw, padding=1).sum()))
+    weight, bias = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+    each("batch_norm (64, 64, 56, 56)", lambda: f.batch_norm(x, None, None, weight, bias, training=True))
+    lines = torch.randn(1024, 4096, device="cuda")
+    each("cumsum (1024, 4096)", lambda: lines.cumsum(-1))
+    each("sort (1024, 4096)", lambda: lines.sort(-1))
+    weights = torch.randn(100000000, device="cuda", requires_grad=True)
+    adam = torch.optim.Adam([weights], lr=1e-3, fused=True)
+
+    def step():
+        adam.zero_grad()
+        weights.sum().backward()
+        adam.step()
+
+    each("Adam of 1e8, gradient of a sum", step)
+
+
 def train():
     # What Sluice does in f32 is not rounded to TF32, so neither is this.
     torch.backends.cudnn.allow_tf32 = False
@@ -127,7 +186,7 @@ def train():
             show("train", f"batch {batch}", "images/s", 200 * batch / timed(lambda: steps(200)), side)
 
 
-PARTS = {f.__name__: f for f in (small_op, chain, gemm, elementwise, overlap, train)}
+PARTS = {f.__name__: f for f in (small_op, chain, gemm, elementwise, overlap, operators, train)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PARTS:
