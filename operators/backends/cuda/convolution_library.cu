@@ -121,7 +121,7 @@ bool convolve(const Issue& issue, DType dtype, ConvolutionPass pass, const Convo
       status = cudnnGetConvolutionBackwardFilterAlgorithm_v7(with.dnn, x, y, convolution, w, 8, &count, results.data());
       if (status == CUDNN_STATUS_SUCCESS) chosen = choose(results, count, dtype);
     }
-    if (status != CUDNN_STATUS_NOT_SUPPORTED) check(status, "cudnnGetConvolutionAlgorithm_v7");
+    if (!is_unsupported(status)) check(status, "cudnnGetConvolutionAlgorithm_v7");
     found = with.convolutions.emplace(key, chosen).first;
   }
   if (!found->second) return false;
@@ -148,7 +148,7 @@ bool convolve(const Issue& issue, DType dtype, ConvolutionPass pass, const Convo
                                             static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), with.workspace,
                                             kWorkspace, beta, w, result);
   }
-  if (status == CUDNN_STATUS_NOT_SUPPORTED) return false;
+  if (is_unsupported(status)) return false;
   check(status, call);
   return true;
 }

@@ -104,6 +104,9 @@ __device__ inline void report(const Reporter& to, Finding finding, std::int64_t 
   KernelErrors& ring = *to.errors;
   const unsigned long long number = atomicAdd_system(&ring.taken, 1ULL);
   KernelError& entry = ring.entries[number % KernelErrors::kEntries];
+  // The host takes an entry whose lap is the same before and after it has read the rest.
+  *const_cast<volatile std::uint32_t*>(&entry.lap) = 0;
+  __threadfence_system();
   entry.op = to.op;
   entry.part = to.part;
   entry.finding = finding;

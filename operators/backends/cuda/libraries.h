@@ -45,9 +45,18 @@ inline void check(cublasStatus_t status, const char* call) {
   throw CudaError(std::string(call) + ": " + cublasLtGetStatusString(status), cudaErrorUnknown);
 }
 inline void check(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
+    throw std::bad_alloc();
+  }
   if (status != CUDNN_STATUS_SUCCESS) {
     throw CudaError(std::string(call) + ": " + cudnnGetErrorString(status), cudaErrorUnknown);
   }
+}
+
+/// cuDNN says in many ways that it has no such function: NOT_SUPPORTED_SHAPE, NOT_SUPPORTED_PADDING, ...
+inline bool is_unsupported(cudnnStatus_t status) {
+  return CUDNN_STATUS_CATEGORY(static_cast<int>(status)) == CUDNN_STATUS_NOT_SUPPORTED;
 }
 
 /// The bytes to which an address is aligned, up to 256.

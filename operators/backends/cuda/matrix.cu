@@ -215,6 +215,9 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
     check(cublasLtMatmulPreferenceCreate(&preferred), "cublasLtMatmulPreferenceCreate");
     const Preference preference(preferred);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    // Partial sums are not rounded to the type of the results.
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_y);
@@ -276,7 +279,7 @@ struct BatchMatmul {
                                   {y.data, y.dtype, axes, b.batches}};
     const TensorView* const views[] = {&batches[0], &batches[1], &batches[2]};
     const Walk<3> walk(views);
-    constexpr std::int64_t kMost = 1 << 16;  // of one call of the library
+    constexpr std::int64_t kMost = (1 << 16) - 1;  // of one call of the library: a grid's y and z end there
     const std::int64_t row = walk.rank == 0 ? 1 : walk.sizes[walk.rank - 1],
                        step_a = walk.rank == 0 ? 0 : walk.strides[1][walk.rank - 1],
                        step_b = walk.rank == 0 ? 0 : walk.strides[2][walk.rank - 1];

@@ -192,16 +192,20 @@ struct AddColumn {
   const T* g;
   const void* labels;
   DType dtype;
-  std::int64_t n, width;
+  std::int64_t n, width, rows;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(sums);
     visit(g);
     visit(labels);
   }
+  /// A label out of range, which take_rows reported when it ran, is left out: its error is known late, and this kernel
+  /// must stay within its arrays until then.
   __device__ void operator()(std::int64_t column) const {
     for (std::int64_t i = 0; i < n; ++i) {
-      sums[label_at(dtype, labels, i) * width + column] += static_cast<TotalOf<T>>(number(g[i * width + column]));
+      const std::int64_t row = label_at(dtype, labels, i);
+      if (row < 0 || row >= rows) continue;
+      sums[row * width + column] += static_cast<TotalOf<T>>(number(g[i * width + column]));
     }
   }
 };
@@ -218,7 +222,8 @@ struct AddRows {
     if (sums.dtype != y.dtype) sums.data = reinterpret_cast<std::byte*>(issue.scratch<A>(y.count()));
     issue.check(cudaMemsetAsync(sums.data, 0, static_cast<std::size_t>(y.count()) * sizeof(A), issue.stream()),
                 "cudaMemsetAsync");
-    for_index(issue, width, AddColumn<T>{sums.as<A>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width});
+    for_index(issue, width,
+              AddColumn<T>{sums.as<A>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width, y.shape[0]});
     if (sums.dtype != y.dtype) copy_window(issue, sums, y);
   }
 };

@@ -30,6 +30,11 @@ inline bool is_sticky(cudaError_t code) {
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
     case cudaErrorUnknown:
       return true;
     default:

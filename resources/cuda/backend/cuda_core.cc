@@ -20,7 +20,8 @@ void* driver_function(const char* name) {
 
 }  // namespace
 
-CudaCore::CudaCore(const CudaOptions& options, int cards, const Host& given) : host(given), nvtx(options.nvtx) {
+CudaCore::CudaCore(const CudaOptions& options, int count, const Host& given)
+    : host(given), nvtx(options.nvtx), cards(count) {
   for (int card = 0; card < cards; ++card) {
     cudaDeviceProp properties{};
     SLUICE_CUDA(cudaGetDeviceProperties, &properties, card);
@@ -56,7 +57,7 @@ CudaCore::~CudaCore() {
 
 Word* CudaCore::words() {
   std::call_once(words_once_, [&] {
-    write_value = reinterpret_cast<WriteValue>(driver_function("cuStreamWriteValue64"));
+    write_value_ = reinterpret_cast<WriteValue>(driver_function("cuStreamWriteValue64"));
     const auto pinned = [](std::size_t bytes) {
       void* memory = nullptr;
       SLUICE_CUDA(cudaHostAlloc, &memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
@@ -66,7 +67,7 @@ Word* CudaCore::words() {
     for (auto& device : devices) {
       if (!device->errors) device->errors = new (pinned(sizeof(KernelErrors))) KernelErrors;
     }
-    const std::size_t count = devices.size() * kLanes;
+    const std::size_t count = devices.size() * kLanes + 1;  // one for start()
     words_.store(new (pinned(count * sizeof(Word))) Word[count], std::memory_order_release);
   });
   return words_.load(std::memory_order_acquire);
@@ -76,32 +77,53 @@ CudaDevice& CudaCore::use(int number) {
   CudaDevice& device = at(number);
   if (device.made.load(std::memory_order_acquire)) [[likely]]
     return device;
-  words();
   std::call_once(device.ready, [&] {
-    const OnCard on(device.card);
-    // Blocks stay with the card's pool, because giving them back to the driver synchronises.
-    cudaMemPool_t pool = nullptr;
-    check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);
-    std::uint64_t all = ~std::uint64_t{0};
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
-    // Of every device of the card, because making handles waits for all of the card's work.
-    {
-      std::lock_guard lock(start_mutex_);
-      for (auto& other : devices) {
-        if (other->card == device.card && !other->libraries) other->libraries = make_libraries(device.card);
-      }
+    if (device.lost.load(std::memory_order_acquire)) std::rethrow_exception(device.why);
+    try {
+      start(device);
+    } catch (const CudaError& e) {
+      // Whoever asks for memory first hears only that there is none; the reason stays with the device.
+      const CudaError why(std::string("the card cannot be used: ") + e.what(), e.code);
+      lose(device.card, std::make_exception_ptr(why));
+      throw why;
     }
-    check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
-    // With the cards in use alone, because a link makes CUDA's state on both.
-    std::lock_guard lock(start_mutex_);
-    for (auto& other : devices) {
-      if (other->card == device.card || !other->made.load(std::memory_order_acquire)) continue;
-      link(device.card, other->card);
-      link(other->card, device.card);
-    }
-    device.made.store(true, std::memory_order_release);
   });
   return device;
+}
+
+void CudaCore::start(CudaDevice& device) {
+  words();
+  const OnCard on(device.card);
+  // Blocks stay with the card's pool, because giving them back to the driver synchronises.
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);
+  std::uint64_t all = ~std::uint64_t{0};
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute", device.card);
+  // Of every device of the card, because making handles waits for all of the card's work.
+  {
+    std::lock_guard lock(start_mutex_);
+    for (auto& other : devices) {
+      if (other->card == device.card && !other->libraries) other->libraries = make_libraries(device.card);
+    }
+  }
+  check(cudaStreamCreateWithFlags(&device.memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device.card);
+  // All progress is told by such writes, which not every system has.
+  write(device.memory, words()[devices.size() * kLanes], 1, device.card);
+  check(cudaStreamSynchronize(device.memory), "cudaStreamSynchronize", device.card);
+  // With the cards in use alone, because a link makes CUDA's state on both.
+  std::lock_guard lock(start_mutex_);
+  for (auto& other : devices) {
+    if (other->card == device.card || !other->made.load(std::memory_order_acquire)) continue;
+    link(device.card, other->card);
+    link(other->card, device.card);
+  }
+  device.made.store(true, std::memory_order_release);
+}
+
+void CudaCore::write(cudaStream_t stream, Word& word, std::uint64_t value, int card) {
+  const CUresult written =
+      write_value_(reinterpret_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(&word.value), value, 0);
+  check(static_cast<cudaError_t>(written), "cuStreamWriteValue64", card);  // the codes are the same
 }
 
 /// Blocks are of the cards' pools, whose memory another card reaches if the pool says so (cudaDeviceEnablePeerAccess
@@ -115,6 +137,13 @@ void CudaCore::link(int card, int other) noexcept {
       cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess) {
     cudaGetLastError();  // copies go by way of the host; a card that is lost will be found so
   }
+}
+
+void CudaCore::trim(CudaDevice& device) {
+  cudaMemPool_t pool = nullptr;
+  check(cudaStreamSynchronize(device.memory), "cudaStreamSynchronize", device.card);
+  check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);
+  check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device.card);
 }
 
 std::shared_ptr<const CardTime> CudaCore::clock(int number) {
@@ -166,6 +195,20 @@ void CudaCore::check(cudaError_t code, const char* call, int card) {
     if (is_sticky(code)) lose(card, std::current_exception());
     throw;
   }
+}
+
+void CudaCore::look(cudaStream_t stream, int card) noexcept try {
+  const OnCard on(card);
+  const auto is_answer = [](cudaError_t state) { return state == cudaSuccess || state == cudaErrorNotReady; };
+  // An earlier call's error is answered once.
+  if (is_answer(cudaStreamQuery(stream))) return;
+  cudaGetLastError();
+  const cudaError_t state = cudaStreamQuery(stream);
+  if (is_answer(state)) return;
+  cudaGetLastError();
+  lose(card, std::make_exception_ptr(CudaError(std::string("cudaStreamQuery: ") + cudaGetErrorString(state), state)));
+} catch (...) {
+  lose(card, std::current_exception());
 }
 
 void CudaCore::lose(int card, std::exception_ptr why) noexcept {

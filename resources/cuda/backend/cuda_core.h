@@ -24,9 +24,12 @@ namespace sluice::cuda {
 class OnCard {
  public:
   explicit OnCard(int card) {
+    // A thread that comes for the first time has device 0 and no context, which calls of the driver want.
+    static thread_local bool bound = false;
     if (cudaGetDevice(&before_) != cudaSuccess) before_ = card;
-    if (before_ != card) SLUICE_CUDA(cudaSetDevice, card);
     changed_ = before_ != card;
+    if (changed_ || !bound) SLUICE_CUDA(cudaSetDevice, card);
+    bound = true;
   }
   ~OnCard() {
     if (changed_) cudaSetDevice(before_);
@@ -89,11 +92,16 @@ struct CudaCore {
 
   const Host host;
   const bool nvtx;
+  const int cards;
   std::vector<std::unique_ptr<CudaDevice>> devices;
 
   /// The device, with everything that is made at its first use. Throws CudaError.
   CudaDevice& use(int device);
   CudaDevice& at(int device) const { return *devices[static_cast<std::size_t>(device)]; }
+
+  /// Gives the memory that was freed, and is not in use, back to the card. Waits for what is done at once. Throws
+  /// CudaError.
+  void trim(CudaDevice& device);
 
   /// A moment of the device's card, a few seconds ago at most, because CUDA tells the time between two events as a
   /// float of milliseconds. Waits a moment for the card where it makes one. Throws CudaError,
@@ -110,17 +118,24 @@ struct CudaCore {
 
   /// Looks at an error code: throws as check() does, and if the error is sticky marks every device of the card as lost.
   void check(cudaError_t code, const char* call, int card);
+  /// Asks a stream of the card whether the card still works. Any answer but "done" and "not done" that it gives twice
+  /// marks every device of the card as lost.
+  void look(cudaStream_t stream, int card) noexcept;
   void lose(int card, std::exception_ptr why) noexcept;
   std::uint64_t losses() const noexcept { return losses_.load(std::memory_order_acquire); }
   std::uint64_t errors(int device) const noexcept;
 
-  using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
-  WriteValue write_value = nullptr;
+  /// Lets the stream write the word when it gets there. Throws CudaError.
+  void write(cudaStream_t stream, Word& word, std::uint64_t value, int card);
 
  private:
+  /// What use() makes at the first use of a device.
+  void start(CudaDevice& device);
   /// Lets two cards copy from each other without the host, where there is a link.
   void link(int card, int other) noexcept;
 
+  using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
+  WriteValue write_value_ = nullptr;
   std::once_flag words_once_;
   std::atomic<Word*> words_{nullptr};
   std::atomic<std::uint64_t> losses_{0};

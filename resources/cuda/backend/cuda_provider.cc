@@ -1,6 +1,7 @@
 #include "sluice/resources/cuda/backend/cuda_provider.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <stdexcept>
 #include <thread>
@@ -41,13 +42,7 @@ void CudaProvider::await_progress(std::uint64_t seen, std::chrono::nanoseconds l
     if (waited < next_look) continue;
     for (auto& device : core_->devices) {
       if (!device->made.load(std::memory_order_acquire) || device->lost.load(std::memory_order_relaxed)) continue;
-      try {
-        const OnCard on(device->card);
-        const cudaError_t state = cudaStreamQuery(device->memory);
-        if (state != cudaErrorNotReady) core_->check(state, "cudaStreamQuery", device->card);
-      } catch (...) {
-        // Marked as lost.
-      }
+      core_->look(device->memory, device->card);
     }
     next_look = waited + std::chrono::milliseconds(20);
   }
@@ -86,8 +81,10 @@ std::vector<LateError> CudaProvider::late_errors(int number, std::uint64_t from)
     for (int tries = 0; __atomic_load_n(&entry.lap, __ATOMIC_ACQUIRE) < lap && tries < 1000; ++tries) {
       std::this_thread::sleep_for(std::chrono::microseconds(10));
     }
+    const bool whole = __atomic_load_n(&entry.lap, __ATOMIC_ACQUIRE) == lap;
     const KernelError copy = entry;
-    if (__atomic_load_n(&entry.lap, __ATOMIC_ACQUIRE) != lap) continue;  // overwritten: one of the lost
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!whole || __atomic_load_n(&entry.lap, __ATOMIC_RELAXED) != lap) continue;  // overwritten: one of the lost
     found.push_back(
         {{copy.op, copy.part}, std::make_exception_ptr(std::runtime_error(sentence(copy))), copy.wrote_nothing != 0});
   }
@@ -144,7 +141,13 @@ void* CudaProvider::allocate(int number, std::size_t bytes, Stream* stream) noex
   try {
     const OnCard on(device.card);
     const cudaStream_t in = stream_of(number, stream);
-    core_->check(cudaMallocAsync(&block, std::max<std::size_t>(bytes, 1), in), "cudaMallocAsync", device.card);
+    try {
+      core_->check(cudaMallocAsync(&block, std::max<std::size_t>(bytes, 1), in), "cudaMallocAsync", device.card);
+    } catch (const std::bad_alloc&) {
+      // What was freed may still be on its way back, or lie in pieces in the card's pool.
+      core_->trim(device);
+      core_->check(cudaMallocAsync(&block, std::max<std::size_t>(bytes, 1), in), "cudaMallocAsync", device.card);
+    }
     if (!stream) core_->check(cudaStreamSynchronize(in), "cudaStreamSynchronize", device.card);
   } catch (...) {
     device.in_use.fetch_sub(bytes);
@@ -181,12 +184,19 @@ void CudaProvider::free_pinned(void* block, std::size_t) noexcept {
   if (block && core_->losses() == 0) cudaFreeHost(block);
 }
 
-int CudaProvider::device_of(const void* address) const {
+/// The card whose memory an address is of; -1: it is the host's.
+int CudaProvider::card_of(const void* address) {
   cudaPointerAttributes attributes{};
-  if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess || attributes.type != cudaMemoryTypeDevice)
-    return 0;
-  for (int i = 0; i < devices(); ++i) {
-    if (core_->at(i).card == attributes.device) return i;
+  if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess && attributes.type == cudaMemoryTypeDevice) {
+    return attributes.device;
+  }
+  return -1;
+}
+
+int CudaProvider::device_of(const void* address) const {
+  const int card = card_of(address);
+  for (int i = 0; card >= 0 && i < devices(); ++i) {
+    if (core_->at(i).card == card) return i;
   }
   return 0;
 }
@@ -198,7 +208,13 @@ void CudaProvider::copy(void* to, const void* from, std::size_t bytes, Stream* s
   const int card = core_->at(number).card;
   const OnCard on(card);
   const cudaStream_t in = stream_of(number, stream);
-  core_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, in), "cudaMemcpyAsync", card);
+  const int source = core_->cards > 1 ? card_of(from) : -1, target = core_->cards > 1 ? card_of(to) : -1;
+  if (source >= 0 && target >= 0 && source != target) {
+    // Between cards without a link a copy of memory of their pools has to be told whose it is.
+    core_->check(cudaMemcpyPeerAsync(to, target, from, source, bytes, in), "cudaMemcpyPeerAsync", card);
+  } else {
+    core_->check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, in), "cudaMemcpyAsync", card);
+  }
   if (!stream) core_->check(cudaStreamSynchronize(in), "cudaStreamSynchronize", card);
 }
 

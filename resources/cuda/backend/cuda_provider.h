@@ -44,6 +44,7 @@ class CudaProvider : public Provider {
  private:
   /// The stream, or the device's own for what is done before the call returns.
   cudaStream_t stream_of(int device, Stream* stream) const;
+  static int card_of(const void* address);
   int device_of(const void* address) const;
 
   const std::shared_ptr<CudaCore> core_;

@@ -95,10 +95,7 @@ bool CudaStream::record(std::uint64_t point) noexcept try {
   try {
     spare_.reserve(points_.size() + spare_.size());
     points_.back().event = new_event();
-    const CUresult written =
-        core_->write_value(reinterpret_cast<CUstream>(to), reinterpret_cast<CUdeviceptr>(&word().value), point, 0);
-    core_->check(written == CUDA_SUCCESS ? cudaSuccess : static_cast<cudaError_t>(written), "cuStreamWriteValue64",
-                 card());
+    core_->write(to, word(), point, card());
     core_->check(cudaEventRecord(points_.back().event, to), "cudaEventRecord", card());
   } catch (...) {
     if (points_.back().event) spare_.push_back(points_.back().event);
@@ -106,7 +103,12 @@ bool CudaStream::record(std::uint64_t point) noexcept try {
     throw;
   }
   last_.store(point, std::memory_order_release);
+  failures_ = 0;
   return true;
+} catch (const CudaError&) {
+  // The engine asks again as it does for want of memory, but what is no want of memory does not pass.
+  if (++failures_ >= kMostFailures) core_->lose(card(), std::current_exception());
+  return core_->at(device_).lost.load(std::memory_order_acquire);
 } catch (...) {
   // A lost device passes no point, and the engine must see that there is something to give up.
   return core_->at(device_).lost.load(std::memory_order_acquire);
@@ -152,14 +154,8 @@ void CudaStream::ordered_after(std::span<const StreamEvent> passed) noexcept try
 
 void CudaStream::look() noexcept {
   const cudaStream_t made = stream_.load(std::memory_order_acquire);
-  if (!made) return;
-  try {
-    const OnCard on(card());
-    const cudaError_t state = cudaStreamQuery(made);
-    if (state != cudaErrorNotReady) core_->check(state, "cudaStreamQuery", card());
-  } catch (...) {
-    // Marked by check(), if there is something to mark.
-  }
+  if (!made || core_->at(device_).lost.load(std::memory_order_acquire)) return;
+  core_->look(made, card());
 }
 
 std::uint64_t CudaStream::begin_times() noexcept try {
