@@ -222,6 +222,13 @@ void operators(const Options& o, Engine& engine) {
     const NDArray q = normal({size(8), 16, 1024, 64}, random), k = normal({size(8), 16, 1024, 64}, random),
                   v = normal({size(8), 16, 1024, 64}, random);
     timed("attention (8, 16, 1024, 64), causal", [&] { return attention(q, k, v, {.causal = true}); });
+    const NDArray dq = q.with_grad(), dk = k.with_grad(), dv = v.with_grad();
+    timed("attention with gradients", [&] {
+      sum(attention(dq, dk, dv, {.causal = true})).backward();
+      return dq.grad();
+    });
+    const NDArray hq = q.to(DType::bf16), hk = k.to(DType::bf16), hv = v.to(DType::bf16);
+    timed("attention in bf16", [&] { return attention(hq, hk, hv, {.causal = true}); });
   }
   {
     const NDArray x = normal({size(64), 64, 56, 56}, random), w = normal({64, 64, 3, 3}, random);

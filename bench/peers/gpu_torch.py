@@ -142,6 +142,11 @@ def operators():
     each("layer_norm with gradient", lambda: gradient([x, w, b], lambda: f.layer_norm(x, (width,), w, b).sum()))
     q, k, v = (torch.randn(8, 16, 1024, 64, device="cuda") for _ in range(3))
     each("attention (8, 16, 1024, 64), causal", lambda: f.scaled_dot_product_attention(q, k, v, is_causal=True))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    each("attention with gradients",
+         lambda: gradient(leaves, lambda: f.scaled_dot_product_attention(*leaves, is_causal=True).sum()))
+    halves = [x.bfloat16() for x in (q, k, v)]
+    each("attention in bf16", lambda: f.scaled_dot_product_attention(*halves, is_causal=True))
     torch.backends.cudnn.allow_tf32 = False
     x, w = torch.randn(64, 64, 56, 56, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
     each("conv2d (64, 64, 56, 56), 3x3", lambda: f.conv2d(x, w, padding=1))
