@@ -87,7 +87,8 @@ namespace scans {
 /// Totals are kept in 64 bits.
 template <class T>
 using Wide = std::conditional_t<is_floating(dtype_of<T>), double, std::int64_t>;
-/// Elements that a piece has. The pieces depend on nothing else, and so do the results' bits.
+/// Elements that a piece has, if a backend chooses nothing else for a line's length. The pieces depend on nothing else,
+/// and so do the results' bits.
 inline constexpr std::int64_t kPiece = 4096;
 
 template <class T>
@@ -170,6 +171,7 @@ struct Operands {
   const T* b;  ///< null without a second input
   Lines lines;
   bool reverse;
+  std::int64_t piece_size = kPiece;
 
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -204,10 +206,10 @@ struct Operands {
       if constexpr (P::two_outputs) places[at] = P::place(item);
     });
   }
-  SLUICE_HD std::int64_t pieces() const { return P::splits ? (lines.n + kPiece - 1) / kPiece : 1; }
-  SLUICE_HD std::int64_t begin(std::int64_t piece) const { return piece * kPiece; }
+  SLUICE_HD std::int64_t pieces() const { return P::splits ? (lines.n + piece_size - 1) / piece_size : 1; }
+  SLUICE_HD std::int64_t begin(std::int64_t piece) const { return piece * piece_size; }
   SLUICE_HD std::int64_t end(std::int64_t piece) const {
-    return piece + 1 == pieces() ? lines.n : (piece + 1) * kPiece;
+    return piece + 1 == pieces() ? lines.n : (piece + 1) * piece_size;
   }
 };
 

@@ -4,6 +4,7 @@
 #include "sluice/operators/backends/cuda/convert.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/backends/cuda/sorted.h"
 #include "sluice/operators/lines.h"
 
 namespace sluice::cuda {
@@ -70,8 +71,11 @@ struct Scan {
     static void run(ArrayContext& c) {
       using P = Policy<T>;
       const Issue issue(c);
-      const auto o = scans::operands_of<Policy, T>(c);
+      auto o = scans::operands_of<Policy, T>(c);
       if (o.lines.n == 0) return;
+      // About as many pieces as a piece has elements, because each is the work of one thread.
+      o.piece_size = 64;
+      while (o.piece_size * o.piece_size < o.lines.n) o.piece_size *= 2;
       const std::int64_t pieces = o.pieces(), lines = o.lines.count;
       if (pieces == 1) return for_index(issue, lines, WholeLine<Policy, T>{o});
       auto* const items = issue.scratch<typename P::Item>(std::max<std::int64_t>(1, lines * pieces));
@@ -82,7 +86,11 @@ struct Scan {
   };
 };
 
+}  // namespace
+
 // ---- sorts: neighbouring runs are merged, from runs of one element on; a thread finds the place of each element
+
+namespace {
 
 struct FirstOrder {
   std::int64_t* order;
@@ -130,6 +138,26 @@ struct Merge {
   }
   __device__ static std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 };
+}  // namespace
+
+template <class T>
+const std::int64_t* order_of(const Issue& issue, const T* x, const Lines& lines, bool descending) {
+  const std::int64_t total = lines.count * lines.n;
+  auto* order = issue.scratch<std::int64_t>(total);
+  auto* next = issue.scratch<std::int64_t>(total);
+  for_index(issue, total, FirstOrder{order, lines.n});
+  for (std::int64_t width = 1; width < lines.n; width *= 2) {
+    for_index(issue, total, Merge<T>{x, order, next, lines, width, descending});
+    std::swap(order, next);
+  }
+  return order;
+}
+template const std::int64_t* order_of(const Issue&, const std::uint8_t*, const Lines&, bool);
+template const std::int64_t* order_of(const Issue&, const std::int32_t*, const Lines&, bool);
+template const std::int64_t* order_of(const Issue&, const std::int64_t*, const Lines&, bool);
+
+namespace {
+
 template <class T>
 struct StoreSorted {
   T* y;
@@ -160,13 +188,7 @@ struct Sort {
     const std::int64_t total = lines.count * lines.n;
     if (total == 0 || a.size == 0) return;
     const T* const x = c.input(0).template as<T>();
-    auto* order = issue.scratch<std::int64_t>(total);
-    auto* next = issue.scratch<std::int64_t>(total);
-    for_index(issue, total, FirstOrder{order, lines.n});
-    for (std::int64_t width = 1; width < lines.n; width *= 2) {
-      for_index(issue, total, Merge<T>{x, order, next, lines, width, a.reverse});
-      std::swap(order, next);
-    }
+    const std::int64_t* const order = order_of(issue, x, lines, a.reverse);
     for_index(
         issue, lines.count * a.size,
         StoreSorted<T>{c.output(0).template as<T>(), c.output(1).template as<std::int64_t>(), x, order, lines, sorted});

@@ -39,15 +39,16 @@ struct ClassLabels {
   }
 };
 
-/// A row's probabilities and loss, by one thread: classes are few where this is used most.
+/// Some threads of a block for each row: its probabilities and its loss.
 template <class T>
 struct RowLoss {
   T* probabilities;
   compute_of<T>* losses;
   const T* logits;
   const std::int64_t* labels;
-  std::int64_t classes;
+  std::int64_t rows, classes;
   Reporter reporter;
+  int lanes;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(probabilities);
@@ -56,22 +57,33 @@ struct RowLoss {
     visit(labels);
     reporter.each_pointer(visit);
   }
-  __device__ void operator()(std::int64_t row) const {
-    using C = compute_of<T>;
-    const T* const x = logits + row * classes;
-    T* const p = probabilities + row * classes;
-    C largest = number(x[0]);
-    for (std::int64_t i = 1; i < classes; ++i) largest = number(x[i]) > largest ? number(x[i]) : largest;
-    double sum = 0;
-    for (std::int64_t i = 0; i < classes; ++i) sum += static_cast<double>(std::exp(number(x[i]) - largest));
-    const C total = static_cast<C>(sum);
-    for (std::int64_t i = 0; i < classes; ++i) p[i] = T(std::exp(number(x[i]) - largest) / total);
-    const std::int64_t label = labels[row];
-    const bool inside = label >= 0 && label < classes;
-    losses[row] = inside ? std::log(total) - (number(x[label]) - largest) : C(NAN);
-    if (!inside) report(reporter, Finding::label_outside, label, classes, row);
-  }
 };
+template <class T>
+__global__ void losses_of_rows(RowLoss<T> s) {
+  using C = compute_of<T>;
+  __shared__ C shared[kFoldThreads];
+  __shared__ double sums[kFoldThreads];
+  const std::int64_t at_once = kFoldThreads / s.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % s.lanes;
+  for (std::int64_t first = blockIdx.x * at_once; first < s.rows; first += gridDim.x * at_once) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / s.lanes, n = row < s.rows ? s.classes : 0;
+    const T* const x = s.logits + row * s.classes;
+    T* const p = s.probabilities + row * s.classes;
+    const auto larger = [](C a, C b) { return b > a ? b : a; };
+    C largest = n == 0 ? C(0) : number(x[0]);
+    for (std::int64_t i = lane; i < n; i += s.lanes) largest = larger(largest, number(x[i]));
+    largest = fold_lanes(shared, largest, s.lanes, larger);
+    double sum = 0;
+    for (std::int64_t i = lane; i < n; i += s.lanes) sum += static_cast<double>(std::exp(number(x[i]) - largest));
+    const C total = static_cast<C>(fold_lanes(sums, sum, s.lanes, [](double a, double b) { return a + b; }));
+    for (std::int64_t i = lane; i < n; i += s.lanes) p[i] = T(std::exp(number(x[i]) - largest) / total);
+    if (lane != 0 || n == 0) continue;
+    const std::int64_t label = s.labels[row];
+    const bool inside = label >= 0 && label < s.classes;
+    s.losses[row] = inside ? std::log(total) - (number(x[label]) - largest) : C(NAN);
+    if (!inside) report(s.reporter, Finding::label_outside, label, s.classes, row);
+  }
+}
 template <class T>
 struct SumOfLosses {
   using Item = double;
@@ -96,23 +108,28 @@ struct CrossEntropy {
     const Issue issue(c);
     const std::int64_t rows = c.input(0).shape[0], classes = c.input(0).shape[1];
     auto* const losses = issue.scratch<C>(std::max<std::int64_t>(1, rows));
-    for_index(issue, rows,
-              RowLoss<T>{c.output(1).template as<T>(), losses, c.input(0).template as<T>(),
-                         c.input(1).template as<std::int64_t>(), classes, issue.reporter()});
+    if (rows > 0) {
+      const int lanes = lanes_for(classes);
+      Grid grid = grid_for(rows * lanes);
+      grid.barriers = lanes > 1;
+      issue.launch(losses_of_rows<T>, grid,
+                   RowLoss<T>{c.output(1).template as<T>(), losses, c.input(0).template as<T>(),
+                              c.input(1).template as<std::int64_t>(), rows, classes, issue.reporter(), lanes});
+    }
     const TensorView all{reinterpret_cast<std::byte*>(losses), dtype_of<C>, {rows}, {1}};
     fold(issue, SumOfLosses<T>{}, losses, Groups::of(all, 1),
          StoreLoss<T>{c.output(0).template as<T>(), c.attributes<LossAttributes>().scale});
   }
 };
 
-template <class T>
+template <class T, class Number>
 struct GradientAt {
   T* y;
   const T* probabilities;
   const std::int64_t* labels;
   const T* g;
   double scale;
-  std::int64_t classes;
+  Number classes;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(y);
@@ -123,17 +140,27 @@ struct GradientAt {
   __device__ void operator()(std::int64_t i) const {
     using C = compute_of<T>;
     const C factor = static_cast<C>(scale) * number(*g);
-    const C one = labels[i / classes] == i % classes ? C(1) : C(0);
+    const auto at = static_cast<Number>(i), row = at / classes;
+    const C one = labels[row] == static_cast<std::int64_t>(at - row * classes) ? C(1) : C(0);
     y[i] = T((number(probabilities[i]) - one) * factor);
   }
 };
 template <class T>
 struct CrossEntropyGrad {
   static void run(ArrayContext& c) {
-    for_index(
-        Issue(c), c.output().count(),
-        GradientAt<T>{c.output().template as<T>(), c.input(0).template as<T>(), c.input(1).template as<std::int64_t>(),
-                      c.input(2).template as<T>(), c.attributes<LossAttributes>().scale, c.input(0).shape[1]});
+    const std::int64_t count = c.output().count();
+    const auto gradients = [&]<class Number>(Number classes) {
+      for_index(Issue(c), count,
+                GradientAt<T, Number>{c.output().template as<T>(), c.input(0).template as<T>(),
+                                      c.input(1).template as<std::int64_t>(), c.input(2).template as<T>(),
+                                      c.attributes<LossAttributes>().scale, classes});
+    };
+    // Divisions of 32 bits take a small part of the time of those of 64.
+    if (count < std::int64_t{1} << 32) {
+      gradients(static_cast<std::uint32_t>(c.input(0).shape[1]));
+    } else {
+      gradients(c.input(0).shape[1]);
+    }
   }
 };
 

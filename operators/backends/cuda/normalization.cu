@@ -9,11 +9,17 @@ namespace {
 
 constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
 
-/// A grid of a block for each row.
-Grid grid_of_rows(std::int64_t rows) {
-  Grid grid = grid_for(rows * kFoldThreads);
+/// Threads of the block that takes a row: long rows are often few.
+constexpr int kFewThreads = 256, kManyThreads = 1024;
+constexpr std::int64_t kLongRow = 4096;
+
+/// Launches one of two kernels, for blocks of few and of many threads, with a block for each row.
+template <class F>
+void launch_rows(const Issue& issue, void (*few)(F), void (*many)(F), const F& f, const NormalizedRows& s) {
+  Grid grid = grid_for(s.rows * kFoldThreads);
   grid.barriers = true;
-  return grid;
+  grid.threads = s.size > kLongRow ? kManyThreads : kFewThreads;
+  issue.launch(s.size > kLongRow ? many : few, grid, f);
 }
 
 template <class T>
@@ -34,10 +40,10 @@ struct Normalized {
   }
 };
 /// A block for each row: the mean, the sum of squared differences from it, the results. Sums are in double.
-template <class T>
-__global__ void normalized_rows(Normalized<T> f) {
+template <int threads, class T>
+__global__ void __launch_bounds__(threads) normalized_rows(Normalized<T> f) {
   using C = compute_of<T>;
-  __shared__ double shared[kFoldThreads];
+  __shared__ double shared[threads];
   const auto add = [](double a, double b) { return a + b; };
   const std::int64_t size = f.s.size;
   for (std::int64_t row = blockIdx.x; row < f.s.rows; row += gridDim.x) {
@@ -46,20 +52,20 @@ __global__ void normalized_rows(Normalized<T> f) {
     RowStatistics<C> s{};
     if (f.centred) {
       double total = 0;
-      for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) total += static_cast<double>(number(x[i]));
-      const double mean = fold_block(shared, total, add) / static_cast<double>(size);
+      for (std::int64_t i = threadIdx.x; i < size; i += threads) total += static_cast<double>(number(x[i]));
+      const double mean = fold_block<threads>(shared, total, add) / static_cast<double>(size);
       s.mean = static_cast<C>(mean);
       s.rest = static_cast<C>(mean - static_cast<double>(s.mean));
     }
     double squares = 0;
-    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+    for (std::int64_t i = threadIdx.x; i < size; i += threads) {
       const auto off = static_cast<double>(s.off(number(x[i])));
       squares += off * off;
     }
-    const double variance = fold_block(shared, squares, add) / static_cast<double>(size);
+    const double variance = fold_block<threads>(shared, squares, add) / static_cast<double>(size);
     s.variance = static_cast<C>(variance);
     s.scale = static_cast<C>(1 / std::sqrt(variance + f.eps));
-    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+    for (std::int64_t i = threadIdx.x; i < size; i += threads) {
       C value = s.normal(number(x[i]));
       if (f.weight) value *= number(f.weight[i]);
       if (f.bias) value += number(f.bias[i]);
@@ -74,10 +80,11 @@ struct NormalizeRows {
     const auto& a = c.attributes<NormalizeAttributes>();
     const NormalizedRows s(c.input(0).shape, a);
     if (s.rows == 0) return;
-    Issue(c).launch(normalized_rows<T>, grid_of_rows(s.rows),
-                    Normalized<T>{c.output(0).template as<T>(), c.output(1).template as<RowStatistics<compute_of<T>>>(),
-                                  c.input(0).template as<T>(), c.inputs() > 1 ? c.input(1).template as<T>() : nullptr,
-                                  c.inputs() > 2 ? c.input(2).template as<T>() : nullptr, s, a.eps, a.centred});
+    launch_rows(Issue(c), normalized_rows<kFewThreads, T>, normalized_rows<kManyThreads, T>,
+                Normalized<T>{c.output(0).template as<T>(), c.output(1).template as<RowStatistics<compute_of<T>>>(),
+                              c.input(0).template as<T>(), c.inputs() > 1 ? c.input(1).template as<T>() : nullptr,
+                              c.inputs() > 2 ? c.input(2).template as<T>() : nullptr, s, a.eps, a.centred},
+                s);
   }
 };
 
@@ -121,24 +128,24 @@ struct OfRows {
     visit(dx);
   }
 };
-template <class T>
-__global__ void gradient_of_rows(OfRows<T> f) {
+template <int threads, class T>
+__global__ void __launch_bounds__(threads) gradient_of_rows(OfRows<T> f) {
   using C = compute_of<T>;
-  __shared__ double shared[kFoldThreads];
+  __shared__ double shared[threads];
   const auto add = [](double a, double b) { return a + b; };
   const std::int64_t size = f.from.s.size;
   for (std::int64_t row = blockIdx.x; row < f.from.s.rows; row += gridDim.x) {
     double total = 0, products = 0;
-    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+    for (std::int64_t i = threadIdx.x; i < size; i += threads) {
       const C g = f.from.weighted(row, i);
       total += static_cast<double>(g);
       products += static_cast<double>(g * f.from.normal(row, i));
     }
-    const double mean = f.centred ? fold_block(shared, total, add) / static_cast<double>(size) : 0;
+    const double mean = f.centred ? fold_block<threads>(shared, total, add) / static_cast<double>(size) : 0;
     const C average = static_cast<C>(mean), rest = static_cast<C>(mean - static_cast<double>(average));
-    const C slope = static_cast<C>(fold_block(shared, products, add) / static_cast<double>(size));
+    const C slope = static_cast<C>(fold_block<threads>(shared, products, add) / static_cast<double>(size));
     const C scale = f.from.statistics[row].scale;
-    for (std::int64_t i = threadIdx.x; i < size; i += kFoldThreads) {
+    for (std::int64_t i = threadIdx.x; i < size; i += threads) {
       f.dx[row * size + i] = T(scale * ((f.from.weighted(row, i) - average) - rest - f.from.normal(row, i) * slope));
     }
   }
@@ -148,8 +155,8 @@ struct NormalizeRowsGrad {
   static void run(ArrayContext& c) {
     const Gradients<T> from(c);
     if (c.output().count() == 0) return;
-    Issue(c).launch(gradient_of_rows<T>, grid_of_rows(from.s.rows),
-                    OfRows<T>{from, c.output().template as<T>(), c.attributes<NormalizeAttributes>().centred});
+    launch_rows(Issue(c), gradient_of_rows<kFewThreads, T>, gradient_of_rows<kManyThreads, T>,
+                OfRows<T>{from, c.output().template as<T>(), c.attributes<NormalizeAttributes>().centred}, from.s);
   }
 };
 

@@ -111,12 +111,13 @@ struct FirstMax {
   }
 };
 
-/// A block for each row: the largest element, the sum of the exponentials (in double), the results.
+/// Some threads of a block for each row: the largest element, the sum of the exponentials (in double), the results.
 template <bool logarithm, class T>
 struct SoftmaxRows {
   T* y;
   const T* x;
   std::int64_t rows, n;
+  int lanes;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(y);
@@ -129,19 +130,20 @@ __global__ void softmax_rows(SoftmaxRows<logarithm, T> s) {
   __shared__ C shared[kFoldThreads];
   __shared__ double sums[kFoldThreads];
   const auto larger = [](C a, C b) { return a != a || a > b ? a : b; };
-  for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+  const std::int64_t at_once = kFoldThreads / s.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % s.lanes;
+  for (std::int64_t first = blockIdx.x * at_once; first < s.rows; first += gridDim.x * at_once) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / s.lanes, n = row < s.rows ? s.n : 0;
     const T* const x = s.x + row * s.n;
     T* const y = s.y + row * s.n;
-    C largest = number(x[0]);
-    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) largest = larger(largest, number(x[i]));
-    largest = fold_block(shared, largest, larger);
+    C largest = n == 0 ? C(0) : number(x[0]);
+    for (std::int64_t i = lane; i < n; i += s.lanes) largest = larger(largest, number(x[i]));
+    largest = fold_lanes(shared, largest, s.lanes, larger);
     double total = 0;
-    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) {
-      total += static_cast<double>(std::exp(number(x[i]) - largest));
-    }
-    total = fold_block(sums, total, [](double a, double b) { return a + b; });
+    for (std::int64_t i = lane; i < n; i += s.lanes) total += static_cast<double>(std::exp(number(x[i]) - largest));
+    total = fold_lanes(sums, total, s.lanes, [](double a, double b) { return a + b; });
     const C whole = static_cast<C>(total), log_total = static_cast<C>(std::log(total));
-    for (std::int64_t i = threadIdx.x; i < s.n; i += kFoldThreads) {
+    for (std::int64_t i = lane; i < n; i += s.lanes) {
       const C shifted = number(x[i]) - largest;
       y[i] = T(logarithm ? shifted - log_total : std::exp(shifted) / whole);
     }
@@ -155,10 +157,12 @@ struct Softmax {
       const std::int64_t n = c.input(0).shape.back();
       if (c.input(0).count() == 0) return;
       const std::int64_t rows = c.input(0).count() / n;
-      Grid grid = grid_for(rows * kFoldThreads);
-      grid.barriers = true;
-      Issue(c).launch(softmax_rows<logarithm, T>, grid,
-                      SoftmaxRows<logarithm, T>{c.output().template as<T>(), c.input(0).template as<T>(), rows, n});
+      const int lanes = lanes_for(n);
+      Grid grid = grid_for(rows * lanes);
+      grid.barriers = lanes > 1;
+      Issue(c).launch(
+          softmax_rows<logarithm, T>, grid,
+          SoftmaxRows<logarithm, T>{c.output().template as<T>(), c.input(0).template as<T>(), rows, n, lanes});
     }
   };
 };

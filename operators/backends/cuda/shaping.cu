@@ -7,6 +7,7 @@
 #include "sluice/operators/backends/cuda/copy.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/backends/cuda/sorted.h"
 
 namespace sluice::cuda {
 namespace {
@@ -18,16 +19,91 @@ struct Same {
   __device__ T operator()(T x) const { return x; }
 };
 
+/// A copy of which one side's elements follow each other along the last axis, and the other's along another one: by
+/// tiles of shared memory, so that both are read and written in whole lines.
+constexpr int kTile = 32, kTileRows = 8;
+template <class W>
+struct Tiles {
+  W* y;
+  const W* x;
+  Walk<2> rest;                 ///< of the other axes: y, x
+  std::int64_t rows, columns;   ///< y's elements follow each other along columns, x's along rows
+  std::int64_t y_step, x_step;  ///< of y from row to row, of x from column to column
+  std::int64_t down, across;    ///< tiles
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+  }
+};
+template <class W>
+__global__ void copy_tiles(Tiles<W> t) {
+  __shared__ W tile[kTile][kTile + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kTile, line = static_cast<int>(threadIdx.x) / kTile;
+  const std::int64_t of_matrix = t.down * t.across, all = t.rest.count * of_matrix;
+  for (std::int64_t task = blockIdx.x; task < all; task += gridDim.x) {
+    const std::int64_t matrix = task / of_matrix, in_matrix = task % of_matrix;
+    const std::int64_t row = in_matrix / t.across * kTile, column = in_matrix % t.across * kTile;
+    std::int64_t at[2];
+    t.rest.find(matrix, at);
+    for (int i = line; i < kTile; i += kTileRows) {
+      if (row + lane < t.rows && column + i < t.columns) {
+        tile[i][lane] = t.x[at[1] + (column + i) * t.x_step + row + lane];
+      }
+    }
+    __syncthreads();
+    for (int i = line; i < kTile; i += kTileRows) {
+      if (row + i < t.rows && column + lane < t.columns) {
+        t.y[at[0] + (row + i) * t.y_step + column + lane] = tile[lane][i];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+/// Issues such a copy, if it is one with enough elements along both axes.
+template <class W>
+bool copy_by_tiles(const Issue& issue, const TensorView& from, const TensorView& to) {
+  int row_axis = -1, column_axis = -1;
+  for (int i = 0; i < to.shape.rank(); ++i) {
+    if (to.shape[i] < kTile / 2) continue;
+    if (to.strides[i] == 1 && from.strides[i] != 1) column_axis = i;
+    if (from.strides[i] == 1 && to.strides[i] != 1) row_axis = i;
+  }
+  if (row_axis < 0 || column_axis < 0) return false;
+  TensorView y = to, x = from;
+  y.shape[row_axis] = y.shape[column_axis] = x.shape[row_axis] = x.shape[column_axis] = 1;
+  const TensorView* const views[] = {&y, &x};
+  Tiles<W> t{.y = to.as<W>(),
+             .x = from.as<W>(),
+             .rest = Walk<2>(views),
+             .rows = to.shape[row_axis],
+             .columns = to.shape[column_axis],
+             .y_step = to.strides[row_axis],
+             .x_step = from.strides[column_axis],
+             .down = (to.shape[row_axis] + kTile - 1) / kTile,
+             .across = (to.shape[column_axis] + kTile - 1) / kTile};
+  if (t.rest.count == 0) return true;
+  Grid grid = grid_for(t.rest.count * t.down * t.across * kTile * kTileRows);
+  grid.barriers = true;
+  issue.launch(copy_tiles<W>, grid, t);
+  return true;
+}
+
+template <class W>
+void copy_words(const Issue& issue, const TensorView& from, const TensorView& to) {
+  if (!copy_by_tiles<W>(issue, from, to)) for_elements<W, W>(issue, Same<W>{}, to, from);
+}
 void copy_same(const Issue& issue, const TensorView& from, const TensorView& to) {
   switch (size_of(to.dtype)) {
     case 1:
-      return for_elements<std::uint8_t, std::uint8_t>(issue, Same<std::uint8_t>{}, to, from);
+      return copy_words<std::uint8_t>(issue, from, to);
     case 2:
-      return for_elements<std::uint16_t, std::uint16_t>(issue, Same<std::uint16_t>{}, to, from);
+      return copy_words<std::uint16_t>(issue, from, to);
     case 4:
-      return for_elements<std::uint32_t, std::uint32_t>(issue, Same<std::uint32_t>{}, to, from);
+      return copy_words<std::uint32_t>(issue, from, to);
     default:
-      return for_elements<std::uint64_t, std::uint64_t>(issue, Same<std::uint64_t>{}, to, from);
+      return copy_words<std::uint64_t>(issue, from, to);
   }
 }
 
@@ -185,46 +261,52 @@ void take_rows(ArrayContext& c) {
   }
 }
 
-/// One column of the rows that are added, in order; sums of floating elements are in double.
+/// One column of the rows that have one label, which stand side by side in `order`: the thread of their first adds them
+/// in their order; sums of floating elements are in double. A label out of range, which take_rows reported when it ran,
+/// is left out: its error is known late, and this kernel must stay within its arrays until then.
 template <class T>
-struct AddColumn {
-  TotalOf<T>* sums;
+struct AddRun {
+  T* y;
   const T* g;
   const void* labels;
   DType dtype;
+  const std::int64_t* order;
   std::int64_t n, width, rows;
   template <class Visit>
   void each_pointer(Visit visit) {
-    visit(sums);
+    visit(y);
     visit(g);
     visit(labels);
+    visit(order);
   }
-  /// A label out of range, which take_rows reported when it ran, is left out: its error is known late, and this kernel
-  /// must stay within its arrays until then.
-  __device__ void operator()(std::int64_t column) const {
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t row = label_at(dtype, labels, i);
-      if (row < 0 || row >= rows) continue;
-      sums[row * width + column] += static_cast<TotalOf<T>>(number(g[i * width + column]));
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t first = i / width, column = i - first * width;
+    const std::int64_t row = label_at(dtype, labels, order[first]);
+    if (row < 0 || row >= rows || (first > 0 && label_at(dtype, labels, order[first - 1]) == row)) return;
+    TotalOf<T> sum = 0;
+    for (std::int64_t k = first; k < n && label_at(dtype, labels, order[k]) == row; ++k) {
+      sum = functors::plus(sum, static_cast<TotalOf<T>>(number(g[order[k] * width + column])));
     }
+    y[row * width + column] = T(static_cast<compute_of<T>>(sum));
   }
 };
 template <class T>
 struct AddRows {
   static void run(ArrayContext& c) {
-    using A = TotalOf<T>;
     const Issue issue(c);
-    const TensorView &g = c.input(0), &y = c.output();
+    const TensorView &g = c.input(0), &labels = c.input(1), &y = c.output();
     const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
     if (y.count() == 0) return;
-    TensorView sums = y;
-    sums.dtype = dtype_of<A>;
-    if (sums.dtype != y.dtype) sums.data = reinterpret_cast<std::byte*>(issue.scratch<A>(y.count()));
-    issue.check(cudaMemsetAsync(sums.data, 0, static_cast<std::size_t>(y.count()) * sizeof(A), issue.stream()),
+    issue.check(cudaMemsetAsync(y.data, 0, static_cast<std::size_t>(y.count()) * sizeof(T), issue.stream()),
                 "cudaMemsetAsync");
-    for_index(issue, width,
-              AddColumn<T>{sums.as<A>(), g.as<T>(), c.input(1).data, c.input(1).dtype, n, width, y.shape[0]});
-    if (sums.dtype != y.dtype) copy_window(issue, sums, y);
+    if (n * width == 0) return;
+    const Lines line{1, n, 1};
+    const std::int64_t* const order =
+        labels.dtype == DType::i64   ? order_of(issue, labels.as<const std::int64_t>(), line, false)
+        : labels.dtype == DType::i32 ? order_of(issue, labels.as<const std::int32_t>(), line, false)
+                                     : order_of(issue, labels.as<const std::uint8_t>(), line, false);
+    for_index(issue, n * width,
+              AddRun<T>{y.as<T>(), g.as<T>(), labels.data, labels.dtype, order, n, width, y.shape[0]});
   }
 };
 
