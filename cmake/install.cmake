@@ -23,6 +23,9 @@ install(TARGETS sluice_engine sluice_explore sluice_providers EXPORT sluiceEngin
 install(TARGETS sluice_schedule EXPORT sluiceScheduleTargets)
 install(TARGETS sluice EXPORT sluiceTargets)
 if(SLUICE_WITH_CUDA)
+  # Where cuDNN and cuBLASLt were found.
+  get_filename_component(cudnn_folder "${SLUICE_CUDNN}" DIRECTORY)
+  set_target_properties(sluice_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${cudnn_folder};${CUDAToolkit_LIBRARY_DIR}")
   install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 install(EXPORT sluiceEngineTargets NAMESPACE sluice:: DESTINATION ${SLUICE_CONFIG_DIR})

@@ -82,6 +82,9 @@ file(GLOB SLUICE_CUDA_SOURCES CONFIGURE_DEPENDS
 if(SLUICE_WITH_CUDA)
   add_library(sluice_cuda MODULE ${SLUICE_CUDA_SOURCES})
   target_include_directories(sluice_cuda PRIVATE ${PROJECT_BINARY_DIR}/include)
+  list(JOIN SLUICE_CUDA_ARCHITECTURES " " built_for)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/resources/cuda/backend/library.cc PROPERTIES
+    COMPILE_DEFINITIONS "SLUICE_CUDA_BUILT_FOR=\"${built_for}\"")
   set_target_properties(sluice_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   # One rounding for each operation, as on the CPU, so that bits can be compared.

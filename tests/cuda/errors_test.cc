@@ -64,6 +64,19 @@ TEST(CudaErrors, AnIndexOutsideIsFoundLate) {
   EXPECT_EQ(good.to_vector<float>(), (std::vector<float>{4, 5, 0, 1}));
 }
 
+/// The gradient adds to rows by the same labels, most often before the host knows that one is wrong: it stays within
+/// its array, which the double watches.
+TEST(CudaErrors, AnIndexOutsideIsFoundLateInGradientsToo) {
+  const TwoCards on;
+  for (const std::int64_t label : {-7, 3, 1'000'000'000}) {
+    const NDArray x = on.first.reshape({3, 2}).detach().with_grad();
+    const NDArray bad = from(std::vector<std::int64_t>{0, label}, {2}).to(gpu(0));
+    sum(take_rows(x, bad)).backward();
+    EXPECT_THAT(text_of(x.grad()), HasSubstr("the index " + std::to_string(label) + " (element 1) is not in [0, 3)"));
+  }
+  EXPECT_EQ((on.first + 1).to_vector<float>()[5], 6);
+}
+
 TEST(CudaErrors, MoreFindingsThanTheRingHolds) {
   const TwoCards on;
   const NDArray x = on.first.reshape({3, 2});
@@ -179,6 +192,75 @@ TEST(CudaErrors, AConvolutionThatFails) {
   ADD_FAILURE() << "a convolution makes no 30 calls";
 }
 
+/// What fails at a card's first use is no want of memory, and each later use says the same.
+TEST(CudaErrors, AFirstUseThatFailsSaysWhy) {
+  struct Case {
+    cuda_double::Fault fault;
+    std::uint64_t call;
+    cudaError_t error;
+    const char* text;
+  };
+  for (const Case& c :
+       {Case{cuda_double::Fault::library, 1, cudaErrorNotSupported, "cublasLtCreate: CUBLAS_STATUS_NOT_SUPPORTED"},
+        Case{cuda_double::Fault::library, 2, cudaErrorNotSupported, "cudnnCreate: CUDNN_STATUS_NOT_SUPPORTED"},
+        Case{cuda_double::Fault::write, 1, cudaErrorNotSupported, "cuStreamWriteValue64: operation not supported"},
+        Case{cuda_double::Fault::write, 1, cudaErrorDeviceUninitialized, "invalid device context"}}) {
+    SCOPED_TRACE(c.text);
+    OnDouble on({.devices = 2});
+    on.leaves_what_a_lost_card_has();
+    on.engine().on_unobserved_error([](const ErrorRoot&) {});
+    cuda_double::fail_nth(c.fault, c.call, c.error);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(text_of(numbers(6, gpu(0)) + 1),
+                  AllOf(HasSubstr("errors_test.cc:"), HasSubstr("the card cannot be used: "), HasSubstr(c.text)));
+    }
+    EXPECT_EQ((numbers(6, gpu(1)) + 1).to_vector<float>()[5], 6);
+  }
+}
+
+/// A point that can never be recorded ends the card, and not the patience of who waits.
+TEST(CudaErrors, APointThatCannotBeRecorded) {
+  for (const cudaError_t error : {cudaErrorNotSupported, cudaErrorDeviceUninitialized}) {
+    TwoCards on;
+    on.leaves_what_a_lost_card_has();
+    cuda_double::fail_every(cuda_double::Fault::write, 1, error);
+    EXPECT_THAT(text_of(on.first + 1), HasSubstr("cuStreamWriteValue64: "));
+    cuda_double::fail_every(cuda_double::Fault::write, 0);
+    EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
+  }
+}
+
+TEST(CudaErrors, EveryStickyCodeEndsTheWaits) {
+  for (const cudaError_t code :
+       {cudaErrorContained, cudaErrorContextIsDestroyed, cudaErrorTensorMemoryLeak, cudaErrorMpsClientTerminated,
+        cudaErrorExternalDevice, cudaErrorNotSupported, cudaErrorInitializationError}) {
+    SCOPED_TRACE(cudaGetErrorString(code));
+    TwoCards on;
+    on.leaves_what_a_lost_card_has();
+    cuda_double::fail_sticky(0, code, 1);
+    NDArray x = on.first;
+    for (int i = 0; i < 20; ++i) x = x + 1;
+    const auto begin = Clock::now();
+    EXPECT_THAT(text_of(x), HasSubstr(cudaGetErrorString(code)));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+    EXPECT_EQ((on.second + 1).to_vector<float>()[5], 6);
+  }
+}
+
+/// What a stream gave back is not there for another one until somebody has waited for it and trimmed the pool.
+TEST(CudaErrors, MemoryThatOtherStreamsGaveBack) {
+  OnDouble on({.devices = 1, .memory = std::size_t{256} << 20});
+  {
+    std::vector<NDArray> small;
+    const DeviceScope scope(gpu(0));
+    for (int i = 0; i < 40; ++i) small.push_back(zeros({1 << 20}));  // 160 MiB
+    on.engine().wait_all();
+  }
+  const DeviceScope scope(gpu(0));
+  const NDArray large = zeros({40 << 20});
+  EXPECT_EQ(large(7).item<float>(), 0);
+}
+
 TEST(CudaErrors, StreamsThatCannotBeMade) {
   for (std::uint64_t call = 1; call < 12; ++call) {
     SCOPED_TRACE("call " + std::to_string(call));
@@ -186,6 +268,11 @@ TEST(CudaErrors, StreamsThatCannotBeMade) {
     on.engine().on_unobserved_error([](const ErrorRoot&) {});
     cuda_double::fail_nth(cuda_double::Fault::stream, call, cudaErrorInvalidValue);
     const std::string text = text_of(numbers(6, gpu(0)) + 1);
+    if (call == 1) {  // the card's own, without which it cannot be used
+      EXPECT_THAT(text, HasSubstr("the card cannot be used: cudaStreamCreateWithFlags: invalid argument"));
+      on.leaves_what_a_lost_card_has();
+      continue;
+    }
     if (text != "no error") {
       EXPECT_THAT(text, HasSubstr("errors_test.cc:"));
     }
@@ -267,6 +354,26 @@ TEST(CudaErrorsDeathTest, WithoutADriverProgramsOfTheCpuRun) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(without_a_driver(), ::testing::ExitedWithCode(7),
               "no CUDA device: the driver says: CUDA driver version is insufficient");
+}
+
+/// Machine code runs on later cards of its family, a virtual architecture on all later ones.
+void on_a_card_of(int capability) {
+  cuda_double::reset({.capability = capability});
+  std::fprintf(stderr, "said: %s\n", cuda_unavailable().c_str());
+  std::_Exit(cuda_unavailable().empty() ? 7 : 8);
+}
+
+TEST(CudaErrorsDeathTest, ACardThatTheBuildLacksIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int capability : {80, 89, 90, 120, 130}) {
+    EXPECT_EXIT(on_a_card_of(capability), ::testing::ExitedWithCode(7), "said: \n") << capability;
+  }
+  for (const char* const capability : {"7.5", "10.0"}) {
+    const int number = capability[0] == '7' ? 75 : 100;
+    EXPECT_EXIT(on_a_card_of(number), ::testing::ExitedWithCode(8),
+                std::string("has the compute capability ") + capability +
+                    ", and libsluice_cuda.so was built for 80-real 90-real 120-virtual");
+  }
 }
 
 }  // namespace

@@ -39,8 +39,7 @@ struct WithStreams : CudaProvider {
 };
 
 void write_word(CudaStream& stream, cuda::Word& word, std::uint64_t point) {
-  stream.core().write_value(reinterpret_cast<CUstream>(stream.stream()), reinterpret_cast<CUdeviceptr>(&word.value),
-                            point, 0);
+  stream.core().write(stream.stream(), word, point, stream.card());
 }
 
 struct RecordsNoEvent final : CudaStream {

@@ -1,4 +1,5 @@
-// Random numbers on the CUDA backend are the CPU's: integers and uniforms bit for bit, normals to 2 ulp.
+// Random numbers on the CUDA backend are the CPU's: integers and uniforms bit for bit, normals to 2 ulp in f32 and to 6
+// in f64, because a card's logarithm, sine and cosine are not the C library's.
 #include <cmath>
 #include <cstring>
 
@@ -55,13 +56,13 @@ std::int64_t place_of(const std::byte* number, DType dtype) {
   return negative ? -(bits & ~sign) : bits;
 }
 
-TEST(CudaRandom, NormalsAreWithinTwoUlpOfTheCpus) {
+TEST(CudaRandom, NormalsAreWithinAFewUlpOfTheCpus) {
   for (const double deviation : {1.0, 3.0}) {
     for_all(normal, 0, deviation, [](const auto& got, const auto& want, const std::string& what, DType dtype) {
       ASSERT_EQ(got.size(), want.size()) << what;
       for (std::size_t at = 0; at < got.size(); at += size_of(dtype)) {
         const std::int64_t distance = place_of(&got[at], dtype) - place_of(&want[at], dtype);
-        ASSERT_LE(std::abs(distance), 2) << what << ", element " << at / size_of(dtype);
+        ASSERT_LE(std::abs(distance), dtype == DType::f64 ? 6 : 2) << what << ", element " << at / size_of(dtype);
       }
     });
   }

@@ -27,7 +27,6 @@ namespace sluice {
 class OnDouble {
  public:
   explicit OnDouble(cuda_double::Options options = {}, CudaOptions cuda = {}, EngineOptions engine = {}) {
-    options.lazy_kernels = true;
     cuda_double::reset(options);
     if (engine.providers.empty()) engine.providers = {cuda_devices(cuda)};
     engine_.emplace(engine);
@@ -47,7 +46,7 @@ class OnDouble {
     provider.reset();
     const auto left = [] {
       const cuda_double::Live live = cuda_double::live();
-      return live.blocks + live.pinned + live.streams + live.events;
+      return live.blocks + live.pinned + live.streams + live.events + live.handles;
     };
     if (!lost_) wait_until([&] { return left() == 0; });
     if (!planted_) {

@@ -30,6 +30,7 @@ std::string wrong_shape(const Product& p) {
 bool is_supported(const Product& p) {
   for (const Layout* l : {&p.a, &p.b, &p.c, &p.d}) {
     if (l->order != CUBLASLT_ORDER_COL) return false;
+    if (l->batch > 65535) return false;  // many kernels have the batch on an axis of the grid that ends there
   }
   switch (p.desc.epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
@@ -85,7 +86,7 @@ void check(World& world, const Product& p, const char* call) {
     world.refuse(cudaErrorInvalidValue, std::string(call) + " with " + wrong);
   }
   if (!is_supported(p)) throw Refused{cudaErrorNotSupported};
-  if (is_refused_at_random(world)) throw Refused{cudaErrorNotSupported};
+  if (is_refused_at_random(world) != 0) throw Refused{cudaErrorNotSupported};
 }
 
 }  // namespace
@@ -104,6 +105,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const Product p = product_of(desc, a, b, c, d);
     check(world, p, "cublasLtMatmulAlgoGetHeuristic");
     const auto given = read<Preference>(preference);
+    if (given.schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) {
+      world.report(
+          "cublasLtMatmulAlgoGetHeuristic may choose to keep partial sums in the type of the result: "
+          "CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK");
+    }
     Algorithm algorithm{kMark, std::min<std::uint64_t>(given.workspace, 4096), {}, p.m, p.n, p.k};
     std::copy_n(given.alignment, 4, algorithm.alignment);
     results[0] = {};

@@ -26,13 +26,15 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     if (!handle) throw Refused{cudaErrorInvalidValue};
     auto made = std::make_unique<cublasLtContext>();
     make_library_handle(world, thread, made->handle, "cublasLtCreate");
+    keep_handle(world, made.get());
     *handle = made.release();
   }));
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  if (!handle || !end_handle(handle->handle, handle, "cublasLtDestroy")) return CUBLAS_STATUS_NOT_INITIALIZED;
   delete handle;
-  return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 std::size_t cublasLtGetVersion() { return 130000; }
@@ -149,7 +151,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  return make(preference, Preference{0, {256, 256, 256, 256}});
+  return make(preference, Preference{0, {256, 256, 256, 256}, CUBLASLT_REDUCTION_SCHEME_MASK});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
   delete preference;
@@ -173,8 +175,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       taken = take(p.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
       break;
-    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      taken = take(p.schemes, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
       taken = take(not_used, value, bytes);
       break;
     case CUBLASLT_MATMUL_PREF_IMPL_MASK:

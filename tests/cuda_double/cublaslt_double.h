@@ -31,6 +31,7 @@ struct Desc {
 struct Preference {
   std::uint64_t workspace;
   std::uint32_t alignment[4];
+  std::uint32_t schemes;  ///< by which partial sums may be joined
 };
 /// What a chosen algorithm relies on.
 struct Algorithm {

@@ -27,6 +27,7 @@ class CublasLt : public OnDouble {
     void* bias = nullptr;
     std::int32_t batch = 1;
     std::uint32_t alignment = 4;
+    std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   };
   cublasStatus_t multiply(const Call& c, const float* a, const float* b, float* d, float beta = 0) {
     cublasLtMatmulDesc_t desc = nullptr;
@@ -53,6 +54,8 @@ class CublasLt : public OnDouble {
     cublasLtMatmulPreference_t preference = nullptr;
     cublasLtMatmulPreferenceCreate(&preference);
     const std::uint64_t most = 4096;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &c.schemes,
+                                         sizeof c.schemes);
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
     for (int i = 0; i < 4; ++i) {
       const auto attribute =
@@ -140,6 +143,8 @@ TEST_F(CublasLt, WrongCallsAreRefusedByName) {
   EXPECT_EQ(multiply({.epilogue = CUBLASLT_EPILOGUE_BIAS}, a, b, d), CUBLAS_STATUS_INVALID_VALUE);
   expect_report({"without its bias"});
   EXPECT_EQ(multiply({.compute = CUBLAS_COMPUTE_64F}, a, b, d), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(multiply({.schemes = CUBLASLT_REDUCTION_SCHEME_MASK}, a, b, d), CUBLAS_STATUS_SUCCESS);
+  expect_report({"partial sums in the type of the result"});
   CHECK_CUDA(cudaStreamSynchronize(stream_));
   stream_ = make_stream();
   EXPECT_EQ(multiply({}, a, b, d), CUBLAS_STATUS_SUCCESS);
@@ -149,6 +154,18 @@ TEST_F(CublasLt, WrongCallsAreRefusedByName) {
   EXPECT_EQ(cublasLtCreate(&late), CUBLAS_STATUS_SUCCESS);
   expect_report({"cublasLtCreate waits for all work"});
   EXPECT_EQ(cublasLtDestroy(late), CUBLAS_STATUS_SUCCESS);
+}
+
+/// Batches are on an axis of the grid that has 65,535 blocks at most.
+TEST_F(CublasLt, ABatchHasTheSizeOfAGrid) {
+  constexpr std::int32_t kMost = 65535;
+  const auto ones = to_device(std::vector<float>(kMost + 1, 1), stream_);
+  float* const d = allocate<float>(kMost + 1, stream_);
+  Call c{.m = 1, .n = 1, .k = 1, .lead_a = 1, .batch = kMost + 1};
+  EXPECT_EQ(multiply(c, ones, ones, d), CUBLAS_STATUS_NOT_SUPPORTED);
+  c.batch = kMost;
+  EXPECT_EQ(multiply(c, ones, ones, d), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(to_host(d, kMost, stream_), std::vector<float>(kMost, 1));
 }
 
 TEST_F(CublasLt, RefusesAtRandomWhereToldAndFailsWherePlanted) {

@@ -54,7 +54,7 @@ void list(World& world, const Convolution& v, std::initializer_list<std::pair<Al
     perf.mathType = v.math;
   };
   for (const auto& [algo, deterministic] : algorithms) {
-    const bool refused = is_refused_at_random(world);
+    const bool refused = is_refused_at_random(world) != 0;
     add(algo, refused ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS, deterministic, algo == 1 ? kWorkspace : 0);
   }
   add(not_there, CUDNN_STATUS_NOT_SUPPORTED, true, 0);
@@ -158,6 +158,7 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, const cudnnT
                                                      cudnnConvolutionFwdAlgoPerf_t* results) {
   return cudnn_call([&](World& world, ThreadState&) {
     check(v, x, w, y);
+    refuse_at_random(world);
     list<cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t>(
         world, *v,
         {{CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true}, {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true}},
@@ -172,6 +173,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, const c
                                                           int* found, cudnnConvolutionBwdDataAlgoPerf_t* results) {
   return cudnn_call([&](World& world, ThreadState&) {
     check(v, dx, w, dy);
+    refuse_at_random(world);
     list<cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t>(
         world, *v, {{CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, false}, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, true}},
         static_cast<cudnnConvolutionBwdDataAlgo_t>(4), wanted, found, results);
@@ -185,6 +187,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, const
                                                             int* found, cudnnConvolutionBwdFilterAlgoPerf_t* results) {
   return cudnn_call([&](World& world, ThreadState&) {
     check(v, x, dw, dy);
+    refuse_at_random(world);
     list<cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t>(
         world, *v, {{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, false}, {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, true}},
         static_cast<cudnnConvolutionBwdFilterAlgo_t>(4), wanted, found, results);

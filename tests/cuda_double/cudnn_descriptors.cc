@@ -87,8 +87,14 @@ void CudnnWork::refuse(cudnnStatus_t status, const std::string& what) {
   throw RefusedByCudnn{status};
 }
 void CudnnWork::issue(std::function<void()> run) {
-  if (is_refused_at_random(world_)) throw RefusedByCudnn{CUDNN_STATUS_NOT_SUPPORTED};
+  refuse_at_random(world_);
   issue_library_kernel(world_, stream_, name_, operands_, std::move(run));
+}
+
+void refuse_at_random(World& world) {
+  constexpr cudnnStatus_t kWays[] = {CUDNN_STATUS_NOT_SUPPORTED, CUDNN_STATUS_NOT_SUPPORTED_SHAPE,
+                                     CUDNN_STATUS_NOT_SUPPORTED_PADDING};
+  if (const std::uint64_t way = is_refused_at_random(world)) throw RefusedByCudnn{kWays[way / 2 % 3]};
 }
 
 double factor(const void* at, const Tensor& tensor) {
@@ -161,6 +167,8 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
     STATUS(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH);
     STATUS(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
     STATUS(CUDNN_STATUS_NOT_SUPPORTED);
+    STATUS(CUDNN_STATUS_NOT_SUPPORTED_SHAPE);
+    STATUS(CUDNN_STATUS_NOT_SUPPORTED_PADDING);
     STATUS(CUDNN_STATUS_INTERNAL_ERROR);
     STATUS(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED);
     STATUS(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED);
@@ -175,10 +183,14 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     if (!handle) throw RefusedByCudnn{CUDNN_STATUS_BAD_PARAM_NULL_POINTER};
     auto made = std::make_unique<cudnnContext>();
     make_library_handle(world, thread, made->handle, "cudnnCreate");
+    keep_handle(world, made.get());
     *handle = made.release();
   });
 }
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return destroy(handle); }
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  if (!handle || !end_handle(handle->handle, handle, "cudnnDestroy")) return CUDNN_STATUS_NOT_INITIALIZED;
+  return destroy(handle);
+}
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return cudnn_call([&](World& world, ThreadState&) {
     if (!handle) throw RefusedByCudnn{CUDNN_STATUS_BAD_PARAM_NULL_POINTER};

@@ -82,6 +82,9 @@ class CudnnWork {
   std::vector<Operand> operands_;
 };
 
+/// Refuses a call as the options say, in one of the ways in which cuDNN says that it has no such function.
+void refuse_at_random(World& world);
+
 /// alpha or beta: a double for doubles, else a float.
 double factor(const void* at, const Tensor& tensor);
 

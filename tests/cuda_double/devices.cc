@@ -29,8 +29,8 @@ cudaDeviceProp properties_of(const World& world, int device) {
   p.maxGridSize[0] = 0x7fffffff;
   p.maxGridSize[1] = p.maxGridSize[2] = 65535;
   p.totalConstMem = 65536;
-  p.major = 9;
-  p.minor = 0;
+  p.major = world.options.capability / 10;
+  p.minor = world.options.capability % 10;
   p.textureAlignment = 512;
   p.multiProcessorCount = kMultiprocessors;
   p.canMapHostMemory = 1;

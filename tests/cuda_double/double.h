@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -127,8 +126,8 @@ class World {
   Live live() const;
   /// Whether some stream of the device was given a kernel. Until then is the start.
   bool is_started(int device) const;
-  /// Reports a kernel that is loaded too late (Options::lazy_kernels).
-  void load_kernel(const void* kernel, int device);
+  /// A handle of a library is made (1), or destroyed (-1).
+  void count_handle(int change) { handles_.fetch_add(static_cast<std::size_t>(change)); }
   /// Enqueues a kernel.
   void issue_kernel(CUstream_st& stream, std::function<void()> run, std::span<const sluice::MemoryUse> uses) {
     issue(stream, std::move(run), uses);
@@ -144,6 +143,9 @@ class World {
   int owner(const void* address) const { return core->owner(address); }
   void* allocate(CUstream_st* stream, int device, std::size_t bytes);
   void free(CUstream_st* stream, int device, void* block);
+  /// Memory that was given back in the order of this stream waits for no more than the pool's trim.
+  void has_synchronized(const CUstream_st& stream);
+  void trim(int device);
   void* allocate_pinned(std::size_t bytes);
   bool free_pinned(void* block);
   /// The pinned block, or the live block of a device, with the address; empty where there is none.
@@ -194,6 +196,7 @@ class World {
  private:
   using Known = std::vector<std::pair<StreamHandle, std::uint64_t>>;
   Known known_here();
+  std::size_t take_returned(const CUstream_st& stream, std::size_t bytes);
   void tell_order(CUstream_st& stream);
   /// With the stream's mutex: marks a point for those who wait for room in its queue.
   static void mark(CUstream_st& stream);
@@ -205,11 +208,17 @@ class World {
   std::map<const std::byte*, std::size_t, std::less<>> pinned_;
   std::vector<Range> arriving_;
   std::unordered_map<const void*, std::size_t> dynamic_shared_;
-  std::once_flag loading_;  ///< how kernels are loaded is asked once
-  bool loads_late_ = false;
-  std::set<std::pair<const void*, int>> loaded_;  ///< kernels, and devices
   std::vector<CUmemPoolHandle_st> pools_;
   std::atomic<std::size_t> blocks_{0};
+  std::atomic<std::size_t> handles_{0};
+  /// Memory that was given back in the order of a stream, and is that stream's alone until the host has waited for the
+  /// stream and trimmed the pool.
+  struct Returned {
+    const CUstream_st* stream;  ///< null: the host has waited for it
+    int device;
+    std::size_t bytes;
+  };
+  std::vector<Returned> returned_;
 };
 
 // ---- the calling thread

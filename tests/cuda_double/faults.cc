@@ -14,6 +14,7 @@ cudaError_t usual(Fault kind) {
     case Fault::launch:
       return cudaErrorLaunchOutOfResources;
     case Fault::library:
+    case Fault::write:
       return cudaErrorNotSupported;
     default:
       return cudaErrorUnknown;

@@ -98,7 +98,6 @@ void detail::issue(Launch launch) noexcept {
                                                        " while the current device is " + std::to_string(thread.device));
     }
     check_limits(world, launch);
-    world.load_kernel(launch.kernel, stream->device);
     std::optional<std::vector<sluice::MemoryUse>> uses = uses_of(world, launch, stream->device);
     if (!uses) return;  // reported; a card would run it, and end
     auto grid = std::make_shared<Grid>(world, std::move(launch), stream->device, std::move(*uses), world.core->caller(),

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "sluice/engine/order_observer.h"
 
@@ -67,12 +69,45 @@ void issue_library_kernel(World& world, const StreamHandle& stream, const std::s
   world.issue_kernel(*stream, std::move(run), uses);
 }
 
-bool is_refused_at_random(World& world) {
-  if (world.options.refused_of_100 <= 0) return false;
+namespace {
+std::mutex kept_mutex;
+std::set<const void*>& kept() {
+  static auto* const handles = new std::set<const void*>;
+  return *handles;
+}
+}  // namespace
+
+void keep_handle(World& world, void* handle) {
+  std::lock_guard lock(kept_mutex);
+  kept().insert(handle);
+  world.count_handle(1);
+}
+
+bool end_handle(const LibraryHandle& handle, const void* made, const char* call) {
+  {
+    std::lock_guard lock(kept_mutex);
+    if (kept().erase(made) == 0) return false;
+  }
+  const auto world = World::current();
+  if (handle.world != world->number) return true;
+  world->count_handle(-1);
+  if (world->control->condition(handle.device) != sluice::SimControl::Condition::alive) {
+    world->report(std::string(call) + " waits for all work of a device that does not answer");
+  }
+  const int current = thread_state(*world).device;
+  if (current != handle.device) {
+    world->report(std::string(call) + " of a handle of device " + std::to_string(handle.device) +
+                  " while the current device is " + std::to_string(current));
+  }
+  return true;
+}
+
+std::uint64_t is_refused_at_random(World& world) {
+  if (world.options.refused_of_100 <= 0) return 0;
   static std::atomic<std::uint64_t> draws{0};
   std::uint64_t x = world.options.seed * 0x9E3779B97F4A7C15u + draws.fetch_add(1) * 0xD6E8FEB86659FD93u;
   x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
-  return static_cast<int>((x >> 33) % 100) < world.options.refused_of_100;
+  return static_cast<int>((x >> 33) % 100) < world.options.refused_of_100 ? (x >> 40) | 1 : 0;
 }
 
 std::size_t element_bytes(cudaDataType_t type) {

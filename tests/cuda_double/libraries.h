@@ -32,8 +32,12 @@ StreamHandle library_stream(World& world, ThreadState& thread, LibraryHandle& ha
 /// Enqueues the call's work. `run` finds the operands' memory by detail::resolve, which is to be asked before.
 void issue_library_kernel(World& world, const StreamHandle& stream, const std::string& call,
                           std::span<const Operand> operands, std::function<void()> run);
-/// Whether a call that could be served is refused at random, as the options say.
-bool is_refused_at_random(World& world);
+/// Keeps a handle that was made, so that one that a program leaves behind is no leak of the double's.
+void keep_handle(World& world, void* handle);
+/// Reports a destruction that a card would not survive, or wait for for ever. Whether the handle was a live one.
+bool end_handle(const LibraryHandle& handle, const void* made, const char* call);
+/// A number that is not 0 where a call that could be served is refused at random, as the options say.
+std::uint64_t is_refused_at_random(World& world);
 
 // ---- elements
 std::size_t element_bytes(cudaDataType_t type);

@@ -97,6 +97,11 @@ void fill(World& world, void* to, int value, std::size_t bytes, CUstream_st& str
 void* World::allocate(CUstream_st* stream, int device, std::size_t bytes) {
   void* block = nullptr;
   if (stream) {
+    const std::size_t elsewhere = take_returned(*stream, bytes);
+    if (elsewhere > 0 &&
+        core->devices[static_cast<std::size_t>(device)]->memory.in_use() + elsewhere + bytes > options.memory) {
+      throw Refused{cudaErrorMemoryAllocation};
+    }
     std::lock_guard lock(stream->mutex);
     if (!stream->sim) throw Refused{cudaErrorInvalidResourceHandle};
     block = stream->sim->allocate(device, bytes);
@@ -110,8 +115,50 @@ void* World::allocate(CUstream_st* stream, int device, std::size_t bytes) {
   return block;
 }
 
+/// Bytes that other streams have given back and that are not trimmed. What this stream gave back serves it first.
+std::size_t World::take_returned(const CUstream_st& stream, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  std::size_t elsewhere = 0;
+  for (Returned& each : returned_) {
+    if (each.device != stream.device) continue;
+    if (each.stream == &stream) {
+      const std::size_t taken = std::min(bytes, each.bytes);
+      each.bytes -= taken;
+      bytes -= taken;
+    } else {
+      elsewhere += each.bytes;
+    }
+  }
+  std::erase_if(returned_, [](const Returned& each) { return each.bytes == 0; });
+  return elsewhere;
+}
+
+void World::has_synchronized(const CUstream_st& stream) {
+  std::lock_guard lock(mutex_);
+  for (Returned& each : returned_) {
+    if (each.stream == &stream) each.stream = nullptr;
+  }
+}
+
+void World::trim(int device) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(returned_, [&](const Returned& each) { return each.device == device && !each.stream; });
+}
+
 void World::free(CUstream_st* stream, int device, void* block) {
   if (stream) {
+    const std::size_t bytes = device_block(block).bytes;
+    {
+      std::lock_guard lock(mutex_);
+      const auto at = std::find_if(returned_.begin(), returned_.end(), [&](const Returned& each) {
+        return each.stream == stream && each.device == device;
+      });
+      if (at != returned_.end()) {
+        at->bytes += bytes;
+      } else {
+        returned_.push_back({stream, device, bytes});
+      }
+    }
     std::lock_guard lock(stream->mutex);
     if (!stream->sim) throw Refused{cudaErrorInvalidResourceHandle};
     if (!stream->sim->free(block, device)) {
@@ -279,7 +326,7 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* li
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t) {
-  return call(Fault::any, [&](World& world, ThreadState&) { (void)world.device_of(pool); });
+  return call(Fault::any, [&](World& world, ThreadState&) { world.trim(world.device_of(pool)); });
 }
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
@@ -341,6 +388,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     const StreamHandle stream = world.stream(handle, "cudaMemcpyAsync");
     if (!fits(kind, world.owner(to) >= 0, world.owner(from) >= 0)) {
       world.refuse(cudaErrorInvalidValue, "a copy whose kind is not that of its addresses");
+    }
+    const int source = world.owner(from), target = world.owner(to);
+    if (source >= 0 && target >= 0 && source != target &&
+        !world.pool_access[static_cast<std::size_t>(stream->device * 64 +
+                                                    (source == stream->device ? target : source))]) {
+      world.refuse(cudaErrorInvalidValue,
+                   "cudaMemcpyAsync between the memory pools of two devices that have no access: cudaMemcpyPeerAsync");
     }
     copy(world, to, from, bytes, *stream);
   });

@@ -51,6 +51,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const StreamHandle stream = world.stream(handle, "cudaStreamSynchronize");
     const std::uint64_t point = last_point(world, *stream);
     world.await(*stream, point);
+    world.has_synchronized(*stream);
     world.host_knows(stream, point, true);
   });
 }
@@ -145,7 +146,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 
 CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return static_cast<CUresult>(call(Fault::any, [&](World& world, ThreadState&) {
+  return static_cast<CUresult>(call(Fault::write, [&](World& world, ThreadState&) {
     const StreamHandle stream = world.stream(handle, "cuStreamWriteValue64");
     if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || address % 8 != 0) throw Refused{cudaErrorInvalidValue};
     auto* const word = reinterpret_cast<std::uint64_t*>(address);

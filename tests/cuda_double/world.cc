@@ -164,6 +164,7 @@ void World::destroy(cudaStream_t handle) {
     gone = std::move(found->sim);
     found->word = nullptr;  // its memory may go now
   }
+  has_synchronized(*found);
   if (busy && !control->broken()) report("a stream is destroyed while it has work in flight");
 }
 
@@ -194,23 +195,6 @@ bool World::is_started(int device) const {
   });
 }
 
-void World::load_kernel(const void* kernel, int device) {
-  if (!options.lazy_kernels) return;
-  std::call_once(loading_, [&] {
-    const char* const wanted = std::getenv("CUDA_MODULE_LOADING");
-    loads_late_ = !wanted || std::string_view(wanted) != "EAGER";
-  });
-  if (!loads_late_) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (!loaded_.emplace(kernel, device).second) return;
-  }
-  if (is_started(device)) {
-    report("the kernel " + name_of_kernel(kernel) +
-           " is loaded at its first launch, which waits for all work of the device: at its start only");
-  }
-}
-
 std::size_t World::dynamic_shared(const void* kernel) const {
   std::lock_guard lock(mutex_);
   const auto at = dynamic_shared_.find(kernel);
@@ -232,6 +216,7 @@ Live World::live() const {
     live.streams += stream->sim != nullptr;
   }
   for (const auto& [handle, event] : events_) live.events += !event->destroyed;
+  live.handles = handles_.load();
   return live;
 }
 

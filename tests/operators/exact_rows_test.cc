@@ -157,7 +157,14 @@ TEST(ExactRows, CastsBetweenAllDtypesEqualTheReference) {
                                                                (1LL << 62) + 1, -(1LL << 40) - 3},
                                      {5})})
                       .to(of);
-        return Arrays{x.to(to), x(reversed()).to(to), x(slice_from(1)).to(to), x.to(to).to(of)};
+        Arrays results{x.to(to), x(reversed()).to(to), x(slice_from(1)).to(to)};
+        // And back, where that is within the range of integers: a number outside becomes another on each processor.
+        if (!is_integer(of) || is_integer(to)) results.push_back(x.to(to).to(of));
+        // The bits of a NaN are not the same on each either.
+        for (NDArray& y : results) {
+          if (is_floating(y.dtype())) y = where(equal(y, y), y, 0);
+        }
+        return results;
       };
       const Arrays fast = run(), plain = by_reference(run);
       for (std::size_t i = 0; i < fast.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "sluice/operators/backends/cuda/libraries.h"
+#include "sluice/resources/cuda/backend/ends.h"
 
 namespace sluice::cuda {
 namespace {
@@ -150,6 +151,9 @@ bool convolve(const Issue& issue, DType dtype, ConvolutionPass pass, const Convo
   }
   if (is_unsupported(status)) return false;
   check(status, call);
+  // cuDNN loads what it needs at the first convolution.
+  static const bool once = (Ending::before_what_is_loaded(), true);
+  (void)once;
   return true;
 }
 

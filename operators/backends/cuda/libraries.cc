@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "sluice/resources/cuda/backend/ends.h"
+
 namespace sluice::cuda {
 
 Libraries::Libraries(int on_card) : card(on_card) {
@@ -13,6 +15,8 @@ Libraries::Libraries(int on_card) : card(on_card) {
     if (blas) cublasLtDestroy(blas);
     throw;
   }
+  static const bool once = (Ending::before_what_is_loaded(), true);
+  (void)once;
 }
 
 Libraries::~Libraries() {

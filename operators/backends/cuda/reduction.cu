@@ -46,18 +46,20 @@ struct Reduce {
 /// The first largest, or smallest, element; NaN counts as such.
 template <class T, bool smallest = false>
 struct Largest {
-  struct alignas(16) Item {  // without gaps, so that copies of it copy nothing that was not written
-    std::conditional_t<is_floating(dtype_of<T>), double, std::int64_t> value;
+  using Value = std::conditional_t<is_floating(dtype_of<T>), compute_of<T>, std::int64_t>;
+  struct alignas(16) Item {          // without gaps, so that copies of it copy nothing that was not written
+    Value value[8 / sizeof(Value)];  ///< the first; others are 0
     std::int64_t place;
   };
-  __device__ Item load(T x, std::int64_t place) const { return {number(x), place}; }
-  __device__ static Item join(Item a, Item b) {
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+  __device__ Item load(T x, std::int64_t place) const { return {{number(x)}, place}; }
+  __device__ static Item join(const Item& a, const Item& b) {
+    const Value x = a.value[0], y = b.value[0];
+    const bool a_nan = x != x, b_nan = y != y;
     if (a_nan || b_nan) return a_nan && (!b_nan || a.place < b.place) ? a : b;
-    if (a.value != b.value) return (smallest ? a.value < b.value : a.value > b.value) ? a : b;
+    if (x != y) return (smallest ? x < y : x > y) ? a : b;
     return a.place < b.place ? a : b;
   }
-  __device__ static Item empty() { return {0, 0}; }
+  __device__ static Item empty() { return {{0}, 0}; }
 };
 template <class T, bool smallest = false>
 struct StorePlace {

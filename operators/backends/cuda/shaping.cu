@@ -262,8 +262,8 @@ void take_rows(ArrayContext& c) {
 }
 
 /// One column of the rows that have one label, which stand side by side in `order`: the thread of their first adds them
-/// in their order; sums of floating elements are in double. A label out of range, which take_rows reported when it ran,
-/// is left out: its error is known late, and this kernel must stay within its arrays until then.
+/// in their order; sums of floating elements are in double. A label out of range is reported, as take_rows did, and
+/// left out: errors are known late, and kernels must stay within their arrays until then.
 template <class T>
 struct AddRun {
   T* y;
@@ -272,17 +272,23 @@ struct AddRun {
   DType dtype;
   const std::int64_t* order;
   std::int64_t n, width, rows;
+  Reporter reporter;
   template <class Visit>
   void each_pointer(Visit visit) {
     visit(y);
     visit(g);
     visit(labels);
     visit(order);
+    reporter.each_pointer(visit);
   }
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t first = i / width, column = i - first * width;
     const std::int64_t row = label_at(dtype, labels, order[first]);
-    if (row < 0 || row >= rows || (first > 0 && label_at(dtype, labels, order[first - 1]) == row)) return;
+    if (first > 0 && label_at(dtype, labels, order[first - 1]) == row) return;
+    if (row < 0 || row >= rows) {
+      if (column == 0) report(reporter, Finding::index_outside, row, rows, order[first]);
+      return;
+    }
     TotalOf<T> sum = 0;
     for (std::int64_t k = first; k < n && label_at(dtype, labels, order[k]) == row; ++k) {
       sum = functors::plus(sum, static_cast<TotalOf<T>>(number(g[order[k] * width + column])));
@@ -305,8 +311,9 @@ struct AddRows {
         labels.dtype == DType::i64   ? order_of(issue, labels.as<const std::int64_t>(), line, false)
         : labels.dtype == DType::i32 ? order_of(issue, labels.as<const std::int32_t>(), line, false)
                                      : order_of(issue, labels.as<const std::uint8_t>(), line, false);
-    for_index(issue, n * width,
-              AddRun<T>{y.as<T>(), g.as<T>(), labels.data, labels.dtype, order, n, width, y.shape[0]});
+    for_index(
+        issue, n * width,
+        AddRun<T>{y.as<T>(), g.as<T>(), labels.data, labels.dtype, order, n, width, y.shape[0], issue.reporter()});
   }
 };
 

@@ -1,10 +1,25 @@
 #include "sluice/resources/cuda/backend/cuda_core.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <new>
 #include <thread>
 
+#include "sluice/resources/cuda/backend/ends.h"
+
 namespace sluice::cuda {
+
+Ending::State& Ending::state() {
+  static auto* const state = new State;
+  return *state;
+}
+void Ending::before_what_is_loaded() {
+  std::atexit([] {
+    std::lock_guard lock(state().mutex);
+    state().exits = true;
+  });
+}
+
 namespace {
 
 /// A function of the driver. The library is not linked with it, so that it can be loaded where there is none.
@@ -41,6 +56,18 @@ CardTime::~CardTime() {
 }
 
 CudaCore::~CudaCore() {
+  const Ending ending;
+  for (auto& device : devices) {
+    if (!device->libraries) continue;
+    // The end of a handle waits for all of its card's work, which a card that is lost never ends.
+    if (!ending.allowed() || device->lost.load()) {
+      new std::shared_ptr<Libraries>(std::move(device->libraries));  // it stays for ever
+    } else {
+      const OnCard on(device->card);
+      device->libraries.reset();
+    }
+  }
+  if (!ending.allowed()) return;
   for (auto& device : devices) {
     device->clock.reset();
     if (!device->made.load() || device->lost.load()) continue;

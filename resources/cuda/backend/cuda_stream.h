@@ -82,7 +82,7 @@ class CudaStream : public Stream {
   mutable std::once_flag once_;
   mutable std::atomic<cudaStream_t> stream_{nullptr};
   std::atomic<std::uint64_t> last_{0};  ///< recorded
-  static constexpr int kMostFailures = 16;
+  static constexpr int kMostFailures = 3;
   std::atomic<int> failures_{0};            ///< of record(), one after the other
   std::vector<Span> spans_;                 ///< what was timed, at its number - 1
   std::vector<std::uint64_t> spare_spans_;  ///< numbers of those that are not in use

@@ -1,9 +1,11 @@
 // The backend library's one symbol.
 #include "sluice/resources/cuda/backend/cuda_provider.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #if __has_include(<cuda_double/observed.h>)
 #include <cuda_double/observed.h>  // what the double's record is told; a card keeps none
@@ -17,16 +19,46 @@ namespace {
 
 Host host;
 
+/// Whether code that was built for these architectures, as CMake names them ("80-real 90 120-virtual"), runs on a card:
+/// machine code on cards of its family that came later, a virtual architecture on all later ones.
+bool runs_on(std::string_view built, int capability) {
+  while (!built.empty()) {
+    const std::string_view word = built.substr(0, built.find(' '));
+    built.remove_prefix(std::min(built.size(), word.size() + 1));
+    const int architecture = std::atoi(std::string(word).c_str());
+    if (capability < architecture) continue;
+    if (!word.ends_with("-real") || architecture / 10 == capability / 10) return true;
+  }
+  return false;
+}
+
 /// Asks CUDA how many cards there are, and why if there is none.
 struct Cards {
   int count = 0;
   std::string why;
   Cards() {
     const cudaError_t answer = cudaGetDeviceCount(&count);
-    if (answer == cudaSuccess && count > 0) return;
+    if (answer == cudaSuccess && count > 0) {
+      check_capabilities();
+      return;
+    }
     count = 0;
     why = std::string("the driver says: ") + cudaGetErrorString(answer == cudaSuccess ? cudaErrorNoDevice : answer);
     cudaGetLastError();
+  }
+
+ private:
+  void check_capabilities() {
+    for (int card = 0; card < count; ++card) {
+      cudaDeviceProp card_is{};
+      SLUICE_CUDA(cudaGetDeviceProperties, &card_is, card);
+      if (runs_on(SLUICE_CUDA_BUILT_FOR, card_is.major * 10 + card_is.minor)) continue;
+      why = std::string(card_is.name) + " has the compute capability " + std::to_string(card_is.major) + "." +
+            std::to_string(card_is.minor) + ", and libsluice_cuda.so was built for " + SLUICE_CUDA_BUILT_FOR +
+            " (SLUICE_CUDA_ARCHITECTURES; CUDA_VISIBLE_DEVICES leaves cards out)";
+      count = 0;
+      return;
+    }
   }
 };
 
@@ -56,9 +88,6 @@ extern "C" __attribute__((visibility("default"))) const sluice::cuda::Library* s
     const sluice::cuda::Host& given) {
   using namespace sluice::cuda;
   host = given;
-  // A kernel that is loaded at its first launch, the driver's default, may wait for all of the card's work. The driver
-  // asks this when it begins.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   static const Library library{kLibraryVersion, unavailable, make_provider, add_kernels};
   return &library;
 }

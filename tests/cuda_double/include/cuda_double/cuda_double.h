@@ -28,9 +28,8 @@ struct Options {
   cudaError_t driver = cudaSuccess;
   /// How many of 100 calls of cuBLASLt and cuDNN are refused as not supported, drawn from the seed.
   int refused_of_100 = 0;
-  /// Kernels are loaded at their first launch, and a launch that loads one while the device is at work is reported. Not
-  /// where CUDA_MODULE_LOADING=EAGER is in the environment at the first launch: then all are loaded at the start.
-  bool lazy_kernels = false;
+  /// The devices' compute capability: 90 is 9.0.
+  int capability = 90;
   /// Whether reports go to stderr as well.
   bool print_reports = true;
 };
@@ -54,8 +53,9 @@ enum class Fault : std::uint8_t {
   copy,        ///< copies and fills
   stream,      ///< making a stream or an event
   library,     ///< cuBLASLt and cuDNN
+  write,       ///< cuStreamWriteValue64
 };
-inline constexpr int kFaults = 7;
+inline constexpr int kFaults = 8;
 /// The n-th call from now on fails, once; 1 is the next. cudaSuccess stands for the error that is usual for the kind.
 void fail_nth(Fault kind, std::uint64_t n, cudaError_t error = cudaSuccess);
 /// Every k-th call from now on fails; with 0 none does any more.
@@ -79,9 +79,9 @@ void release();
 std::uint64_t commands();
 /// How often a thread had to wait because a stream's queue of 1,024 commands was full.
 std::uint64_t full_queues();
-/// Blocks of device memory, pinned blocks, streams and events that are live.
+/// Blocks of device memory, pinned blocks, streams, events, and handles of cuBLASLt and cuDNN that are live.
 struct Live {
-  std::size_t blocks = 0, pinned = 0, streams = 0, events = 0;
+  std::size_t blocks = 0, pinned = 0, streams = 0, events = 0, handles = 0;
 };
 Live live();
 /// Copies between two devices: by a link that was opened (cudaMemPoolSetAccess), and by way of the host.
