@@ -54,6 +54,7 @@ cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::memset(static_cast<void*>(properties), 0, sizeof *properties);
   properties->totalGlobalMem = std::size_t{1} << 40;
+  properties->major = 9;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
@@ -84,6 +85,8 @@ cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, std::size_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned) {
