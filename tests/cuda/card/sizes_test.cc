@@ -49,6 +49,28 @@ TEST(CudaSizes, MoreThan32BitsOfElements) {
   EXPECT_EQ(argmax(x, 0).item<std::int64_t>(), n - 3);
 }
 
+/// All of a card's memory in small blocks, and when they are gone most of it in one.
+TEST(CudaSizes, MemoryComesBackInOnePiece) {
+  OnCuda on;
+  on.engine().on_unobserved_error([](const ErrorRoot&) {});
+  const DeviceScope scope(gpu(0));
+  const std::int64_t block = std::int64_t{1} << 28;
+  std::vector<NDArray> blocks;
+  try {
+    for (;;) {
+      blocks.push_back(zeros({block}, DType::u8));
+      blocks.back().wait();
+    }
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("has no 256.00 MiB left"), std::string::npos) << e.what();
+  }
+  const auto count = static_cast<std::int64_t>(blocks.size());
+  blocks.clear();
+  on.engine().wait_all();
+  const NDArray large = zeros({count * block * 4 / 5}, DType::u8);
+  EXPECT_EQ(large(-1).item<std::uint8_t>(), 0) << count << " blocks of 256 MiB";
+}
+
 TEST(CudaSizes, ManySmallMatrices) {
   const OnCuda on;
   for (const std::int64_t count : {65535, 65536, 70000}) {
