@@ -56,12 +56,12 @@ CardTime::~CardTime() {
 }
 
 CudaCore::~CudaCore() {
-  const Ending ending;
+  Ending ending;
   for (auto& device : devices) {
     if (!device->libraries) continue;
     // The end of a handle waits for all of its card's work, which a card that is lost never ends.
     if (!ending.allowed() || device->lost.load()) {
-      new std::shared_ptr<Libraries>(std::move(device->libraries));  // it stays for ever
+      ending.keep(std::move(device->libraries));
     } else {
       const OnCard on(device->card);
       device->libraries.reset();

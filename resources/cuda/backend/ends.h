@@ -1,7 +1,10 @@
 // The end of what CUDA's libraries have made, and the end of the process.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace sluice::cuda {
 
@@ -14,6 +17,8 @@ class Ending {
   Ending() : lock_(state().mutex) {}
   /// The process does not exit yet.
   bool allowed() const { return !state().exits; }
+  /// What cannot be destroyed stays until the process is gone.
+  void keep(std::shared_ptr<void> it) { state().kept.push_back(std::move(it)); }
   /// To be called where libraries may have been loaded: the exit comes here before it takes them down.
   static void before_what_is_loaded();
 
@@ -21,6 +26,7 @@ class Ending {
   struct State {
     std::mutex mutex;
     bool exits = false;
+    std::vector<std::shared_ptr<void>> kept;
   };
   static State& state();
   std::lock_guard<std::mutex> lock_;
