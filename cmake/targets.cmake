@@ -63,7 +63,7 @@ file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/resources/*.cc ${PROJECT_SOURCE_DIR}/ndarray/*.cc ${PROJECT_SOURCE_DIR}/ndarray/formats/*.cc
   ${PROJECT_SOURCE_DIR}/operators/*.cc ${PROJECT_SOURCE_DIR}/operators/backends/*.cc
   ${PROJECT_SOURCE_DIR}/operators/backends/reference/*.cc
-  ${PROJECT_SOURCE_DIR}/operators/backends/cpu/*.cc ${PROJECT_SOURCE_DIR}/autograd/*.cc ${PROJECT_SOURCE_DIR}/nn/*.cc
+  ${PROJECT_SOURCE_DIR}/operators/backends/cpu/*.cc ${PROJECT_SOURCE_DIR}/autograd/*.cc ${PROJECT_SOURCE_DIR}/nn/*.cc ${PROJECT_SOURCE_DIR}/nn/*/*.cc
   ${PROJECT_SOURCE_DIR}/parallel/*.cc)
 add_library(sluice ${SLUICE_SOURCES})
 add_library(sluice::sluice ALIAS sluice)

@@ -20,5 +20,7 @@ inline constexpr std::uint32_t kPushPriorityShift = 4, kPushPriorityBits = 15U <
 inline constexpr std::uint32_t kNoWaitFlag = 1U << 8;
 /// A DryRun::Scope lives on the thread that set it (dry_run.h).
 inline constexpr std::uint32_t kDryFlag = 1U << 9;
+/// The mode of layers that differ in training (nn/net/mode.h); neither: it was not said.
+inline constexpr std::uint32_t kTrainingFlag = 1U << 10, kEvaluationFlag = 1U << 11;
 
 }  // namespace sluice

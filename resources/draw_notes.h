@@ -26,6 +26,7 @@ class DrawNotes {
    private:
     Scope* outer_;
     friend class RandomStream;
+    friend class DrawNotes;
     DrawNotes* notes_;  ///< null: of a Still
     bool again_, still_;
     std::size_t next_ = 0;
@@ -35,6 +36,10 @@ class DrawNotes {
    public:
     Still() : Scope(nullptr, false) {}
   };
+
+  /// Whether the calling thread's streams repeat noted keys; whether they stay as they are.
+  static bool again() noexcept;
+  static bool still() noexcept;
 
  private:
   friend class RandomStream;

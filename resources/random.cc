@@ -40,6 +40,8 @@ DrawNotes::Scope::Scope(DrawNotes* notes, bool again)
   noting = this;
 }
 DrawNotes::Scope::~Scope() { noting = outer_; }
+bool DrawNotes::again() noexcept { return noting && noting->again_; }
+bool DrawNotes::still() noexcept { return noting && noting->still_; }
 
 MicrobatchDraws::MicrobatchDraws() {
   static constinit std::atomic<std::uint64_t> numbers{0};

@@ -1,0 +1,94 @@
+#include "sluice/nn/net/parameter.h"
+
+#include <string_view>
+
+#include "sluice/engine/layer.h"
+#include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/grad_mode.h"
+
+namespace sluice::nn {
+
+namespace {
+
+const sluice::detail::Layer* layer_named(std::string_view path) {
+  if (path.empty()) return nullptr;
+  const ScopeGuard scope;
+  current_scope().layer = nullptr;  // the path is the whole one
+  const sluice::detail::Layer* layer = nullptr;
+  {
+    const LayerScope made(path);  // it lives for ever
+    layer = current_scope().layer;
+  }
+  return layer;
+}
+
+}  // namespace
+
+void State::set_path(std::string new_path) {
+  path = std::move(new_path);
+  const std::size_t dot = path.rfind('.');
+  layer = layer_named(dot == std::string::npos ? std::string_view() : std::string_view(path).substr(0, dot));
+}
+
+void Place::set_path(std::string path) {
+  path_ = std::move(path);
+  layer_ = layer_named(path_);
+  known_ = true;
+}
+
+std::string State::text() const {
+  return (path.empty() ? "" : "'" + path + "' ") + sluice::to_string(shape) +
+         (path.empty() ? " made at " + sluice::to_string(where) : "");
+}
+
+Slot::Slot(Kind kind, Dims shape, Init init, std::source_location where)
+    : Slot(std::make_shared<State>(State{kind, shape, std::move(init), where})) {}
+
+Slot& Slot::operator=(Slot&& other) noexcept {
+  if (this != &other) {
+    leave();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+State& Slot::checked_state() const {
+  if (!state_) throw UsageError("[nn] a parameter is used that was moved away");
+  return *state_;
+}
+
+void Slot::become(const std::shared_ptr<State>& state) {
+  ++state->holders;
+  leave();
+  state_ = state;
+}
+
+const NDArray& Slot::without_value() const {
+  State& state = checked_state();
+  if (DryRun* const run = DryRun::current()) {
+    if (!state.stand_in.defined()) {
+      state.stand_in = empty(state.shape, DType::f32, state.where);
+      if (state.kind == Kind::parameter && !state.frozen) state.stand_in.with_grad(state.where);
+      run->at_end([held = state_] { held->stand_in = NDArray(); });
+    }
+    return state.stand_in;
+  }
+  throw UsageError("[nn] the parameter " + state.text() +
+                   " is used before nn::initialise or nn::load reached it: call nn::initialise(net, seed), or "
+                   "nn::complete(net, seed) for a new part; if that was done, parts() of the class that holds it does "
+                   "not list it");
+}
+
+void Slot::assign(const Operand& x) const {
+  const State& state = checked_state();
+  const NDArray& array = x.array;
+  array.checked("assign", x.where);
+  if (!(array.shape() == state.shape)) {
+    throw ArrayError("assign", x.where, "an array " + to_string(array.shape()) + " for the parameter " + state.text());
+  }
+  const NDArray to = value();
+  const NoGrad off;
+  to.assign(x);
+}
+
+}  // namespace sluice::nn
