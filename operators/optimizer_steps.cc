@@ -13,7 +13,6 @@ void infer_steps(Signature& s, int states, bool counts) {
   const bool gated = s.inputs() > 1 && s.dtype(s.inputs() - 1) == DType::u8;
   const int gradients = s.inputs() - gated;
   if (gated && s.shape(gradients).count() != 1) s.fail("a gate has one element");
-  s.floating();
   for (int i = 0; i < gradients; ++i) {
     if (s.dtype(i) != s.dtype()) s.fail("gradients of different dtypes");
     for (int k = 0; k <= states; ++k) s.output(s.shape(i), s.dtype());
@@ -24,7 +23,10 @@ void infer_steps(Signature& s, int states, bool counts) {
 template <int states>
 void step_row(Operator& op) {
   op.max_inputs = Operator::kAnyNumber;
-  op.infer = [](Signature& s) { infer_steps(s, states, false); };
+  op.infer = [](Signature& s) {
+    s.floating();
+    infer_steps(s, states, false);
+  };
   op.cost = costs::each_update<2>;
 }
 
@@ -36,7 +38,18 @@ void builtin::add_optimizer_rows(Registry& registry) {
   add_operator(registry, "adam_step", [](Operator& op) {
     op.cost = costs::each_update<4>;
     op.max_inputs = Operator::kAnyNumber;
-    op.infer = [](Signature& s) { infer_steps(s, 2, s.attributes<AdamStep>().step == 0); };
+    op.infer = [](Signature& s) {
+      s.floating();
+      infer_steps(s, 2, s.attributes<AdamStep>().step == 0);
+    };
+  });
+  add_operator(registry, "commit", [](Operator& op) {
+    op.cost = costs::each_update<0>;
+    op.max_inputs = Operator::kAnyNumber;
+    op.infer = [](Signature& s) {
+      if (!is_floating(s.dtype()) && s.dtype() != DType::i64) s.fail("takes floating dtypes and i64");
+      infer_steps(s, 0, false);
+    };
   });
   add_operator(registry, "gate", [](Operator& op) {
     op.cost = costs::each_of_all;

@@ -8,6 +8,7 @@
 //   sgd_momentum_step   w, v                    SgdAttributes
 //   adam_step           w, m, v                 AdamStep
 //   adam_step           w, m, v, i64 scalar     AdamStep with step = 0: the scalar counts the steps that were made
+//   commit              w                       none; instead of a gradient comes the new value, and i64 is taken too
 //
 // All gradients have one floating dtype. If the gate is not 1 the kernel writes nothing, and fails.
 //
@@ -19,7 +20,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "sluice/operators/registry.h"
+#include "sluice/operators/register.h"
 
 namespace sluice {
 
@@ -46,6 +47,9 @@ struct AdamStep {
 };
 /// Updates w, m (first moment) and v (second). `step.step` is at least 1.
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step);
+
+/// The dtypes that the row `commit` takes.
+using Committed = backends::detail::Joined<backends::Floating, backends::Types<std::int64_t>>::type;
 
 /// For kernels of the rows above: calls f(gradient, values) for each gradient, where `values` are the parameter and its
 /// states. Throws, and says that nothing was written, if there is a gate and it is shut.

@@ -80,7 +80,7 @@ std::shared_ptr<State> Clones::of(const Slot& slot) {
   if (!made) {
     made = std::make_shared<State>(slot.checked_state());
     made->holders = 0;
-    made->optimizer = nullptr;
+    made->optimizer.reset();
     if (made->value.defined()) {
       const NoGrad off;
       made->value = made->value.copy();

@@ -44,13 +44,13 @@ struct State {
   Kind kind;
   Dims shape;
   Init init;
-  std::source_location where;       ///< where the net's author made it
-  std::string path = {};            ///< in the net whose initialise, complete or load reached it: "blocks.0.up.weight"
-  NDArray value = {};               ///< empty before that
-  NDArray stand_in = {};            ///< in a dry run, for a value that is not there
-  bool frozen = false;              ///< neither gradients nor steps; a frozen statistic is not written
-  int holders = 0;                  ///< places that refer to it
-  const void* optimizer = nullptr;  ///< the one that trains it; null: none
+  std::source_location where;  ///< where the net's author made it
+  std::string path = {};       ///< in the net whose initialise, complete or load reached it: "blocks.0.up.weight"
+  NDArray value = {};          ///< empty before that
+  NDArray stand_in = {};       ///< in a dry run, for a value that is not there
+  bool frozen = false;         ///< neither gradients nor steps; a frozen statistic is not written
+  int holders = 0;             ///< places that refer to it
+  std::weak_ptr<const int> optimizer = {};       ///< the one that trains it
   const sluice::detail::Layer* layer = nullptr;  ///< "blocks.0.up", for errors and traces
   void set_path(std::string new_path);
   /// "'blocks.0.up.weight' (512, 784)", or the shape and the line where it was made.

@@ -34,6 +34,7 @@ const std::map<std::string, std::string>& other_tests() {
       {"argmax", comparisons},
       {"bernoulli", "ValueErrors.OfProbabilitiesNameElementAndProbability"},
       {"cast", comparisons},
+      {"commit", steps},
       {"equal", comparisons},
       {"equal_scalar", numbers},
       {"fill", comparisons},

@@ -214,7 +214,10 @@ TEST(Operators, OptimizerStepsEqualTheReference) {
     adam_step(w3, m, u, g, {.step = 1});
     const NDArray terms[] = {g, v};
     accumulate(total, terms);
-    return Arrays{w, v, w2, w3, m, u, total};
+    const NDArray committed = zeros({33}, dtype), gate = ones({1}, DType::u8);
+    apply_into(Registry::instance().get("commit"), {{&g, &gate}}, {},
+               {.into = std::span(&committed, 1), .updates = Updates::all()});
+    return Arrays{w, v, w2, w3, m, u, total, committed};
   };
   for (DType dtype : {DType::f32, DType::f64}) {
     const Arrays fast = run(dtype), plain = by_reference([&] { return run(dtype); });

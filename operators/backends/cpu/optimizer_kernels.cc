@@ -36,6 +36,17 @@ struct Adam {
   }
 };
 
+template <class T>
+struct Commit {
+  static void run(ArrayContext& c) {
+    each_step(c, [](const TensorView& value, std::span<const TensorView> y) {
+      parallel_for(value.count(), kElementwiseGrain, [&](std::int64_t begin, std::int64_t end) {
+        std::memcpy(y[0].as<T>() + begin, value.as<T>() + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+      });
+    });
+  }
+};
+
 struct PlusTotal {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(const T* x, T* y, std::int64_t n) const {
@@ -86,6 +97,7 @@ void add_optimizer_kernels(Registry& registry) {
   add<Sgd>(registry.get("sgd_step"), kCpu, Direct<Floating>{}, kDense);
   add<Sgd>(registry.get("sgd_momentum_step"), kCpu, Direct<Floating>{}, kDense);
   add<Adam>(registry.get("adam_step"), kCpu, Direct<Floating>{}, kDense);
+  add<Commit>(registry.get("commit"), kCpu, Committed{}, kDense);
   add<AddTerms<false>::Make>(registry.get("add_n"), kCpu, Direct<Arithmetic>{}, kDense);
   add<AddTerms<true>::Make>(registry.get("accumulate"), kCpu, Direct<Arithmetic>{}, kDense);
 }

@@ -107,8 +107,20 @@ __global__ void step_tensors(StepTensors<T> s) {
   for (std::int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) adam(t, i, s.rates, correction1, correction2);
 }
 
+/// Puts the new values, which stand in the place of gradients, into the parameters.
 template <class T>
-void issue_steps(ArrayContext& c, const Rates<compute_of<T>>& rates) {
+__global__ void commit_tensors(StepTensors<T> s) {
+  if (s.gate && *s.gate != 1) return;
+  int tensor = 0;
+  while (tensor + 1 < s.count && s.tensors[tensor + 1].first_block <= static_cast<std::int64_t>(blockIdx.x)) ++tensor;
+  const Tensor<T>& t = s.tensors[tensor];
+  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - t.first_block) * kChunk;
+  const std::int64_t end = begin + kChunk < t.count ? begin + kChunk : t.count;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) t.w[i] = t.g[i];
+}
+
+template <class T>
+void issue_steps(ArrayContext& c, const Rates<compute_of<T>>& rates, void (*kernel)(StepTensors<T>)) {
   const Issue issue(c);
   int gradients = c.inputs();
   const std::uint8_t* gate = nullptr;
@@ -138,7 +150,7 @@ void issue_steps(ArrayContext& c, const Rates<compute_of<T>>& rates) {
     }
     // Behind a gate that is shut all launches do nothing, and the first says so.
     if (from == 0 || width > 3) issue.launch(begin_steps<T>, {.blocks = 1, .threads = 64}, s);
-    if (blocks > 0) issue.launch(step_tensors<T>, {.blocks = static_cast<unsigned>(blocks), .threads = 256}, s);
+    if (blocks > 0) issue.launch(kernel, {.blocks = static_cast<unsigned>(blocks), .threads = 256}, s);
   }
 }
 
@@ -151,7 +163,7 @@ struct Sgd {
     rates.rate = static_cast<C>(a.lr);
     rates.momentum = static_cast<C>(a.momentum);
     rates.decay = static_cast<C>(a.weight_decay);
-    issue_steps<T>(c, rates);
+    issue_steps<T>(c, rates, step_tensors<T>);
   }
 };
 template <class T>
@@ -168,8 +180,13 @@ struct Adam {
     rates.beta1 = static_cast<C>(a.beta1);
     rates.beta2 = static_cast<C>(a.beta2);
     rates.decay = static_cast<C>(a.weight_decay);
-    issue_steps<T>(c, rates);
+    issue_steps<T>(c, rates, step_tensors<T>);
   }
+};
+
+template <class T>
+struct Commit {
+  static void run(ArrayContext& c) { issue_steps<T>(c, {}, commit_tensors<T>); }
 };
 
 /// Opens the gate if the devices have found no error that the host did not know of as this was issued.
@@ -265,6 +282,7 @@ void add_optimizer_kernels(const Rows& rows) {
   rows.add<Sgd>("sgd_step", backends::Floating{}, kDense);
   rows.add<Sgd>("sgd_momentum_step", backends::Floating{}, kDense);
   rows.add<Adam>("adam_step", backends::Floating{}, kDense);
+  rows.add<Commit>("commit", Committed{}, kDense);
   rows.add("gate", {DType::u8}, open_gate);
   rows.add<Terms<false>::Make>("add_n", backends::Sums{}, kDense);
   rows.add<Terms<true>::Make>("accumulate", backends::Sums{}, kDense);

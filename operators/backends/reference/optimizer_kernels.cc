@@ -32,6 +32,15 @@ struct Adam {
   }
 };
 
+template <class T>
+struct Commit {
+  static void run(ArrayContext& c) {
+    each_step(c, [](const TensorView& value, std::span<const TensorView> y) {
+      for (std::int64_t i = 0; i < value.count(); ++i) y[0].as<T>()[i] = value.as<T>()[i];
+    });
+  }
+};
+
 /// It runs if all that the gate reads is good: no more is to be known.
 void open_gate(ArrayContext& c) { *c.output().as<std::uint8_t>() = 1; }
 
@@ -65,6 +74,7 @@ void add_optimizer_kernels(Registry& registry) {
   add<Sgd>(registry.get("sgd_step"), kReference, Floating{}, kDense);
   add<Sgd>(registry.get("sgd_momentum_step"), kReference, Floating{}, kDense);
   add<Adam>(registry.get("adam_step"), kReference, Floating{}, kDense);
+  add<Commit>(registry.get("commit"), kReference, Committed{}, kDense);
   registry.get("gate").add_kernel(kReference, {DType::u8}, {.run = open_gate});
   add<AddTerms<false>::Make>(registry.get("add_n"), kReference, Sums{}, kDense);
   add<AddTerms<true>::Make>(registry.get("accumulate"), kReference, Sums{}, kDense);

@@ -1,0 +1,240 @@
+#include "sluice/nn/optim/optimizer.h"
+
+#include <algorithm>
+
+#include "sluice/autograd/gradients.h"
+#include "sluice/ndarray/called.h"
+#include "sluice/ndarray/push.h"
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/creation.h"
+#include "sluice/operators/registry.h"
+
+namespace sluice::nn {
+namespace {
+
+constexpr const char* kStep = "nn::Optimizer::step";
+
+/// Arrays that one operation of a step changes on the CPU: there a few operations run at once. On a device one
+/// operation is issued as a whole or not at all.
+constexpr std::size_t kArraysOfAnOperation = 32;
+
+std::string text_of(const NDArray& x) { return to_string(x.spec()); }
+
+}  // namespace
+
+/// One operation behind the gate: `row` reads the inputs and changes the targets.
+struct Optimizer::Batch {
+  Device device;
+  DType dtype;
+  const Operator* row;
+  std::size_t rule;
+  Attributes attributes;
+  std::vector<NDArray> inputs{}, targets{};
+};
+
+Optimizer::Optimizer(const Contents& net, std::vector<RuleFor> rules, OptimizerOptions options,
+                     std::source_location where)
+    : rules_(std::move(rules)), options_(options) {
+  std::vector<bool> met(rules_.size());
+  for (const Named& slot : net.slots) {
+    if (slot.state->kind == Kind::statistic) statistics_.push_back(slot.state);
+    if (slot.state->kind != Kind::parameter) continue;
+    std::size_t i = 0;
+    while (i < rules_.size() && !rules_[i].where.match(slot)) ++i;
+    if (i == rules_.size()) {
+      throw ArrayError("nn::Optimizer", where,
+                       "no rule is for the parameter '" + slot.name + "'; a last one for \"*\" takes what is left");
+    }
+    if (!slot.state->optimizer.expired()) {
+      throw ArrayError("nn::Optimizer", where,
+                       "the parameter '" + slot.name + "' is trained by another nn::Optimizer, which still lives");
+    }
+    met[i] = true;
+    list_.push_back({slot, i, {}});
+  }
+  if (list_.empty()) throw ArrayError("nn::Optimizer", where, "the net has no parameters");
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    if (met[i] || rules_[i].where.text == kTheRest) continue;
+    throw ArrayError("nn::Optimizer", where,
+                     "the group " + rules_[i].where.text + " is the first match of none of the " +
+                         std::to_string(list_.size()) + " parameters");
+  }
+  for (const One& one : list_) one.parameter.state->optimizer = identity_;
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::refuse_rule(std::size_t i, const char* type) const {
+  throw UsageError("[nn::Optimizer] rule " + std::to_string(i) + " of " + std::to_string(rules_.size()) +
+                   " is not of the type " + type);
+}
+
+void Optimizer::step(std::source_location where) {
+  const sluice::detail::Called called(kStep, where);
+  const NoGrad off;
+  struct Ready {
+    One* one;
+    NDArray gradient;
+  };
+  std::vector<Ready> ready;
+  for (One& one : list_) {
+    const State& state = *one.parameter.state;
+    if (state.holders == 0) {
+      throw ArrayError(kStep, where,
+                       "the parameter '" + one.parameter.name +
+                           "' belongs to no net any more: its part was replaced after the optimiser was made; make the "
+                           "optimiser anew, or assign to the part's parameters");
+    }
+    if (!state.value.defined()) {
+      throw ArrayError(kStep, where,
+                       "the parameter '" + one.parameter.name + "' has no value: call nn::initialise or nn::load");
+    }
+    if (state.frozen) {
+      one.kept.clear();
+      continue;
+    }
+    NDArray gradient = state.value.grad();
+    if (!gradient.defined()) continue;
+    if (!(gradient.shape() == state.shape) || gradient.dtype() != state.value.dtype()) {
+      throw ArrayError(kStep, where,
+                       "the parameter '" + one.parameter.name + "' is " + text_of(state.value) + ", its gradient " +
+                           text_of(gradient));
+    }
+    ready.push_back({&one, std::move(gradient)});
+  }
+
+  struct End {  // reads see the arrays again, and new values go, also where a rule throws
+    std::vector<Ready>& ready;
+    ~End() {
+      for (const Ready& r : ready) {
+        for (auto& [name, target] : r.one->kept) target.end();
+      }
+    }
+  } const end{ready};
+  // What fails before the gate shows there: so the copies that writing to held values needs come first.
+  for (const Ready& r : ready) {
+    const NDArray& value = r.one->parameter.state->value;
+    copy_held_values({&value, 1}, where);
+    for (auto& [name, target] : r.one->kept) {
+      target.move(value.device());
+      copy_held_values({&target.array(), 1}, where);
+    }
+  }
+
+  std::vector<Batch> batches;
+  const auto batch_for = [&](const NDArray& array, const Operator& row, std::size_t rule, std::size_t width,
+                             const Attributes& attributes) -> Batch& {
+    const Device device = array.device();
+    const auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) {
+      return b.device == device && b.dtype == array.dtype() && b.row == &row && b.rule == rule;
+    });
+    const bool full =
+        open != batches.rend() && device.kind == DeviceKind::cpu && open->targets.size() + width > kArraysOfAnOperation;
+    if (open != batches.rend() && !full) return *open;
+    return batches.emplace_back(Batch{device, array.dtype(), &row, rule, attributes});
+  };
+  static const Operator& commit = Registry::instance().get("commit");
+  const auto note = [&](const Target& target) {
+    const NDArray noted = target.noted();
+    if (!noted.defined()) return;
+    Batch& batch = batch_for(target.array(), commit, 0, 1, Attributes());
+    batch.inputs.push_back(noted);
+    batch.targets.push_back(target.array());
+  };
+  std::vector<std::optional<FusedStep>> fused(rules_.size());
+  for (std::size_t i = 0; options_.fused && i < rules_.size(); ++i) fused[i] = rules_[i].rule.fused(steps_);
+  for (const Ready& r : ready) {
+    const NDArray& value = r.one->parameter.state->value;
+    const DeviceScope scope(value.device());
+    if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
+      const Operator& row = Registry::instance().get(step->row);
+      Batch& batch = batch_for(value, row, r.one->rule, 1 + step->states.size(), step->attributes);
+      batch.inputs.push_back(r.gradient.contiguous());
+      batch.targets.push_back(value);
+      for (const FusedStep::State& state : step->states) {
+        auto at = r.one->kept.find(state.name);
+        if (at == r.one->kept.end()) {
+          at = r.one->kept.emplace(state.name, Target(state.counter ? zeros({}, DType::i64) : zeros_like(value))).first;
+        }
+        batch.targets.push_back(at->second.array());
+      }
+    } else {
+      Target target(value);
+      Update update(target, r.gradient, steps_, r.one->kept);
+      rules_[r.one->rule].rule(update);
+      note(target);
+      for (const auto& [name, kept] : r.one->kept) note(kept);
+    }
+  }
+
+  // One operation of the host that reads everything is a gate by itself: it runs or is skipped as a whole.
+  const auto on_device =
+      std::find_if(batches.begin(), batches.end(), [](const Batch& b) { return b.device.kind != DeviceKind::cpu; });
+  NDArray gate;
+  if (batches.size() > 1 || on_device != batches.end()) {
+    const Device device = on_device != batches.end() ? on_device->device : cpu(0);
+    std::vector<const NDArray*> inputs;
+    for (const Batch& batch : batches) {
+      for (const NDArray& x : batch.inputs) inputs.push_back(&x);
+      for (const NDArray& x : batch.targets) inputs.push_back(&x);
+    }
+    const std::byte shut{0};
+    gate = sluice::detail::host_array({&shut, 1}, {1}, DType::u8, device);
+    static const Operator& row = Registry::instance().get("gate");
+    apply_into(row, inputs, GateAttributes{false},
+               {.where = where, .into = std::span(&gate, 1), .on = gate.device(), .lane = device});
+    current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
+  }
+  for (const Batch& batch : batches) {
+    std::vector<const NDArray*> inputs;
+    for (const NDArray& x : batch.inputs) inputs.push_back(&x);
+    if (gate.defined()) inputs.push_back(&gate);
+    apply_into(*batch.row, inputs, batch.attributes,
+               {.where = where,
+                .into = batch.targets,
+                .updates = Updates::all(),
+                .on = batch.device,
+                .tries = 3,
+                .torn_unissued = batches.size() > 1});
+  }
+  ++steps_;
+  if (!options_.keep_gradients) zero_grad();
+}
+
+void Optimizer::zero_grad() {
+  for (const One& one : list_) {
+    const State& state = *one.parameter.state;
+    if (state.value.defined() && !state.frozen) state.value.zero_grad();
+  }
+}
+
+void Optimizer::recover(std::source_location where) {
+  const auto heal = [&](const NDArray& x) {
+    if (x.defined()) x.engine().recover(x, where);
+  };
+  for (const One& one : list_) {
+    heal(one.parameter.state->value);
+    for (const auto& [name, target] : one.kept) heal(target.array());
+  }
+  for (const std::shared_ptr<State>& state : statistics_) heal(state->value);
+  zero_grad();
+}
+
+NDArray Optimizer::kept(const std::string& path, const std::string& name) const {
+  for (const One& one : list_) {
+    if (one.parameter.name != path) continue;
+    const auto at = one.kept.find(name);
+    return at == one.kept.end() ? NDArray() : at->second.array();
+  }
+  return {};
+}
+
+void Optimizer::set_counts(const std::map<std::string, std::int64_t>& counts) {
+  const auto steps = counts.find("steps");
+  if (counts.size() != 1 || steps == counts.end() || steps->second < 0) {
+    throw UsageError("[nn::Optimizer] its counts are {\"steps\", a number from 0}");
+  }
+  steps_ = steps->second;
+}
+
+}  // namespace sluice::nn

@@ -1,0 +1,447 @@
+// Rules of optimisers against their formulas in double, fused rows against compositions, and steps that fail: all new
+// values are written, or none.
+#include "sluice/nn/optim/rules.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <map>
+#include <numbers>
+
+#include "nn_support.h"
+#include "sluice/resources/scratch.h"
+
+namespace sluice {
+namespace {
+
+using test::bits;
+using test::made_up;
+using test::TestEngine;
+using ::testing::HasSubstr;
+
+struct Tiny {
+  nn::Parameter weight{{3, 4}, nn::normal(1)}, tall{{5, 2}, nn::normal(1)}, bias{{3}, nn::normal(1)};
+};
+
+using AnyOptimizer = std::function<nn::Optimizer(const Tiny&, const nn::OptimizerOptions&)>;
+template <class Rule>
+AnyOptimizer with(Rule rule) {
+  return [rule](const Tiny& net, const nn::OptimizerOptions& o) { return nn::Optimizer(net, rule, {}, o); };
+}
+AnyOptimizer muon() {
+  return [](const Tiny& net, const nn::OptimizerOptions& o) {
+    return nn::Optimizer(net, {{"weight|tall", nn::Muon{.lr = 0.1}}, {"*", nn::AdamW{.lr = 0.05}}}, o);
+  };
+}
+
+const std::map<std::string, AnyOptimizer>& optimizers() {
+  static const std::map<std::string, AnyOptimizer> list{
+      {"sgd", with(nn::Sgd{.lr = nn::linear(0.1, 0.01, 5), .weight_decay = 0.1})},
+      {"momentum", with(nn::Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1})},
+      {"nesterov", with(nn::Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true})},
+      {"adam", with(nn::Adam{.lr = 0.05, .weight_decay = 0.1})},
+      {"adamw", with(nn::AdamW{.lr = nn::cosine(0.05, 10), .beta2 = 0.95, .weight_decay = 0.1})},
+      {"rms_prop", with(nn::RmsProp{.lr = 0.05, .weight_decay = 0.1})},
+      {"rms_prop_momentum", with(nn::RmsProp{.lr = 0.05, .momentum = 0.8})},
+      {"adagrad", with(nn::Adagrad{.lr = 0.2, .weight_decay = 0.1})},
+      {"lion", with(nn::Lion{.lr = 0.01, .weight_decay = 0.1})},
+      {"muon", muon()},
+  };
+  return list;
+}
+
+void give_gradients(const Tiny& net, std::uint64_t step) {
+  std::uint64_t i = 0;
+  for (const nn::Slot* slot : {static_cast<const nn::Slot*>(&net.weight), static_cast<const nn::Slot*>(&net.tall),
+                               static_cast<const nn::Slot*>(&net.bias)}) {
+    const NDArray& value = slot->value();
+    value.set_grad(made_up(value.shape(), 100 * step + i++, value.dtype()).to(value.device()));
+  }
+}
+
+std::vector<NDArray> values(const Tiny& net) { return {net.weight, net.tall, net.bias}; }
+std::vector<std::string> all_bits(const Tiny& net) {
+  std::vector<std::string> list;
+  for (const NDArray& x : values(net)) list.push_back(bits(x));
+  return list;
+}
+std::vector<double> doubles(const NDArray& x) { return x.to(DType::f64).to_vector<double>(); }
+
+TEST(Rules, FusedRowsEqualTheirComposition) {
+  TestEngine engine;
+  for (const auto& [name, make] : optimizers()) {
+    for (const auto& [dtype, tolerance] :
+         {std::pair{DType::f32, 1e-5}, {DType::f64, 1e-13}, {DType::bf16, 3e-2}, {DType::f16, 4e-3}}) {
+      SCOPED_TRACE(name + " " + std::string(name_of(dtype)));
+      Tiny fused, composed;
+      nn::initialise(fused, 1, {}, {.dtype = dtype});
+      nn::initialise(composed, 1, {}, {.dtype = dtype});
+      nn::Optimizer one = make(fused, {}), other = make(composed, {.fused = false});
+      for (std::uint64_t step = 0; step < 8; ++step) {
+        give_gradients(fused, step);
+        give_gradients(composed, step);
+        one.step();
+        other.step();
+      }
+      EXPECT_EQ(one.steps(), 8);
+      for (std::size_t i = 0; i < 3; ++i)
+        test::expect_close(doubles(values(fused)[i]), doubles(values(composed)[i]), tolerance);
+    }
+  }
+}
+
+/// Elementwise rules on numbers, from their papers.
+using Formula = std::function<double(double w, double g, std::map<std::string, double>& kept, int step)>;
+const std::map<std::string, Formula>& formulas() {
+  using Kept = std::map<std::string, double>&;
+  const auto adam = [](double g, Kept k, int step, double beta2) {
+    k["m"] = 0.9 * k["m"] + 0.1 * g;
+    k["v"] = beta2 * k["v"] + (1 - beta2) * g * g;
+    return k["m"] / (1 - std::pow(0.9, step + 1)) / (std::sqrt(k["v"] / (1 - std::pow(beta2, step + 1))) + 1e-8);
+  };
+  static const std::map<std::string, Formula> list{
+      {"sgd", [](double w, double g, Kept, int step) { return w - (0.1 - 0.018 * std::min(step, 5)) * (g + 0.1 * w); }},
+      {"momentum", [](double w, double g, Kept k, int) { return w - 0.1 * (k["v"] = 0.9 * k["v"] + g + 0.1 * w); }},
+      {"nesterov",
+       [](double w, double g, Kept k, int) {
+         k["v"] = 0.9 * k["v"] + g;
+         return w - 0.1 * (g + 0.9 * k["v"]);
+       }},
+      {"adam", [=](double w, double g, Kept k, int step) { return w - 0.05 * adam(g + 0.1 * w, k, step, 0.999); }},
+      {"adamw",
+       [=](double w, double g, Kept k, int step) {
+         const double lr = 0.05 * 0.5 * (1 + std::cos(std::numbers::pi * std::min(step, 10) / 10));
+         return w * (1 - lr * 0.1) - lr * adam(g, k, step, 0.95);
+       }},
+      {"rms_prop",
+       [](double w, double g, Kept k, int) {
+         g += 0.1 * w;
+         k["s"] = 0.99 * k["s"] + 0.01 * g * g;
+         return w - 0.05 * g / (std::sqrt(k["s"]) + 1e-8);
+       }},
+      {"rms_prop_momentum",
+       [](double w, double g, Kept k, int) {
+         k["s"] = 0.99 * k["s"] + 0.01 * g * g;
+         return w - 0.05 * (k["v"] = 0.8 * k["v"] + g / (std::sqrt(k["s"]) + 1e-8));
+       }},
+      {"adagrad",
+       [](double w, double g, Kept k, int) {
+         g += 0.1 * w;
+         k["s"] += g * g;
+         return w - 0.2 * g / (std::sqrt(k["s"]) + 1e-10);
+       }},
+      {"lion",
+       [](double w, double g, Kept k, int) {
+         const double c = 0.9 * k["m"] + 0.1 * g;
+         k["m"] = 0.99 * k["m"] + 0.01 * g;
+         return w - 0.01 * ((c > 0) - (c < 0) + 0.1 * w);
+       }},
+  };
+  return list;
+}
+
+TEST(Rules, FollowTheirFormulas) {
+  TestEngine engine;
+  for (const auto& [name, formula] : formulas()) {
+    SCOPED_TRACE(name);
+    Tiny net;
+    nn::initialise(net, 1, {}, {.dtype = DType::f64});
+    std::vector<double> wanted = doubles(net.weight);
+    std::vector<std::map<std::string, double>> kept(wanted.size());
+    nn::Optimizer opt = optimizers().at(name)(net, {});
+    for (int step = 0; step < 12; ++step) {
+      give_gradients(net, static_cast<std::uint64_t>(step));
+      const std::vector<double> g = doubles(net.weight.grad());
+      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = formula(wanted[i], g[i], kept[i], step);
+      opt.step();
+      EXPECT_FALSE(net.weight.grad().defined()) << "a step drops gradients";
+    }
+    test::expect_close(doubles(net.weight), wanted, 1e-12);
+  }
+}
+
+/// The iteration on plain loops.
+std::vector<double> orthogonal(std::vector<double> x, int rows, int columns) {
+  const auto at = [](std::vector<double>& m, int width, int i, int j) -> double& {
+    return m[static_cast<std::size_t>(i * width + j)];
+  };
+  const bool tall = rows > columns;
+  if (tall) {
+    std::vector<double> turned(x.size());
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < columns; ++j) at(turned, rows, j, i) = at(x, columns, i, j);
+    x = turned;
+    std::swap(rows, columns);
+  }
+  double norm = 0;
+  for (const double v : x) norm += v * v;
+  for (double& v : x) v /= std::max(std::sqrt(norm), 1e-7);
+  for (int step = 0; step < 5; ++step) {
+    const auto n = static_cast<std::size_t>(rows * rows);
+    std::vector<double> gram(n), both(n), next(x.size());
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < rows; ++j)
+        for (int k = 0; k < columns; ++k) at(gram, rows, i, j) += at(x, columns, i, k) * at(x, columns, j, k);
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < rows; ++j) {
+        double square = 0;
+        for (int k = 0; k < rows; ++k) square += at(gram, rows, i, k) * at(gram, rows, k, j);
+        at(both, rows, i, j) = -4.7750 * at(gram, rows, i, j) + 2.0315 * square;
+      }
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < columns; ++j) {
+        double sum = 3.4445 * at(x, columns, i, j);
+        for (int k = 0; k < rows; ++k) sum += at(both, rows, i, k) * at(x, columns, k, j);
+        at(next, columns, i, j) = sum;
+      }
+    x = next;
+  }
+  if (!tall) return x;
+  std::vector<double> back(x.size());
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) at(back, rows, j, i) = at(x, columns, i, j);
+  return back;
+}
+
+TEST(Rules, MuonIsTheIterationOfItsMomentum) {
+  TestEngine engine;
+  Tiny net;
+  nn::initialise(net, 1, {}, {.dtype = DType::f64});
+  nn::Optimizer opt(net, {{"weight|tall", nn::Muon{.lr = 0.1}}, {"*", nn::Sgd{}}});
+  for (const auto& [slot, rows, columns] : {std::tuple{&net.weight, 3, 4}, {&net.tall, 5, 2}}) {
+    std::vector<double> wanted = doubles(*slot), momentum(wanted.size());
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      give_gradients(net, step);
+      const std::vector<double> g = doubles(slot->grad());
+      std::vector<double> direction(g.size());
+      for (std::size_t i = 0; i < g.size(); ++i) {
+        momentum[i] = 0.95 * momentum[i] + 0.05 * g[i];
+        direction[i] = 0.05 * g[i] + 0.95 * momentum[i];
+      }
+      direction = orthogonal(direction, rows, columns);
+      const double rate = 0.1 * std::sqrt(std::max(1.0, static_cast<double>(rows) / columns));
+      for (std::size_t i = 0; i < g.size(); ++i) wanted[i] = wanted[i] * (1 - 0.1 * 0.1) - rate * direction[i];
+      opt.step();
+    }
+    test::expect_close(doubles(*slot), wanted, 1e-11);
+    // The other matrix begins anew.
+    Tiny again;
+    nn::initialise(again, 1, {}, {.dtype = DType::f64});
+    net = std::move(again);
+    opt = nn::Optimizer(net, {{"weight|tall", nn::Muon{.lr = 0.1}}, {"*", nn::Sgd{}}});
+  }
+}
+
+TEST(Rules, ABadGradientChangesNothing) {
+  TestEngine engine;
+  for (const auto& [name, make] : optimizers()) {
+    for (const bool fused : {true, false}) {
+      SCOPED_TRACE(name + (fused ? " fused" : " composed"));
+      Tiny net, twin;
+      nn::initialise(net, 1);
+      nn::initialise(twin, 1);
+      nn::Optimizer opt = make(net, {.fused = fused}), other = make(twin, {.fused = fused});
+      give_gradients(net, 0);
+      give_gradients(twin, 0);
+      opt.step();
+      other.step();
+      const std::vector<std::string> before = all_bits(net);
+      give_gradients(net, 1);
+      net.bias.value().set_grad(test::broken(net.bias.grad()));
+      opt.step();
+      EXPECT_THROW(net.weight.value().wait(), Error);
+      EXPECT_THROW(net.bias.value().wait(), Error);
+      opt.recover();
+      EXPECT_EQ(all_bits(net), before);
+      // A schedule counts calls; a bias correction does not.
+      other.set_counts({{"steps", 2}});
+      give_gradients(net, 2);
+      give_gradients(twin, 2);
+      opt.step();
+      other.step();
+      EXPECT_EQ(all_bits(net), all_bits(twin));
+    }
+  }
+}
+
+TEST(Rules, MemoryThatRunsOutChangesNothing) {
+  TestEngine engine;
+  if (test::on_streams()) GTEST_SKIP() << "the limit is the host pool's";
+  MemoryPool& pool = memory_pool(cpu(0));
+  int refused = 0;
+  for (const auto& [name, make] : optimizers()) {
+    for (const bool fused : {true, false}) {
+      SCOPED_TRACE(name + (fused ? " fused" : " composed"));
+      Tiny net, twin;
+      nn::initialise(net, 1);
+      nn::initialise(twin, 1);
+      nn::Optimizer opt = make(net, {.fused = fused}), other = make(twin, {.fused = fused});
+      give_gradients(net, 0);
+      give_gradients(twin, 0);
+      opt.step();
+      other.step();
+      const std::vector<std::string> before = all_bits(net);
+      bool stepped = false;
+      // With each further block the step comes further.
+      for (std::size_t blocks = 0; !stepped; ++blocks) {
+        ASSERT_LT(blocks, 1000U);
+        give_gradients(net, 1);
+        engine->wait_all();
+        pool.trim();
+        pool.set_limit(pool.stats().in_use + 64 * blocks + 1);
+        bool pushed = false;
+        try {
+          opt.step();
+          pushed = true;
+          for (const NDArray& x : values(net)) x.wait();
+          stepped = true;
+        } catch (const std::exception& error) {  // of the push itself, or of an op
+          ++refused;
+          EXPECT_THAT(error.what(), HasSubstr("left:"));
+        }
+        try {
+          engine->wait_all();
+        } catch (const Error&) {
+        }
+        engine->clear_errors();
+        pool.set_limit(0);
+        if (stepped) break;
+        for (const NDArray& x : values(net)) {
+          if (!pushed) break;
+          EXPECT_THROW(x.wait(), Error) << "one of them was changed";
+        }
+        opt.recover();
+        EXPECT_EQ(all_bits(net), before);
+      }
+      other.set_counts({{"steps", opt.steps() - 1}});
+      give_gradients(twin, 1);
+      other.step();
+      EXPECT_EQ(all_bits(net), all_bits(twin));
+    }
+  }
+  EXPECT_GT(refused, 50);
+}
+
+std::string line_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Rules, MisusesAreNamed) {
+  TestEngine engine;
+  Tiny net;
+  const auto make = [&](const std::vector<nn::Group<nn::Sgd>>& groups) {
+    return nn::Optimizer(net, nn::Sgd{}, groups);
+  };
+  EXPECT_THAT(line_of([&] {
+                make({{"*.biass", [](nn::Sgd&) {}}});
+              }),
+              HasSubstr("the group '*.biass' is the first match of none of the 3 parameters"));
+  EXPECT_THAT(line_of([&] {
+                nn::Optimizer(net, {{"weight", nn::Sgd{}}});
+              }),
+              HasSubstr("no rule is for the parameter 'tall'"));
+  nn::Optimizer opt = make({});
+  EXPECT_THAT(line_of([&] { make({}); }), HasSubstr("'weight' is trained by another nn::Optimizer"));
+  EXPECT_THAT(line_of([&] { opt.step(); }), HasSubstr("'weight' has no value"));
+  EXPECT_THAT(line_of([&] { opt.rule<nn::Lion>(); }), HasSubstr("rule 0 of 1 is not of the type"));
+  EXPECT_THAT(line_of([&] { opt.rule<nn::Sgd>(1); }), HasSubstr("rule 1 of 1"));
+  nn::initialise(net, 1);
+  opt.step();  // no gradients: nothing to do
+  give_gradients(net, 0);
+  EXPECT_THAT(line_of([&] { net.weight.value().set_grad(ones({3, 5})); }), HasSubstr("(3, 5)"));
+  net.tall = nn::Parameter({5, 2}, nn::constant(1));
+  EXPECT_THAT(line_of([&] { opt.step(); }), HasSubstr("'tall' belongs to no net any more"));
+  struct None {
+    int number = 0;
+  } none;
+  EXPECT_THAT(line_of([&] { nn::Optimizer(none, nn::Sgd{}); }), HasSubstr("the net has no parameters"));
+}
+
+TEST(Rules, GroupsFreezingAndMovingAreSeen) {
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
+  Tiny net;
+  nn::Optimizer opt(net, nn::Sgd{.lr = 1},
+                    {{"bias", [](nn::Sgd& r) { r.lr = 0.5; }}, {"*a*", [](nn::Sgd& r) { r.lr = 0; }}});
+  nn::initialise(net, 1, {{"*", nn::constant(1)}});
+  const auto set_ones = [&] {
+    for (const NDArray& x : values(net)) {
+      if (x.requires_grad()) x.set_grad(ones_like(x));
+    }
+  };
+  set_ones();
+  opt.step();
+  EXPECT_EQ(doubles(net.weight), std::vector<double>(12, 0));
+  EXPECT_EQ(doubles(net.bias), std::vector<double>(3, 0.5)) << "the first group that matches counts";
+  EXPECT_EQ(doubles(net.tall), std::vector<double>(10, 1));
+  nn::freeze(net, "weight");
+  set_ones();
+  opt.rule<nn::Sgd>(1).lr = 2;
+  opt.step();
+  EXPECT_EQ(doubles(net.weight), std::vector<double>(12, 0));
+  EXPECT_EQ(doubles(net.tall), std::vector<double>(10, -1));
+  EXPECT_FALSE(net.weight.value().requires_grad());
+  nn::freeze(net, "weight", false);
+  if (!test::on_streams()) nn::to(net, cpu(1));
+  set_ones();
+  opt.step();
+  EXPECT_EQ(doubles(net.weight), std::vector<double>(12, -1));
+  EXPECT_EQ(doubles(net.bias), std::vector<double>(3, -0.5));
+}
+
+TEST(Rules, WhatIsKeptFollowsItsParameter) {
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
+  if (test::on_streams()) GTEST_SKIP() << "logical CPUs";
+  for (const bool fused : {true, false}) {
+    Tiny net, twin;
+    nn::initialise(net, 1);
+    nn::initialise(twin, 1);
+    const nn::AdamW rule{.lr = 0.1};
+    nn::Optimizer opt(net, rule, {}, {.fused = fused}), other(twin, rule, {}, {.fused = fused});
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      if (step == 3) nn::to(net, cpu(1));
+      give_gradients(net, step);
+      give_gradients(twin, step);
+      opt.step();
+      other.step();
+    }
+    EXPECT_EQ(opt.kept("weight", "exp_avg").device(), cpu(1));
+    EXPECT_EQ(all_bits(net), all_bits(twin));
+  }
+}
+
+TEST(Schedules, AreFunctionsOfTheStep) {
+  const nn::Schedule number = 0.5, down = nn::linear(1, 0, 4), half = nn::cosine(1, 4, 0.2);
+  EXPECT_EQ(number(77), 0.5);
+  EXPECT_EQ(down(0), 1);
+  EXPECT_EQ(down(1), 0.75);
+  EXPECT_EQ(down(9), 0);
+  EXPECT_DOUBLE_EQ(half(0), 1);
+  EXPECT_DOUBLE_EQ(half(2), 0.6);
+  EXPECT_DOUBLE_EQ(half(4), 0.2);
+  EXPECT_DOUBLE_EQ(nn::step_decay(1, 0.1, 3)(7), 0.01);
+  EXPECT_DOUBLE_EQ(nn::exponential(2, 0.5)(3), 0.25);
+  const nn::Schedule warm = nn::warmup(4, nn::linear(1, 0, 8));
+  EXPECT_DOUBLE_EQ(warm(1), 0.5 * 0.875);
+  EXPECT_DOUBLE_EQ(warm(6), 0.25);
+  const nn::Schedule both = nn::warmup_cosine(1, 2, 6, 0.1);
+  EXPECT_DOUBLE_EQ(both(0), 0.5);
+  EXPECT_DOUBLE_EQ(both(1), 1);
+  EXPECT_DOUBLE_EQ(both(2), 1);
+  EXPECT_DOUBLE_EQ(both(4), 0.55);
+  EXPECT_DOUBLE_EQ(both(100), 0.1);
+  const nn::Schedule parts = nn::join({{nn::linear(0, 1, 2), 2}, {5.0, 3}, {nn::exponential(1, 0.5), 0}});
+  EXPECT_DOUBLE_EQ(parts(1), 0.5);
+  EXPECT_DOUBLE_EQ(parts(2), 5);
+  EXPECT_DOUBLE_EQ(parts(4), 5);
+  EXPECT_DOUBLE_EQ(parts(7), 0.25);
+  EXPECT_THROW(nn::cosine(1, 0), UsageError);
+  EXPECT_THROW(nn::join({}), UsageError);
+}
+
+}  // namespace
+}  // namespace sluice
