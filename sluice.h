@@ -4,6 +4,7 @@
 #include "sluice/autograd/autograd.h"  // backward, grad
 #include "sluice/engine/engine.h"      // Engine, push, wait
 #include "sluice/ndarray/ndarray.h"    // NDArray, NoGrad
+#include "sluice/nn/nets.h"
 #include "sluice/nn/nn.h"
 #include "sluice/operators/operators.h"  // operators on arrays
 #include "sluice/parallel/parallel.h"

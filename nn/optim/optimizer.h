@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "sluice/ndarray/attributes.h"
+#include "sluice/nn/files/saved_array.h"
 #include "sluice/nn/net/net.h"
 #include "sluice/nn/optim/update.h"
 
@@ -141,6 +142,9 @@ class Optimizer {
   /// What is kept for the parameter of this path under this name; an empty handle if nothing is.
   NDArray kept(const std::string& path, const std::string& name) const;
 
+  // For nn::save and nn::load (saved_array.h). Arrays are named "<path>.<name>".
+  std::vector<SavedArray> saved_arrays() const;
+  std::vector<std::string> load_arrays(const std::vector<SavedArray>& arrays, bool check_only);
   std::map<std::string, std::int64_t> counts() const { return {{"steps", steps_}}; }
   void set_counts(const std::map<std::string, std::int64_t>& counts);
 
@@ -165,6 +169,8 @@ class Optimizer {
     return rules;
   }
   Optimizer(const Contents& net, std::vector<RuleFor> rules, OptimizerOptions options, std::source_location where);
+  /// What the rule keeps for a parameter, by name.
+  std::map<std::string, Spec> kept_by_rule(const One& one) const;
   [[noreturn]] void refuse_rule(std::size_t i, const char* type) const;
 
   std::vector<RuleFor> rules_;

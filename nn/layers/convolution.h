@@ -1,0 +1,79 @@
+// Convolutions, and pooling beside them.
+#pragma once
+
+#include <optional>
+#include <source_location>
+
+#include "sluice/nn/layers/linear.h"
+
+namespace sluice::nn {
+
+/// Maps (n, in, height, width) to (n, out, ...) by square kernels (operators/convolution.h has others).
+struct Conv2d {
+  Size in, out, kernel;
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  bool use_bias = true;
+  std::source_location where = std::source_location::current();
+  Parameter weight{{out, in / groups, kernel, kernel}, fan_in(), where};
+  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(in / groups * kernel * kernel), where);
+  NDArray operator()(const NDArray& x) const;
+};
+
+/// Maps (n, in, length) to (n, out, ...).
+struct Conv1d {
+  Size in, out, kernel;
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  bool use_bias = true;
+  std::source_location where = std::source_location::current();
+  Parameter weight{{out, in / groups, kernel}, fan_in(), where};
+  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(in / groups * kernel), where);
+  NDArray operator()(const NDArray& x) const;
+};
+
+/// The transposed convolution: the gradient of Conv2d with respect to its input, with this weight.
+struct ConvTranspose2d {
+  Size in, out, kernel;
+  std::int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+  bool use_bias = true;
+  std::source_location where = std::source_location::current();
+  Parameter weight{{in, out / groups, kernel, kernel}, fan_in(), where};
+  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(out / groups * kernel * kernel), where);
+  NDArray operator()(const NDArray& x) const;
+};
+
+struct ConvTranspose1d {
+  Size in, out, kernel;
+  std::int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+  bool use_bias = true;
+  std::source_location where = std::source_location::current();
+  Parameter weight{{in, out / groups, kernel}, fan_in(), where};
+  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(out / groups * kernel), where);
+  NDArray operator()(const NDArray& x) const;
+};
+
+/// Of windows of (n, channels, height, width); stride 0 means `kernel`.
+struct MaxPool2d {
+  Size kernel;
+  std::int64_t stride = 0, padding = 0;
+  NDArray operator()(const NDArray& x) const;
+};
+struct AvgPool2d {
+  Size kernel;
+  std::int64_t stride = 0, padding = 0;
+  NDArray operator()(const NDArray& x) const;
+};
+/// To (n, channels, height, width) of these sizes.
+struct AdaptiveAvgPool2d {
+  Size height, width;
+  NDArray operator()(const NDArray& x) const;
+};
+struct AdaptiveMaxPool2d {
+  Size height, width;
+  NDArray operator()(const NDArray& x) const;
+};
+/// Maps (n, a, b, ...) to (n, a b ...).
+struct Flatten {
+  NDArray operator()(const NDArray& x) const { return x.flatten(1); }
+};
+
+}  // namespace sluice::nn

@@ -1,0 +1,41 @@
+#include "sluice/operators/normalization.h"
+
+#include "sluice/nn/layers/normalization.h"
+#include "sluice/nn/net/mode.h"
+#include "sluice/operators/network.h"
+
+namespace sluice::nn {
+
+NDArray LayerNorm::operator()(const NDArray& x) const {
+  const Here here = layer_of(weight);
+  return layer_norm(Operand(x, where), weight, bias, {.eps = eps});
+}
+
+NDArray RmsNorm::operator()(const NDArray& x) const {
+  const Here here = layer_of(weight);
+  return rms_norm(Operand(x, where), weight, {.eps = eps});
+}
+
+NDArray GroupNorm::operator()(const NDArray& x) const {
+  const Here here = layer_of(weight);
+  return group_norm(Operand(x, where), groups, weight, bias, eps);
+}
+
+NDArray BatchNorm::operator()(const NDArray& x) const {
+  const Here here = layer_of(weight);
+  const bool training = is_training("BatchNorm", where) && !running_mean.frozen();
+  return batch_norm(Operand(x, where), {running_mean, running_var}, weight, bias,
+                    {.training = training, .momentum = momentum, .eps = eps});
+}
+
+NDArray Dropout::operator()(const NDArray& x) const {
+  const Here here = place();
+  if (!(p >= 0 && p <= 1)) {
+    throw ArrayError("Dropout", where, "p is " + std::to_string(p) + ": from 0 to 1 is wanted");
+  }
+  if (!is_training("Dropout", where) || p == 0) return x;
+  RandomStream stream = training_stream("Dropout", place, where);
+  return dropout(Operand(x, where), p, stream);
+}
+
+}  // namespace sluice::nn

@@ -1,0 +1,14 @@
+// Networks as plain structs: everything of sluice::nn.
+#pragma once
+
+#include "sluice/nn/data/loader.h"      // Loader
+#include "sluice/nn/data/table.h"       // Table, split, fashion_mnist, read_tokens
+#include "sluice/nn/data/windows.h"     // Windows
+#include "sluice/nn/files/save.h"       // save, load
+#include "sluice/nn/layers/layers.h"    // Linear, Conv2d, SelfAttention, ...
+#include "sluice/nn/metrics/metrics.h"  // Mean, Accuracy, Perplexity
+#include "sluice/nn/net/net.h"          // initialise, freeze, to, blend, print
+#include "sluice/nn/net/sequential.h"   // Sequential
+#include "sluice/nn/optim/clip.h"       // clip_gradients
+#include "sluice/nn/optim/optimizer.h"  // Optimizer
+#include "sluice/nn/optim/rules.h"      // Sgd, AdamW, Lion, Muon, ...
