@@ -33,7 +33,7 @@ NDArray Dropout::operator()(const NDArray& x) const {
   if (!(p >= 0 && p <= 1)) {
     throw ArrayError("Dropout", where, "p is " + std::to_string(p) + ": from 0 to 1 is wanted");
   }
-  if (!is_training("Dropout", where) || p == 0) return x;
+  if (p == 0 || !is_training("Dropout", where)) return x;
   RandomStream stream = training_stream("Dropout", place, where);
   return dropout(Operand(x, where), p, stream);
 }
