@@ -69,7 +69,16 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
   bool any = false;
   for (const Named& slot : net.slots) {
     const std::shared_ptr<State> state = slot.state;
-    if (state->kind == Kind::constant) continue;
+    if (state->kind == Kind::constant) {  // not in files: made anew
+      if (state->value.defined()) continue;
+      plan.changes.push_back([state, device, path = slot.name] {
+        const DeviceScope scope(device);
+        RandomStream stream(0);
+        state->value = state->init(state->shape, DType::f32, stream);
+        state->set_path(path);
+      });
+      continue;
+    }
     const auto at = names.find(slot.name);
     if (!wanted(slot)) {
       if (at != names.end()) names.erase(at);
