@@ -4,6 +4,7 @@
 #include "sluice/nn/data/loader.h"      // Loader
 #include "sluice/nn/data/table.h"       // Table, split, fashion_mnist, read_tokens
 #include "sluice/nn/data/windows.h"     // Windows
+#include "sluice/nn/files/gradients.h"  // Gradients
 #include "sluice/nn/files/save.h"       // save, load
 #include "sluice/nn/layers/layers.h"    // Linear, Conv2d, SelfAttention, ...
 #include "sluice/nn/metrics/metrics.h"  // Mean, Accuracy, Perplexity

@@ -138,6 +138,7 @@ void print(const Net& net) {
 template <class Net>
 std::string summary(const Net& net, const Spec& x, std::source_location where = std::source_location::current()) {
   const Evaluation off;
+  const DeviceScope scope(x.device);
   detail::name(contents(net));
   return sluice::summary([&](const NDArray& array) { return net(array); }, x, where);
 }

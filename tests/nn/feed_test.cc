@@ -249,6 +249,7 @@ TEST(Maps, ChangeImagesAsTheySay) {
 
 TEST(Windows, GiveTokensAndThoseThatFollow) {
   TestEngine engine;
+  const DeviceScope host(cpu(0));
   const NDArray tokens = arange(0, 103, 1, DType::i64).to(DType::u8);
   nn::Windows plain(tokens, {.batch = 4, .length = 10});
   std::vector<int> seen;

@@ -269,6 +269,7 @@ TEST_F(SaveTest, OptimisersSayWhatDoesNotFit) {
 }
 
 TEST_F(SaveTest, APositionThatDoesNotFitIsRefused) {
+  const DeviceScope host(cpu(0));
   const nn::Table table{ones({10, 2}), ones({10})};
   nn::Loader loader(table, {.batch = 2}), shorter({ones({4, 2}), ones({4})}, {.batch = 2});
   for (int i = 0; i < 4; ++i) (void)loader.next();
