@@ -13,6 +13,11 @@ namespace sluice::testing {
 
 class FromPyTorch : public ::testing::Test {
  protected:
+  struct Net {
+    nn::Linear up{4, 8}, down{8, 2};
+    NDArray operator()(const NDArray& a) const { return down(relu(up(a))); }
+  };
+  FromPyTorch() { nn::initialise(net, 1); }
   void TearDown() override { default_engine().wait_all(); }
 
   RandomStream random{1};
@@ -20,6 +25,10 @@ class FromPyTorch : public ::testing::Test {
   NDArray batch = ones({2, 3, 4}), square_matrix = eye(3), image = ones({1, 2, 6, 6}), filter = ones({4, 2, 3, 3});
   NDArray mask = x > 5, index = from<std::int64_t>({2, 0}, {2}), labels = from<std::int64_t>({1, 0, 3}, {3});
   NDArray leaf = ones({3, 4}).with_grad();
+  Net net;
+  nn::Optimizer opt{net, nn::Sgd{}};
+  nn::Table table{ones({8, 4}), zeros({8}, DType::u8)};
+  NDArray tokens = zeros({1000}, DType::u8);
   const test::TemporaryDirectory folder;
   const std::filesystem::path file = folder / "file";
 };

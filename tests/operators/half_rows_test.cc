@@ -103,7 +103,7 @@ std::map<std::string, RowCase> cases() {
         .attributes = always(AttentionAttributes{0.7, true})}},
       {"batch_matmul", {.inputs = {{{2, 3, 4}}, {{4, 5}}}, .attributes = always(MatmulAttributes{})}},
       {"cast", {.inputs = {s}, .attributes = always(DTypeAttributes{DType::f64}), .bound = 0}},
-      {"commit", {.inputs = {s}, .updated = {s}, .bound = 0}},
+      {"commit", {.inputs = {s}, .bound = 0, .updated = {s}}},
       {"concat", {.inputs = {s, {{2, 7}}}, .attributes = always(AxisAttributes{}), .bound = 0}},
       {"conv2d", {.inputs = {image, kernel, bias}, .attributes = conv(false, {})}},
       {"conv2d_bias_grad", {.inputs = {result}}},
