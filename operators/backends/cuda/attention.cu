@@ -2,56 +2,13 @@
 // gradients of keys and values, a tile of keys through the tiles of their queries (after FlashAttention, Dao and
 // others, arXiv 2205.14135). Sums are those of a tile's terms, added up in double. Heads of more than 128 elements do
 // not fit there: of these a thread takes each query or key, with sums in scratch memory.
-#include "sluice/operators/attention_sizes.h"
-#include "sluice/operators/backends/cuda/elementwise.h"
+#include "sluice/operators/backends/cuda/attention.h"
 #include "sluice/operators/backends/cuda/kernels.h"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
-
-template <class T>
-__device__ compute_of<T> product(const T* a, const T* b, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(number(a[i])) * static_cast<double>(number(b[i]));
-  return static_cast<compute_of<T>>(sum);
-}
-
-template <class T>
-struct Operands {
-  using C = compute_of<T>;
-  AttentionSizes s;
-  const T *q, *k, *v, *mask;
-
-  Operands(const ArrayContext& c, int mask_at)
-      : s(c.input(0), c.input(1), c.input(2), c.inputs() > mask_at ? &c.input(mask_at) : nullptr,
-          c.attributes<AttentionAttributes>()),
-        q(c.input(0).template as<T>()),
-        k(c.input(1).template as<T>()),
-        v(c.input(2).template as<T>()),
-        mask(c.inputs() > mask_at ? c.input(mask_at).template as<T>() : nullptr) {}
-
-  template <class Visit>
-  void each_pointer(Visit visit) {
-    visit(q);
-    visit(k);
-    visit(v);
-    visit(mask);
-  }
-  /// The score of query i of a head and key j: -infinity where the mask says so, whatever the key is.
-  __device__ C score(std::int64_t head, std::int64_t i, std::int64_t j) const {
-    return masked(head, i, j,
-                  product(q + (head * s.n + i) * s.size, k + (s.group_of(head) * s.m + j) * s.size, s.size));
-  }
-  /// The same from the product of the query and the key.
-  __device__ C masked(std::int64_t head, std::int64_t i, std::int64_t j, C dot) const {
-    const C plain = static_cast<C>(s.scale) * dot;
-    if (!mask) return plain;
-    const C added = number(mask[s.mask_at(head, i, j)]);
-    return added == -C(INFINITY) ? added : plain + added;
-  }
-};
 
 template <class T>
 struct QueryResult {
@@ -428,6 +385,9 @@ struct Attention {
     using C = compute_of<T>;
     const Issue issue(c);
     const Operands<T> operands(c, 3);
+    if constexpr (sizeof(T) == 2) {
+      if (std::max(operands.s.size, operands.s.value_size) <= kWidestHalves) return attend_halves<T>(c);
+    }
     const AttentionSizes& s = operands.s;
     QueryResult<T> f{operands, c.output(0).template as<T>(), c.output(1).template as<C>(), nullptr};
     const int width = tile_width<T>(s);
@@ -446,6 +406,9 @@ struct AttentionGrad {
     using C = compute_of<T>;
     const Issue issue(c);
     const Operands<T> operands(c, 6);
+    if constexpr (sizeof(T) == 2) {
+      if (std::max(operands.s.size, operands.s.value_size) <= kWidestHalves) return attend_halves_grad<T>(c);
+    }
     const AttentionSizes& s = operands.s;
     const Gradients<T> gradients{operands, c.input(5).template as<T>(), c.input(4).template as<C>(),
                                  numbers<C>(issue, s.query_rows()), numbers<std::uint8_t>(issue, s.query_rows())};
