@@ -82,7 +82,7 @@ __device__ inline float with_mask(const T* at, float score, float scale) {
 }
 
 template <class T, int W>
-__global__ void __launch_bounds__(kHalfThreads, W <= 64 ? 3 : 2)
+__global__ void __launch_bounds__(kHalfThreads, W < 64 ? 3 : 2)
     query_gradients(HalfGradients<T> f, std::int64_t tiles, std::int64_t all) {
   constexpr int R = kTileRows<W>;
   __shared__ TileRow<W> keys[2][R], values[2][R];
@@ -131,24 +131,27 @@ __global__ void __launch_bounds__(kHalfThreads, W <= 64 ? 3 : 2)
         set_products<T, W>(scores, queries, keys[stage] + part);
         set_products<T, W>(of_weights, of_result, values[stage] + part);
         const bool looks = hides || key + part + kStep > s.m;
-        SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
-          const std::int64_t query = mine + lane / 4 + i / 2 * 8, at = key + part;
-          int seen = kStep;
-          const T* mask = nullptr;
-          if (looks) {
-            seen = static_cast<int>(std::clamp<std::int64_t>(query < s.n ? s.keys_of(query) - at : 0, 0, kStep));
-            if (masked && seen > 0) mask = f.o.mask + s.mask_at(head, query, at);
-          }
-          SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
-            const int column = n * 8 + lane % 4 * 2 + i % 2;
-            float score = scores[n][i];
-            if (column >= seen) {
-              score = -INFINITY;
-            } else if (mask) {
-              score = with_mask(mask + column * mask_step, score, f.scaling.scale);
+        if (looks) {
+          SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
+            const std::int64_t query = mine + lane / 4 + i / 2 * 8, at = key + part;
+            const int seen =
+                static_cast<int>(std::clamp<std::int64_t>(query < s.n ? s.keys_of(query) - at : 0, 0, kStep));
+            const T* const mask = masked && seen > 0 ? f.o.mask + s.mask_at(head, query, at) : nullptr;
+            SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
+              const int column = n * 8 + lane % 4 * 2 + i % 2;
+              if (column >= seen) {
+                scores[n][i] = -INFINITY;
+              } else if (masked) {
+                scores[n][i] = with_mask(mask + column * mask_step, scores[n][i], f.scaling.scale);
+              }
             }
-            const float p = power_of_two(std::fma(score, unit, -rows[i / 2].x));
-            scores[n][i] = looks && score == -INFINITY ? kUnseen : p * (of_weights[n][i] - rows[i / 2].y);
+          }
+        }
+        SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
+          const float2 row = rows[i / 2];
+          SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
+            const float p = power_of_two(std::fma(scores[n][i], unit, -row.x));
+            scores[n][i] = looks && scores[n][i] == -INFINITY ? kUnseen : p * (of_weights[n][i] - row.y);
           }
         }
         unsigned weights[kSteps / 2][4];
@@ -226,23 +229,26 @@ __global__ void __launch_bounds__(kHalfThreads, 2)
         float scores[kSteps][4], of_weights[kSteps][4];
         set_products<T, W>(scores, keys, queries[stage] + part);
         if constexpr (Keys) set_products<T, W>(of_weights, values, of_results[stage] + part);
-        SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
-          SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
-            const int column = part + n * 8 + lane % 4 * 2 + i % 2;
-            const float2 row = of_rows[stage][column];
-            float score = scores[n][i];
-            if (hides) {
-              const std::int64_t key = mine + lane / 4 + i / 2 * 8, at = query + column;
-              if (row.x == INFINITY || key >= s.keys_of(at)) {
-                score = -INFINITY;
+        const float2* const rows = of_rows[stage] + part;
+        if (hides) {
+          SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
+            SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
+              const int column = n * 8 + lane % 4 * 2 + i % 2;
+              const std::int64_t key = mine + lane / 4 + i / 2 * 8, at = query + part + column;
+              if (rows[column].x == INFINITY || key >= s.keys_of(at)) {
+                scores[n][i] = -INFINITY;
               } else if (masked) {
-                score = with_mask(f.o.mask + s.mask_at(head, at, key), score, f.scaling.scale);
+                scores[n][i] = with_mask(f.o.mask + s.mask_at(head, at, key), scores[n][i], f.scaling.scale);
               }
             }
-            float p = power_of_two(std::fma(score, unit, -row.x));
-            float ds = 0;
+          }
+        }
+        SLUICE_UNROLL for (int n = 0; n < kSteps; ++n) {
+          SLUICE_UNROLL for (int i = 0; i < 4; ++i) {
+            const float2 row = rows[n * 8 + lane % 4 * 2 + i % 2];
+            float p = power_of_two(std::fma(scores[n][i], unit, -row.x)), ds = 0;
             if constexpr (Keys) ds = p * (of_weights[n][i] - row.y);
-            if (hides && score == -INFINITY) p = ds = kUnseen;
+            if (hides && scores[n][i] == -INFINITY) p = ds = kUnseen;
             scores[n][i] = p;
             of_weights[n][i] = ds;
           }

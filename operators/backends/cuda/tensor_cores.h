@@ -22,8 +22,10 @@
 #ifdef __CUDACC__
 #define SLUICE_UNROLL _Pragma("unroll")
 #define SLUICE_NO_UNROLL _Pragma("unroll 1")
+#define SLUICE_SOME_UNROLL _Pragma("unroll 4")
 #else
 #define SLUICE_NO_UNROLL
+#define SLUICE_SOME_UNROLL
 #define SLUICE_UNROLL
 #endif
 #if defined(__CUDA_ARCH__)
