@@ -25,7 +25,9 @@ struct AttentionOptions {
 /// Takes no memory for the scores: they are computed block by block, and once more for the gradient, from the logarithm
 /// of each query's sum, which is kept. (A gradient that is recorded itself, create_graph, is made of matmul and softmax
 /// and does take it.) On GPUs heads of up to 128 elements (f64: 64) go through tiles of
-/// shared memory, without tensor cores; of larger ones each query is one thread: right, but not fast.
+/// shared memory, f16 and bf16 on tensor cores from compute capability 8 on; of larger ones each query is one thread:
+/// right, but not fast. With 16 bits probabilities, and the gradients of scores, are rounded to the dtype before they
+/// are multiplied on GPUs.
 NDArray attention(const Operand& q, const NDArray& k, const NDArray& v, const AttentionOptions& options = {});
 
 /// For the rows attention and attention_grad.

@@ -104,5 +104,26 @@ TEST(CudaGrids, ReductionsHaveTheSameBitsOnAny) {
   }
 }
 
+TEST(CudaGrids, AttentionHasTheSameBitsOnAny) {
+  const OnDouble on;
+  const DeviceScope scope(gpu(0));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    RandomStream random(12);
+    Bytes want;
+    NDArray x[3];
+    for (NDArray& each : x) each = normal({1, 2, 70, 16}, random, 0, 1, DType::f32).to(dtype).with_grad();
+    for (const std::int64_t blocks : {1 << 14, 1, 3}) {
+      const ForcedGrid forced(blocks);
+      const NDArray y = attention(x[0], x[1], x[2], {.causal = true});
+      for (NDArray& each : x) each = each.detach().with_grad();
+      sum(square(attention(x[0], x[1], x[2], {.causal = true}))).backward();
+      Bytes got{y.to_bytes()};
+      for (const NDArray& each : x) got.push_back(each.grad().to_bytes());
+      if (want.empty()) want = got;
+      EXPECT_TRUE(got == want) << name_of(dtype) << ", " << blocks << " blocks";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,57 +1,16 @@
 // Attention. A block takes a tile of queries through the tiles of their keys, which lie in shared memory; for the
 // gradients of keys and values, a tile of keys through the tiles of their queries (after FlashAttention, Dao and
 // others, arXiv 2205.14135). Sums are those of a tile's terms, added up in double. Heads of more than 128 elements do
-// not fit there: of these a thread takes each query or key, with sums in scratch memory.
-#include "sluice/operators/attention_sizes.h"
-#include "sluice/operators/backends/cuda/elementwise.h"
+// not fit there: of these a thread takes each query or key, with sums in scratch memory. f16 and bf16 have kernels of
+// their own up to that size (attention_halves.cu).
+#include "sluice/operators/backends/cuda/attention.h"
 #include "sluice/operators/backends/cuda/kernels.h"
+#include "sluice/operators/backends/cuda/tensor_cores.h"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr Kernel kDense{.dense_inputs = true, .dense_outputs = true};
-
-template <class T>
-__device__ compute_of<T> product(const T* a, const T* b, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(number(a[i])) * static_cast<double>(number(b[i]));
-  return static_cast<compute_of<T>>(sum);
-}
-
-template <class T>
-struct Operands {
-  using C = compute_of<T>;
-  AttentionSizes s;
-  const T *q, *k, *v, *mask;
-
-  Operands(const ArrayContext& c, int mask_at)
-      : s(c.input(0), c.input(1), c.input(2), c.inputs() > mask_at ? &c.input(mask_at) : nullptr,
-          c.attributes<AttentionAttributes>()),
-        q(c.input(0).template as<T>()),
-        k(c.input(1).template as<T>()),
-        v(c.input(2).template as<T>()),
-        mask(c.inputs() > mask_at ? c.input(mask_at).template as<T>() : nullptr) {}
-
-  template <class Visit>
-  void each_pointer(Visit visit) {
-    visit(q);
-    visit(k);
-    visit(v);
-    visit(mask);
-  }
-  /// The score of query i of a head and key j: -infinity where the mask says so, whatever the key is.
-  __device__ C score(std::int64_t head, std::int64_t i, std::int64_t j) const {
-    return masked(head, i, j,
-                  product(q + (head * s.n + i) * s.size, k + (s.group_of(head) * s.m + j) * s.size, s.size));
-  }
-  /// The same from the product of the query and the key.
-  __device__ C masked(std::int64_t head, std::int64_t i, std::int64_t j, C dot) const {
-    const C plain = static_cast<C>(s.scale) * dot;
-    if (!mask) return plain;
-    const C added = number(mask[s.mask_at(head, i, j)]);
-    return added == -C(INFINITY) ? added : plain + added;
-  }
-};
 
 template <class T>
 struct QueryResult {
@@ -216,92 +175,155 @@ struct KeyGradient {
 
 // ---- by tiles
 
-constexpr int kRows = 32, kLanes = 8, kTileThreads = kRows * kLanes;  // a tile's rows, and the threads of one
+/// A tile's rows are taken by 16 groups of 8 lanes. A thread of group r and lane c has rows r, r + 16, ... of a tile of
+/// its block, and of products those with rows c, c + 8, ... of a tile that the block goes through; of sums it has
+/// columns in packs of 16 bytes: pack c, c + 8, ... of each row.
+constexpr int kGroups = 16, kLanes = 8, kTileThreads = kGroups * kLanes;
+
+template <class C>
+constexpr int kPack = 16 / static_cast<int>(sizeof(C));
+/// W elements, and a pack so that the rows which are read together lie in different banks.
+template <class C, int W>
+using Row = Pack<C, kPack<C>>[W / kPack<C> + 1];
 
 /// `rows` rows of a tile, from row `first` of `count`; what is beyond them, or their width, is 0.
-template <int W, class T, class C = compute_of<T>>
-__device__ void load_tile(C (*to)[W + 1], int rows, const T* from, std::int64_t first, std::int64_t count,
-                          std::int64_t width) {
-  for (int e = static_cast<int>(threadIdx.x); e < rows * W; e += kTileThreads) {
-    const int row = e / W, column = e % W;
-    const bool inside = first + row < count && column < width;
-    to[row][column] = inside ? static_cast<C>(number(from[(first + row) * width + column])) : C(0);
+template <int W, class C>
+__device__ void load_tile(Row<C, W>* to, int rows, const C* from, std::int64_t first, std::int64_t count,
+                          std::int64_t width, bool by_packs) {
+  constexpr int kPacks = W / kPack<C>;
+  for (int e = static_cast<int>(threadIdx.x); e < rows * kPacks; e += kTileThreads) {
+    const int row = e / kPacks, column = e % kPacks * kPack<C>;
+    const C* const at = from + (first + row) * width + column;
+    Pack<C, kPack<C>> pack{};
+    if (by_packs) {
+      if (first + row < count && column < width) pack = *reinterpret_cast<const Pack<C, kPack<C>>*>(at);
+    } else {
+      SLUICE_UNROLL for (int i = 0; i < kPack<C>; ++i) {
+        if (first + row < count && column + i < width) pack.v[i] = at[i];
+      }
+    }
+    to[row][e % kPacks] = pack;
   }
 }
-/// Products of row r of a and rows c, c + kLanes, ... of b.
-template <int W, int N, class C>
-__device__ void products(const C (*a)[W + 1], const C (*b)[W + 1], int r, int c, std::int64_t width, C (&sums)[N]) {
-  for (int j = 0; j < N; ++j) sums[j] = 0;
-  for (int t = 0; t < width; ++t) {
-    const C x = a[r][t];
-    for (int j = 0; j < N; ++j) sums[j] = std::fma(x, b[c + kLanes * j][t], sums[j]);
+/// Products of the thread's rows of a and its rows of b.
+template <int W, int M, int N, class C>
+__device__ void products(const Row<C, W>* a, const Row<C, W>* b, int r, int c, C (&sums)[M][N]) {
+  SLUICE_UNROLL for (int i = 0; i < M; ++i) { SLUICE_UNROLL for (int j = 0; j < N; ++j) sums[i][j] = 0; }
+  SLUICE_SOME_UNROLL for (int t = 0; t < W / kPack<C>; ++t) {
+    Pack<C, kPack<C>> x[M];
+    SLUICE_UNROLL for (int i = 0; i < M; ++i) x[i] = a[r + i * kGroups][t];
+    SLUICE_UNROLL for (int j = 0; j < N; ++j) {
+      const Pack<C, kPack<C>> y = b[c + j * kLanes][t];
+      SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+        SLUICE_UNROLL for (int k = 0; k < kPack<C>; ++k) sums[i][j] = std::fma(x[i].v[k], y.v[k], sums[i][j]);
+      }
+    }
   }
 }
-/// Columns c, c + kLanes, ... of a product of a row of weights and a tile are added to sums. A negative weight says
-/// that the row of the tile is not seen, whatever is in it.
-template <int W, int K, class C>
-__device__ void add_rows(const C* weights, const C* seen, const C (*tile)[W + 1], int c, double (&sums)[W / kLanes]) {
-  C part[W / kLanes] = {};
-  for (int j = 0; j < K; ++j) {
-    if (seen[j] < C(0)) continue;
-    const C weight = weights[j];
-    for (int t = 0; t < W / kLanes; ++t) part[t] = std::fma(weight, tile[j][c + kLanes * t], part[t]);
+/// The thread's columns of the products of its rows of weights and the tile's K rows are added to sums. A negative
+/// number in `seen` says that the row of the tile is not seen, whatever is in it; there is none unless `hides`.
+template <int W, int K, int M, class C>
+__device__ void add_rows(const Row<C, K>* weights, const Row<C, K>* seen, bool hides, const Row<C, W>* tile, int r,
+                         int c, double (&sums)[M][W / kLanes]) {
+  constexpr int kPacks = W / kPack<C> / kLanes;
+  C part[M][W / kLanes] = {};
+  SLUICE_NO_UNROLL for (int j = 0; j < K; j += kPack<C>) {
+    Pack<C, kPack<C>> x[M], mark[M] = {};
+    SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+      x[i] = weights[r + i * kGroups][j / kPack<C>];
+      if (hides) mark[i] = seen[r + i * kGroups][j / kPack<C>];
+    }
+    SLUICE_UNROLL for (int k = 0; k < kPack<C>; ++k) {
+      SLUICE_UNROLL for (int t = 0; t < kPacks; ++t) {
+        const Pack<C, kPack<C>> y = tile[j + k][c + t * kLanes];
+        SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+          if (mark[i].v[k] < C(0)) continue;
+          SLUICE_UNROLL for (int e = 0; e < kPack<C>; ++e) {
+            C& sum = part[i][t * kPack<C> + e];
+            sum = std::fma(x[i].v[k], y.v[e], sum);
+          }
+        }
+      }
+    }
   }
-  for (int t = 0; t < W / kLanes; ++t) sums[t] += static_cast<double>(part[t]);
+  SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+    SLUICE_UNROLL for (int t = 0; t < W / kLanes; ++t) sums[i][t] += static_cast<double>(part[i][t]);
+  }
+}
+/// Stores a row's sums, divided by a number.
+template <class C, int N>
+__device__ void store_row(C* to, const double (&sums)[N], int c, std::int64_t width, double by) {
+  SLUICE_UNROLL for (int t = 0; t < N; ++t) {
+    const int column = (t / kPack<C> * kLanes + c) * kPack<C> + t % kPack<C>;
+    if (column < width) to[column] = static_cast<C>(sums[t] / by);
+  }
+}
+/// The largest of eight lanes.
+template <class C>
+__device__ C largest_of_lanes(C x) {
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    const C other = __shfl_xor_sync(kWarp, x, step);
+    x = other > x ? other : x;
+  }
+  return x;
 }
 
-/// Queries against tiles of K keys. Heads have at most W elements.
-template <class T, int W, int K>
-__global__ void attend_by_tiles(QueryResult<T> f, std::int64_t tiles, std::int64_t all) {
-  using C = compute_of<T>;
-  __shared__ C q[kRows][W + 1], k[K][W + 1], v[K][W + 1], p[kRows][K + 1];
+/// M * 16 queries against tiles of K keys. Heads have at most W elements.
+template <class C, int W, int M, int K>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    attend_by_tiles(QueryResult<C> f, std::int64_t tiles, std::int64_t all, bool by_packs) {
+  constexpr int kRows = M * kGroups, N = K / kLanes;
+  __shared__ Row<C, W> q[kRows], k[K], v[K];
+  __shared__ Row<C, K> p[kRows];
   const AttentionSizes& s = f.o.s;
   const int r = static_cast<int>(threadIdx.x) / kLanes, c = static_cast<int>(threadIdx.x) % kLanes;
   for (std::int64_t task = blockIdx.x; task < all; task += gridDim.x) {
-    const std::int64_t head = task / tiles, first = task % tiles * kRows, i = first + r, group = s.group_of(head);
-    const std::int64_t last = first + kRows < s.n ? first + kRows - 1 : s.n - 1, keys = i < s.n ? s.keys_of(i) : 0;
-    load_tile<W>(q, kRows, f.o.q + head * s.n * s.size, first, s.n, s.size);
-    double sums[W / kLanes] = {}, total = 0;
-    C largest = -C(INFINITY);
-    for (std::int64_t key = 0; key < s.keys_of(last); key += K) {
-      load_tile<W>(k, K, f.o.k + group * s.m * s.size, key, s.m, s.size);
-      load_tile<W>(v, K, f.o.v + group * s.m * s.value_size, key, s.m, s.value_size);
+    const std::int64_t head = task / tiles, first = (tiles - 1 - task % tiles) * kRows, group = s.group_of(head);
+    const std::int64_t end = s.keys_of(std::min<std::int64_t>(first + kRows, s.n) - 1);
+    load_tile<W>(q, kRows, f.o.q + head * s.n * s.size, first, s.n, s.size, by_packs);
+    double sums[M][W / kLanes] = {}, total[M] = {};
+    C largest[M];
+    SLUICE_UNROLL for (C& each : largest) each = -C(INFINITY);
+    for (std::int64_t key = 0; key < end; key += K) {
+      load_tile<W>(k, K, f.o.k + group * s.m * s.size, key, s.m, s.size, by_packs);
+      load_tile<W>(v, K, f.o.v + group * s.m * s.value_size, key, s.m, s.value_size, by_packs);
       __syncthreads();
-      C scores[K / kLanes];
-      products<W>(q, k, r, c, s.size, scores);
-      for (int j = 0; j < K / kLanes; ++j) {
-        const int at = c + kLanes * j;
-        scores[j] = key + at < keys ? f.o.masked(head, i, key + at, scores[j]) : -C(INFINITY);
-        p[r][at] = scores[j];
-      }
-      __syncthreads();
-      C top = largest;
-      for (int j = 0; j < K; ++j) top = p[r][j] > top ? p[r][j] : top;
-      if (top > largest) {
-        const auto shrink = static_cast<double>(std::exp(largest - top));
-        total *= shrink;
-        for (double& sum : sums) sum *= shrink;
-        largest = top;
-      }
-      __syncthreads();
-      for (int j = 0; j < K / kLanes; ++j) {
-        p[r][c + kLanes * j] = scores[j] == -C(INFINITY) ? C(-1) : std::exp(scores[j] - largest);
-      }
-      __syncthreads();
-      for (int j = 0; j < K; ++j) total += p[r][j] < C(0) ? 0 : static_cast<double>(p[r][j]);
-      add_rows<W, K>(p[r], p[r], v, c, sums);
-      __syncthreads();
-    }
-    if (i < s.n) {
-      const std::int64_t row = head * s.n + i;
-      const bool sees = total != 0;
-      for (int t = 0; t < W / kLanes; ++t) {
-        const int column = c + kLanes * t;
-        if (column < s.value_size) {
-          f.y[row * s.value_size + column] = T(sees ? static_cast<C>(sums[t] / total) : C(0));
+      const bool hides = f.o.mask || key + K > s.keys_of(first) || key + K > s.m;
+      C scores[M][N];
+      products<W>(q, k, r, c, scores);
+      SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+        const std::int64_t query = first + r + i * kGroups, keys = query < s.n ? s.keys_of(query) : 0;
+        C top = largest[i];
+        SLUICE_UNROLL for (int j = 0; j < N; ++j) {
+          const std::int64_t at = key + c + kLanes * j;
+          scores[i][j] = at < keys ? f.o.masked(head, query, at, scores[i][j]) : -C(INFINITY);
+          top = scores[i][j] > top ? scores[i][j] : top;
+        }
+        top = largest_of_lanes(top);
+        if (top > largest[i]) {
+          const auto shrink = static_cast<double>(std::exp(largest[i] - top));
+          total[i] *= shrink;
+          SLUICE_UNROLL for (double& sum : sums[i]) sum *= shrink;
+          largest[i] = top;
+        }
+        SLUICE_UNROLL for (int j = 0; j < N; ++j) {
+          const C weight = scores[i][j] == -C(INFINITY) ? C(-1) : std::exp(scores[i][j] - largest[i]);
+          const int column = c + kLanes * j;
+          p[r + i * kGroups][column / kPack<C>].v[column % kPack<C>] = !hides && weight < C(0) ? C(0) : weight;
+          total[i] += weight < C(0) ? 0 : static_cast<double>(weight);
         }
       }
-      if (c == 0) f.logarithms[row] = sees ? largest + static_cast<C>(std::log(total)) : -C(INFINITY);
+      __syncwarp();
+      add_rows<W, K>(p, p, hides, v, r, c, sums);
+      __syncthreads();
+    }
+    SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+      for (int step = kLanes / 2; step > 0; step /= 2) total[i] += __shfl_xor_sync(kWarp, total[i], step);
+      const std::int64_t query = first + r + i * kGroups, row = head * s.n + query;
+      if (query >= s.n) continue;
+      const bool sees = total[i] != 0;
+      store_row(f.y + row * s.value_size, sums[i], c, s.value_size, sees ? total[i] : 1);
+      if (c == 0) f.logarithms[row] = sees ? largest[i] + static_cast<C>(std::log(total[i])) : -C(INFINITY);
     }
     __syncthreads();
   }
@@ -320,95 +342,116 @@ struct Deltas {
 };
 
 /// Gradients of queries, as attend_by_tiles.
-template <class T, int W, int K>
-__global__ void query_gradients_by_tiles(QueryGradient<T> f, std::int64_t tiles, std::int64_t all) {
-  using C = compute_of<T>;
-  __shared__ C q[kRows][W + 1], g[kRows][W + 1], k[K][W + 1], v[K][W + 1], p[kRows][K + 1], ds[kRows][K + 1];
+template <class C, int W, int M, int K>
+__global__ void __launch_bounds__(kTileThreads)
+    query_gradients_by_tiles(QueryGradient<C> f, std::int64_t tiles, std::int64_t all, bool by_packs) {
+  constexpr int kRows = M * kGroups, N = K / kLanes;
+  __shared__ Row<C, W> q[kRows], g[kRows], k[K], v[K];
+  __shared__ Row<C, K> p[kRows], ds[kRows];
   const AttentionSizes& s = f.gradients.o.s;
   const int r = static_cast<int>(threadIdx.x) / kLanes, c = static_cast<int>(threadIdx.x) % kLanes;
   for (std::int64_t task = blockIdx.x; task < all; task += gridDim.x) {
-    const std::int64_t head = task / tiles, first = task % tiles * kRows, i = first + r, group = s.group_of(head);
-    const std::int64_t last = first + kRows < s.n ? first + kRows - 1 : s.n - 1, row = head * s.n + i;
-    const std::int64_t keys = i < s.n && f.gradients.counts(row) ? s.keys_of(i) : 0;
-    load_tile<W>(q, kRows, f.gradients.o.q + head * s.n * s.size, first, s.n, s.size);
-    load_tile<W>(g, kRows, f.gradients.g + head * s.n * s.value_size, first, s.n, s.value_size);
-    double sums[W / kLanes] = {};
-    for (std::int64_t key = 0; key < s.keys_of(last); key += K) {
-      load_tile<W>(k, K, f.gradients.o.k + group * s.m * s.size, key, s.m, s.size);
-      load_tile<W>(v, K, f.gradients.o.v + group * s.m * s.value_size, key, s.m, s.value_size);
+    const std::int64_t head = task / tiles, first = (tiles - 1 - task % tiles) * kRows, group = s.group_of(head);
+    const std::int64_t end = s.keys_of(std::min<std::int64_t>(first + kRows, s.n) - 1);
+    load_tile<W>(q, kRows, f.gradients.o.q + head * s.n * s.size, first, s.n, s.size, by_packs);
+    load_tile<W>(g, kRows, f.gradients.g + head * s.n * s.value_size, first, s.n, s.value_size, by_packs);
+    double sums[M][W / kLanes] = {};
+    for (std::int64_t key = 0; key < end; key += K) {
+      load_tile<W>(k, K, f.gradients.o.k + group * s.m * s.size, key, s.m, s.size, by_packs);
+      load_tile<W>(v, K, f.gradients.o.v + group * s.m * s.value_size, key, s.m, s.value_size, by_packs);
       __syncthreads();
-      C scores[K / kLanes], dp[K / kLanes];
-      products<W>(q, k, r, c, s.size, scores);
-      products<W>(g, v, r, c, s.value_size, dp);
-      for (int j = 0; j < K / kLanes; ++j) {
-        const int at = c + kLanes * j;
-        f.gradients.weigh(head, i, key + at, key + at < keys, scores[j], dp[j], &p[r][at], &ds[r][at]);
+      C scores[M][N], dp[M][N];
+      products<W>(q, k, r, c, scores);
+      products<W>(g, v, r, c, dp);
+      SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+        const int mine = r + i * kGroups;
+        const std::int64_t query = first + mine;
+        const std::int64_t keys = query < s.n && f.gradients.counts(head * s.n + query) ? s.keys_of(query) : 0;
+        SLUICE_UNROLL for (int j = 0; j < N; ++j) {
+          const int at = c + kLanes * j;
+          f.gradients.weigh(head, query, key + at, key + at < keys, scores[i][j], dp[i][j],
+                            &p[mine][at / kPack<C>].v[at % kPack<C>], &ds[mine][at / kPack<C>].v[at % kPack<C>]);
+        }
       }
-      __syncthreads();
-      add_rows<W, K>(ds[r], p[r], k, c, sums);
+      __syncwarp();
+      add_rows<W, K>(ds, p, true, k, r, c, sums);
       __syncthreads();
     }
-    for (int t = 0; t < W / kLanes && i < s.n; ++t) {
-      const int column = c + kLanes * t;
-      if (column < s.size) f.dq[row * s.size + column] = T(static_cast<C>(sums[t]));
+    SLUICE_UNROLL for (int i = 0; i < M; ++i) {
+      const std::int64_t query = first + r + i * kGroups;
+      if (query < s.n) store_row(f.dq + (head * s.n + query) * s.size, sums[i], c, s.size, 1);
     }
     __syncthreads();
   }
 }
 
-/// Gradients of keys and values: keys against tiles of K queries.
-template <class T, int W, int K>
-__global__ void key_gradients_by_tiles(KeyGradient<T> f, std::int64_t tiles, std::int64_t all) {
-  using C = compute_of<T>;
-  __shared__ C k[kRows][W + 1], v[kRows][W + 1], q[K][W + 1], g[K][W + 1], p[kRows][K + 1], ds[kRows][K + 1];
+/// Gradients of keys and values: M * 16 keys against tiles of K queries.
+template <class C, int W, int M, int K>
+__global__ void __launch_bounds__(kTileThreads)
+    key_gradients_by_tiles(KeyGradient<C> f, std::int64_t tiles, std::int64_t all, bool by_packs) {
+  constexpr int kRows = M * kGroups, N = K / kLanes;
+  __shared__ Row<C, W> k[kRows], v[kRows], q[K], g[K];
+  __shared__ Row<C, K> p[kRows], ds[kRows];
   const AttentionSizes& s = f.gradients.o.s;
   const int r = static_cast<int>(threadIdx.x) / kLanes, c = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t of_group = s.heads / s.groups;
   for (std::int64_t task = blockIdx.x; task < all; task += gridDim.x) {
-    const std::int64_t group = task / tiles, first = task % tiles * kRows, key = first + r;
-    load_tile<W>(k, kRows, f.gradients.o.k + group * s.m * s.size, first, s.m, s.size);
-    load_tile<W>(v, kRows, f.gradients.o.v + group * s.m * s.value_size, first, s.m, s.value_size);
-    double of_k[W / kLanes] = {}, of_v[W / kLanes] = {};
+    const std::int64_t group = task / tiles, first = task % tiles * kRows;
+    load_tile<W>(k, kRows, f.gradients.o.k + group * s.m * s.size, first, s.m, s.size, by_packs);
+    load_tile<W>(v, kRows, f.gradients.o.v + group * s.m * s.value_size, first, s.m, s.value_size, by_packs);
+    double of_k[M][W / kLanes] = {}, of_v[M][W / kLanes] = {};
     for (std::int64_t h = 0; h < of_group; ++h) {
       const std::int64_t head = group / s.groups * s.heads + group % s.groups * of_group + h;
       for (std::int64_t query = s.first_query_of(first) / K * K; query < s.n; query += K) {
-        load_tile<W>(q, K, f.gradients.o.q + head * s.n * s.size, query, s.n, s.size);
-        load_tile<W>(g, K, f.gradients.g + head * s.n * s.value_size, query, s.n, s.value_size);
+        load_tile<W>(q, K, f.gradients.o.q + head * s.n * s.size, query, s.n, s.size, by_packs);
+        load_tile<W>(g, K, f.gradients.g + head * s.n * s.value_size, query, s.n, s.value_size, by_packs);
         __syncthreads();
-        C scores[K / kLanes], dp[K / kLanes];
-        products<W>(k, q, r, c, s.size, scores);
-        products<W>(v, g, r, c, s.value_size, dp);
-        for (int j = 0; j < K / kLanes; ++j) {
+        C scores[M][N], dp[M][N];
+        products<W>(k, q, r, c, scores);
+        products<W>(v, g, r, c, dp);
+        SLUICE_UNROLL for (int j = 0; j < N; ++j) {
           const int at = c + kLanes * j;
-          const std::int64_t i = query + at;
-          const bool seen = key < s.m && i < s.n && key < s.keys_of(i) && f.gradients.counts(head * s.n + i);
-          f.gradients.weigh(head, i, key, seen, scores[j], dp[j], &p[r][at], &ds[r][at]);
+          const std::int64_t i = query + at, keys = i < s.n && f.gradients.counts(head * s.n + i) ? s.keys_of(i) : 0;
+          SLUICE_UNROLL for (int row = 0; row < M; ++row) {
+            const int mine = r + row * kGroups;
+            f.gradients.weigh(head, i, first + mine, first + mine < keys, scores[row][j], dp[row][j],
+                              &p[mine][at / kPack<C>].v[at % kPack<C>], &ds[mine][at / kPack<C>].v[at % kPack<C>]);
+          }
         }
-        __syncthreads();
-        add_rows<W, K>(p[r], p[r], g, c, of_v);
-        add_rows<W, K>(ds[r], p[r], q, c, of_k);
+        __syncwarp();
+        add_rows<W, K>(p, p, true, g, r, c, of_v);
+        add_rows<W, K>(ds, p, true, q, r, c, of_k);
         __syncthreads();
       }
     }
-    const std::int64_t row = group * s.m + key;
-    for (int t = 0; t < W / kLanes && key < s.m; ++t) {
-      const int column = c + kLanes * t;
-      if (column < s.size) f.dk[row * s.size + column] = T(static_cast<C>(of_k[t]));
-      if (column < s.value_size) f.dv[row * s.value_size + column] = T(static_cast<C>(of_v[t]));
+    SLUICE_UNROLL for (int row = 0; row < M; ++row) {
+      const std::int64_t key = first + r + row * kGroups, at = group * s.m + key;
+      if (key >= s.m) continue;
+      store_row(f.dk + at * s.size, of_k[row], c, s.size, 1);
+      store_row(f.dv + at * s.value_size, of_v[row], c, s.value_size, 1);
     }
     __syncthreads();
   }
 }
 
-/// Launches one of the kernels above for `heads` heads of `rows` rows.
-template <class F>
-void launch_tiles(const Issue& issue, void (*kernel)(F, std::int64_t, std::int64_t), const F& f, std::int64_t heads,
-                  std::int64_t rows) {
-  const std::int64_t tiles = (rows + kRows - 1) / kRows;
+/// Launches one of the kernels above for `heads` heads of `rows` rows, of which a block takes M * 16.
+template <int M, class F>
+void launch_tiles(const Issue& issue, void (*kernel)(F, std::int64_t, std::int64_t, bool), const F& f,
+                  std::int64_t heads, std::int64_t rows, bool by_packs) {
+  const std::int64_t tiles = (rows + M * kGroups - 1) / (M * kGroups);
   if (heads * tiles == 0) return;
   Grid grid = grid_for(heads * tiles * kTileThreads);
+  grid.blocks = static_cast<unsigned>(std::min(heads * tiles, most_blocks.load(std::memory_order_relaxed)));
+  grid.threads = kTileThreads;
   grid.barriers = true;
-  issue.launch(kernel, grid, f, tiles, heads * tiles);
+  issue.launch(kernel, grid, f, tiles, heads * tiles, by_packs);
+}
+/// Whether the operands' rows are aligned to packs.
+template <class C>
+bool in_packs(const Operands<C>& o, const C* g) {
+  const auto aligned = [](const C* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
+  return o.s.size % kPack<C> == 0 && o.s.value_size % kPack<C> == 0 && aligned(o.q) && aligned(o.k) && aligned(o.v) &&
+         aligned(g);
 }
 /// 64, 128, or 0 where tiles do not fit into shared memory.
 template <class T>
@@ -428,13 +471,22 @@ struct Attention {
     using C = compute_of<T>;
     const Issue issue(c);
     const Operands<T> operands(c, 3);
+    if constexpr (sizeof(T) == 2) {
+      if (std::max(operands.s.size, operands.s.value_size) <= kWidestHalves) return attend_halves<T>(c);
+    }
     const AttentionSizes& s = operands.s;
     QueryResult<T> f{operands, c.output(0).template as<T>(), c.output(1).template as<C>(), nullptr};
-    const int width = tile_width<T>(s);
-    constexpr bool narrow = sizeof(C) == 4;
-    if (width == 64) return launch_tiles(issue, attend_by_tiles < T, 64, narrow ? 32 : 16 >, f, s.batch * s.heads, s.n);
-    if constexpr (narrow) {
-      if (width == 128) return launch_tiles(issue, attend_by_tiles<T, 128, 16>, f, s.batch * s.heads, s.n);
+    if constexpr (sizeof(T) > 2) {
+      const int width = tile_width<T>(s);
+      constexpr bool narrow = sizeof(C) == 4;
+      const auto by_tiles = [&]<int W, int M, int K>() {
+        launch_tiles<M>(issue, attend_by_tiles<T, W, M, K>, f, s.batch * s.heads, s.n,
+                        in_packs<T>(operands, operands.q));
+      };
+      if (width == 64) return by_tiles.template operator() < 64, narrow ? 4 : 2, narrow ? 32 : 16 > ();
+      if constexpr (narrow) {
+        if (width == 128) return by_tiles.template operator()<128, 2, 16>();
+      }
     }
     f.sums = numbers<double>(issue, c.output(0).count());
     for_index(issue, s.query_rows(), f);
@@ -446,22 +498,28 @@ struct AttentionGrad {
     using C = compute_of<T>;
     const Issue issue(c);
     const Operands<T> operands(c, 6);
+    if constexpr (sizeof(T) == 2) {
+      if (std::max(operands.s.size, operands.s.value_size) <= kWidestHalves) return attend_halves_grad<T>(c);
+    }
     const AttentionSizes& s = operands.s;
     const Gradients<T> gradients{operands, c.input(5).template as<T>(), c.input(4).template as<C>(),
                                  numbers<C>(issue, s.query_rows()), numbers<std::uint8_t>(issue, s.query_rows())};
     const T* const y = c.input(3).template as<T>();
     QueryGradient<T> of_queries{gradients, y, c.output(0).template as<T>(), nullptr};
     KeyGradient<T> of_keys{gradients, c.output(1).template as<T>(), c.output(2).template as<T>(), nullptr, nullptr};
-    const auto by_tiles = [&]<int W, int K>() {
-      for_index(issue, s.query_rows(), Deltas<T>{gradients, y});
-      launch_tiles(issue, query_gradients_by_tiles<T, W, K>, of_queries, s.batch * s.heads, s.n);
-      launch_tiles(issue, key_gradients_by_tiles<T, W, K>, of_keys, s.batch * s.groups, s.m);
-    };
-    const int width = tile_width<T>(s);
-    constexpr bool narrow = sizeof(C) == 4;
-    if (width == 64) return by_tiles.template operator() < 64, narrow ? 16 : 8 > ();
-    if constexpr (narrow) {
-      if (width == 128) return by_tiles.template operator()<128, 8>();
+    if constexpr (sizeof(T) > 2) {
+      const auto by_tiles = [&]<int W, int M, int K>() {
+        const bool by_packs = in_packs<T>(operands, gradients.g);
+        for_index(issue, s.query_rows(), Deltas<T>{gradients, y});
+        launch_tiles<M>(issue, query_gradients_by_tiles<T, W, M, K>, of_queries, s.batch * s.heads, s.n, by_packs);
+        launch_tiles<M>(issue, key_gradients_by_tiles<T, W, M, K>, of_keys, s.batch * s.groups, s.m, by_packs);
+      };
+      const int width = tile_width<T>(s);
+      constexpr bool narrow = sizeof(C) == 4;
+      if (width == 64) return by_tiles.template operator() < 64, 2, narrow ? 32 : 8 > ();
+      if constexpr (narrow) {
+        if (width == 128) return by_tiles.template operator()<128, 2, 8>();
+      }
     }
     of_queries.sums = numbers<double>(issue, c.output(0).count());
     of_keys.key_sums = numbers<double>(issue, c.output(1).count());
