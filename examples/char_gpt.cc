@@ -108,7 +108,7 @@ int main(int argc, char** argv) try {
     const nn::Evaluation off;
     for (const auto& [x, y, first] : test) perplexity.add(loss_of(net, x, y), static_cast<double>(y.count()));
   }
-  losses.write(out + "/loss.svg", "char_gpt: loss of each step");
+  losses.write(out + "/loss", "char_gpt: loss of each step");
   std::printf("held-out text: perplexity %.3f a character\n\n%s\n\n%s, %s\n", perplexity.value(),
               sample(net, 400, stream).c_str(), file.c_str(), (out + "/loss.svg").c_str());
 } catch (const std::exception& error) {

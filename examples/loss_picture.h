@@ -1,4 +1,4 @@
-// A picture of a training run: losses by step, as an SVG file.
+// A picture of a training run: losses by step, as an SVG file, and as numbers beside it.
 #pragma once
 
 #include <algorithm>
@@ -25,9 +25,15 @@ class LossPicture {
     for (std::size_t i = points_.size() - n; i < points_.size(); ++i) sum += points_[i].second;
     return n ? sum / static_cast<double>(n) : 0;
   }
-  /// Waits for all. Throws std::runtime_error where the file cannot be written.
-  void write(const std::string& path, const std::string& title) {
+  /// Writes PATH.svg and PATH.csv ("step,loss"). Waits for all. Throws std::runtime_error where it cannot.
+  void write(const std::string& name, const std::string& title) {
     while (!waiting_.empty()) take();
+    std::FILE* const numbers = std::fopen((name + ".csv").c_str(), "w");
+    if (!numbers) throw std::runtime_error("cannot write " + name + ".csv");
+    std::fputs("step,loss\n", numbers);
+    for (const auto& [step, loss] : points_) std::fprintf(numbers, "%ld,%.9g\n", step, loss);
+    if (std::fclose(numbers) != 0) throw std::runtime_error("cannot write " + name + ".csv");
+    const std::string path = name + ".svg";
     std::FILE* const file = std::fopen(path.c_str(), "w");
     if (!file) throw std::runtime_error("cannot write " + path);
     constexpr double width = 720, height = 360, left = 56, top = 36, right = 16, bottom = 40;

@@ -103,7 +103,7 @@ int main(int argc, char** argv) try {
       perplexity.add(cross_entropy(r.outputs, y.flatten()), static_cast<double>(y.count()));
     }
   }
-  losses.write(out + "/loss.svg", "lstm: loss of each step");
+  losses.write(out + "/loss", "lstm: loss of each step");
   std::printf("held-out text: perplexity %.3f a character\n\n%s\n\n%s, %s\n", perplexity.value(),
               sample(net, 400, stream).c_str(), file.c_str(), (out + "/loss.svg").c_str());
 } catch (const std::exception& error) {

@@ -100,7 +100,7 @@ int main(int argc, char** argv) try {
     const nn::Evaluation off;
     for (const auto& [x, y, first] : test) right.add(net(x.unsqueeze(1)), y);
   }
-  losses.write(out + "/loss.svg", "resnet18: loss of each step");
+  losses.write(out + "/loss", "resnet18: loss of each step");
   std::printf("test images: %.2f %% right\n%s, %s\n", 100 * right.value(), file.c_str(), (out + "/loss.svg").c_str());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "resnet18: %s\n", error.what());
