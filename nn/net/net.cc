@@ -146,9 +146,9 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
     if (value.requires_grad() || !value.is_contiguous()) values[i] = value.copy();
   }
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
-    if (!values[i].defined()) continue;
     State& state = *net.slots[i].state;
-    state.set_path(net.slots[i].name);
+    state.set_path(net.slots[i].name);  // also of what a part's own load named
+    if (!values[i].defined()) continue;
     state.value = values[i];
     if (is_trained(state)) state.value.with_grad();
   }

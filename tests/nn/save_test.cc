@@ -225,6 +225,18 @@ TEST_F(SaveTest, PartsAndOtherNames) {
   EXPECT_FALSE(renamed.body.norm.running_mean.value().requires_grad());
 }
 
+TEST_F(SaveTest, APartThatIsLoadedAloneHasItsWholePathLater) {
+  Net net;
+  nn::initialise(net, 1);
+  nn::save(path(), {{"", net.up}});
+  Net whole;
+  nn::load(path(), {{"", whole.up}});
+  EXPECT_EQ(whole.up.weight.path(), "weight");
+  nn::complete(whole, 2);
+  EXPECT_EQ(whole.up.weight.path(), "up.weight");
+  EXPECT_EQ(bits(whole.up.weight), bits(net.up.weight));
+}
+
 TEST_F(SaveTest, ModelsInSeveralFiles) {
   Net net, other;
   nn::initialise(net, 1);
