@@ -1,7 +1,7 @@
-// A warp's products of small matrices of 16-bit elements, on tensor cores: mma.sync.m16n8k16 and what it takes to feed
-// it, as the PTX ISA has them. Without tensor cores that know both 16-bit types (before compute capability 8, and on
-// the double) the same functions exchange elements between lanes: the same results but for roundings of sums, slowly.
-// All lanes of a warp call them together.
+// A seam between CUDA and its double. A warp's products of small matrices of 16-bit elements, on tensor cores:
+// mma.sync.m16n8k16 and what it takes to feed it, as the PTX ISA has them. Without tensor cores that know both 16-bit
+// types (before compute capability 8, and on the double) the same functions exchange elements between lanes: the same
+// results but for roundings of sums, slowly. All lanes of a warp call them together.
 //
 // A lane's elements: with row = lane / 4 and column = lane % 4 * 2, two elements in each register, of a left matrix (16
 // x 16) those from (row, column), (row + 8, column), (row, column + 8) and (row + 8, column + 8) on; of a right matrix
