@@ -80,11 +80,13 @@ Init orthogonal(double gain) {
     const bool wide = rows < columns;
     // The decomposition of a random matrix, with the signs of r's diagonal taken out, is uniform among all (Mezzadri,
     // How to generate random matrices from the classical compact groups, 2007).
+    const Device device = current_scope().device;
+    const DeviceScope host(cpu(0));  // decompositions have no kernels elsewhere
     const NDArray draw = sluice::normal({wide ? columns : rows, wide ? rows : columns}, stream, 0, 1, DType::f64);
     const auto [q, r] = qr(draw);
     const NDArray signs = 1 - 2 * (r.diagonal() < 0).to(DType::f64);
     const NDArray matrix = (q * signs * gain).to(dtype);
-    return (wide ? matrix.transpose() : matrix).contiguous().reshape(shape);
+    return (wide ? matrix.transpose() : matrix).contiguous().reshape(shape).to(device);
   };
 }
 

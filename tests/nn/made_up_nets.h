@@ -36,7 +36,7 @@ inline void expect_same_values(const nn::Contents& a, const nn::Contents& b, boo
 
 template <class Net>
 void check_made_up(const Paths& paths) {
-  TestEngine engine;
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
   const Net net;
   const nn::Contents contents = nn::contents(net);
   Paths seen;
