@@ -247,12 +247,15 @@ void operators(const Options& o, Engine& engine) {
     timed("sort (1024, 4096)", [&] { return sort(x); });
   }
   {
-    NDArray w = normal({size(100000000)}, random).with_grad();
-    Adam adam({w}, {.lr = 1e-3});
+    struct {
+      nn::Parameter w;
+    } net{{{size(100000000)}, nn::normal(1)}};
+    nn::initialise(net, 1);
+    nn::Optimizer adam(net, nn::Adam{.lr = 1e-3});
     timed("Adam of 1e8, gradient of a sum", [&] {
-      sum(w).backward();
+      sum(net.w).backward();
       adam.step();
-      return w.detach();
+      return net.w.value().detach();
     });
   }
 }

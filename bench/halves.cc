@@ -9,8 +9,7 @@
 #include <functional>
 #include <iostream>
 
-#include "sluice/nn/nn.h"
-#include "sluice/sluice.h"
+#include "quickstart.h"
 
 namespace {
 
@@ -53,15 +52,10 @@ Times round_of(const Network& network, const NDArray& gradient) {
   return t;
 }
 
-/// The layers of examples/fashion_mnist.cc.
 Network quickstart(std::int64_t images) {
-  RandomStream random(1, 1);
-  const auto layers = std::make_shared<Sequential>(Conv2d(1, 32, 3, random, {.relu = true}), MaxPool2d(2),
-                                                   Conv2d(32, 32, 3, random, {.padding = 1, .relu = true}),
-                                                   Conv2d(32, 64, 3, random, {.relu = true}), MaxPool2d(2), Flatten(),
-                                                   Linear(1600, 128, random, {.relu = true}), Linear(128, 10, random));
-  return {"quickstart", normal({images, 1, 28, 28}, random).detach().with_grad(),
-          [layers](const NDArray& x) { return (*layers)(x); }};
+  const auto net = std::make_shared<nn::Sequential>(bench::quickstart_net());
+  return {"quickstart", bench::quickstart_batch(images, 1).first.with_grad(),
+          [net](const NDArray& x) { return (*net)(x); }};
 }
 
 /// Before the attention and the two dense layers a norm, and a sum around each; 4 heads, 64 tokens of 128 numbers.

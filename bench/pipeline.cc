@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "quickstart_stages.h"
+#include "quickstart.h"
 
 using namespace sluice;
 
@@ -30,20 +30,18 @@ void run(Settings s) {
   Engine engine({.threads = s.threads, .logical_cpus = s.stages});
   set_default_engine(&engine);
   {
-    parallel::Pipeline net(bench::quickstart_stages(s.stages));
-    Sgd sgd(net.parameters(), bench::kQuickstartSgd);
-    std::deque<Sgd> of_stage;
-    for (int i = 0; i < s.stages; ++i) of_stage.emplace_back(net.stage(i).module->parameters(), bench::kQuickstartSgd);
+    const nn::Sequential net = bench::quickstart_net();
+    nn::Optimizer sgd(net, bench::quickstart_sgd());
     const auto [x, y] = bench::quickstart_batch(s.batch, s.stages);
-    parallel::Schedule schedule = parallel::make_schedule(s.schedule, s.stages, s.microbatches);
-    if (own_steps) schedule = parallel::with_updates(schedule);
-    parallel::PipelineStep options{.microbatches = s.microbatches, .schedule = schedule};
-    if (own_steps) options.update = [&](int stage) { of_stage[static_cast<std::size_t>(stage)].step(); };
+    parallel::Pipeline pipeline(net, x.spec(), bench::quickstart_stages(s.stages));
+    const parallel::PipelineStep options{.microbatches = s.microbatches,
+                                         .schedule = parallel::make_schedule(s.schedule, s.stages, s.microbatches),
+                                         .optimizer = &sgd,
+                                         .gate = own_steps ? parallel::Gate::none : parallel::Gate::all};
     const auto train = [&](int steps) {
       std::deque<NDArray> losses;
       for (int i = 0; i < steps; ++i) {
-        losses.push_back(net.step(x, y, options));
-        if (!own_steps) sgd.step();
+        losses.push_back(pipeline.step(x, y, options));
         if (losses.size() > 3) losses.front().wait(), losses.pop_front();
       }
       engine.wait_all();

@@ -11,12 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "sluice/resources/memory_pool.h"
-#include "sluice/sluice.h"
+#include "quickstart.h"
 
 using namespace sluice;
 using Clock = std::chrono::steady_clock;
@@ -28,38 +29,18 @@ double at(std::vector<double> values, double share) {
   return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-/// The layers of examples/fashion_mnist.cc.
-Sequential make_network() {
-  RandomStream random(1, 1);
-  const ConvOptions with_relu{.relu = true};
-  return Sequential(Conv2d(1, 32, 3, random, with_relu), MaxPool2d(2),
-                    Conv2d(32, 32, 3, random, {.padding = 1, .relu = true}), Conv2d(32, 64, 3, random, with_relu),
-                    MaxPool2d(2), Flatten(), Linear(1600, 128, random, {.relu = true}), Linear(128, 10, random));
-}
-
-std::unique_ptr<Optimizer> make_optimizer(const std::vector<NamedParameter>& parameters) {
-  return std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.01, .momentum = 0.9});
-}
-
-parallel::Batch make_batch(std::int64_t rows) {
-  RandomStream random(1, 2);
-  std::vector<std::int64_t> labels;
-  for (std::int64_t i = 0; i < rows; ++i) labels.push_back(i % 10);
-  return {normal({rows, 1, 28, 28}, random), from(labels, {rows})};
-}
-
 /// Devices with an engine of their own, and what the layers cost there.
 struct Machine {
   explicit Machine(int count, std::int64_t rows) : engine({.threads = 2, .logical_cpus = count}) {
     set_default_engine(&engine);
     for (int i = 0; i < count; ++i) devices.push_back(cpu(i));
-    network = std::make_unique<Sequential>(make_network());
-    batch = make_batch(rows);
+    net = bench::quickstart_net();
+    std::tie(x, y) = bench::quickstart_batch(rows, 1);
   }
   void measure(const std::vector<std::int64_t>& sizes) {
     set_default_engine(&engine);
-    rounds.push_back(
-        parallel::measure_layers(*network, batch, devices, {.rows = sizes, .rounds = 3, .optimizer = make_optimizer}));
+    rounds.push_back(parallel::measure_layers(net, {x, y}, devices,
+                                              {.rows = sizes, .rounds = 3, .optimizer = bench::quickstart_sgd()}));
   }
   /// With the medians of all rounds.
   parallel::Measured medians() const {
@@ -87,27 +68,27 @@ struct Machine {
 
   Engine engine;
   std::vector<Device> devices;
-  std::unique_ptr<Sequential> network;
-  parallel::Batch batch;
+  nn::Sequential net;
+  NDArray x, y;
   std::vector<parallel::Measured> rounds;
 };
 
 struct Side {
   Machine& machine;
   parallel::Candidate candidate;
-  std::unique_ptr<Sequential> network = {};
-  std::unique_ptr<parallel::Pipeline> net = {};
-  std::unique_ptr<Optimizer> optimizer = {};
+  nn::Sequential net = {};
+  std::optional<nn::Optimizer> optimizer = {};
+  std::optional<parallel::Pipeline> pipeline = {};
   std::vector<double> throughput = {}, pushing = {};
   double peak = 0;
 };
 
 void make(Side& side) {
   set_default_engine(&side.machine.engine);
-  side.network = std::make_unique<Sequential>(make_network());
-  side.net =
-      std::make_unique<parallel::Pipeline>(parallel::stages_of(side.candidate, *side.network, side.machine.devices));
-  side.optimizer = make_optimizer(side.net->parameters());
+  side.net = bench::quickstart_net();
+  side.optimizer.emplace(side.net, bench::quickstart_sgd());
+  side.pipeline.emplace(side.net, side.machine.x.spec(),
+                        parallel::pipeline_options(side.candidate, side.machine.devices));
 }
 
 void train(Side& side, int steps, bool counts) {
@@ -118,15 +99,14 @@ void train(Side& side, int steps, bool counts) {
   double pushing = 0;
   for (int i = 0; i < steps; ++i) {
     const auto before = Clock::now();
-    side.net->step(side.machine.batch.x, side.machine.batch.target,
-                   {.microbatches = schedule.microbatches, .schedule = schedule});
-    side.optimizer->step();
+    side.pipeline->step(side.machine.x, side.machine.y,
+                        {.microbatches = schedule.microbatches, .schedule = schedule, .optimizer = &*side.optimizer});
     pushing += std::chrono::duration<double>(Clock::now() - before).count();
   }
   engine.wait_all();
   const double took = std::chrono::duration<double>(Clock::now() - start).count();
   if (!counts) return;
-  side.throughput.push_back(static_cast<double>(side.machine.batch.x.size(0)) * steps / took);
+  side.throughput.push_back(static_cast<double>(side.machine.x.size(0)) * steps / took);
   side.pushing.push_back(pushing / steps);
 }
 
@@ -188,7 +168,7 @@ void run(int rounds, std::int64_t rows) {
   std::printf("the largest error of the ten: %.1f %%\n", 100 * worst);
   for (Side& side : sides) {
     set_default_engine(&side.machine.engine);
-    side.optimizer.reset(), side.net.reset(), side.network.reset();
+    side.pipeline.reset(), side.optimizer.reset(), side.net = {};
   }
   const parallel::Measured m = two.medians();
   std::printf("link %.1f us, %.2f GB/s\n", 1e6 * m.link.latency, 1e-9 * m.link.bandwidth);

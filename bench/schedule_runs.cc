@@ -8,13 +8,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quickstart_stages.h"
+#include "quickstart.h"
 
 using namespace sluice;
 using parallel::ActionKind, parallel::Schedule, parallel::StageCost;
@@ -133,18 +132,13 @@ class Bench {
   explicit Bench(int microbatches)
       : microbatches_(microbatches),
         engine_({.threads = kStages, .logical_cpus = kStages}),
-        net_((set_default_engine(&engine_), bench::quickstart_stages(kStages))),
-        sgd_(net_.parameters(), bench::kQuickstartSgd) {
-    for (int s = 0; s < kStages; ++s) {
-      of_stage_.emplace_back(net_.stage(s).module->parameters(), bench::kQuickstartSgd);
-    }
-    std::tie(x_, y_) = bench::quickstart_batch(microbatches * kRowsOfAMicrobatch, kStages);
-  }
+        net_((set_default_engine(&engine_), bench::quickstart_net())),
+        sgd_(net_, bench::quickstart_sgd()),
+        batch_(bench::quickstart_batch(microbatches * kRowsOfAMicrobatch, kStages)),
+        pipeline_(net_, batch_.first.spec(), bench::quickstart_stages(kStages)) {}
 
   Side side(const std::string& name, Update update = Update::none) const {
-    Schedule schedule = parallel::make_schedule(name, kStages, microbatches_);
-    if (update == Update::own) schedule = parallel::with_updates(std::move(schedule));
-    return {name, std::move(schedule), update};
+    return {name, parallel::make_schedule(name, kStages, microbatches_), update};
   }
 
   /// Every side once, in turns, `rounds` times.
@@ -168,8 +162,8 @@ class Bench {
         step(side);
         step(side);
         engine_.wait_all();
-        const std::vector<parallel::TimelineBox> boxes = net_.boxes(engine_.stop_trace(), net_.step_number());
-        for (const NamedParameter& p : net_.parameters()) p.value->zero_grad();
+        const std::vector<parallel::TimelineBox> boxes = pipeline_.boxes(engine_.stop_trace(), pipeline_.step_number());
+        sgd_.zero_grad();
         engine_.wait_all();
         if (round < 0) continue;  // warming up
         side.seconds.push_back(seconds);
@@ -186,8 +180,13 @@ class Bench {
 
   /// Seconds of a core that a thread takes to bring a stage's output to the other device.
   double copying() {
-    const NoGrad no_grad;
-    NDArray value = (*net_.stage(0).module)(x_.narrow(0, 0, kRowsOfAMicrobatch));
+    const nn::Evaluation off;
+    const nn::Stages functions = net_.stages();
+    nn::Arrays outputs{batch_.first.narrow(0, 0, kRowsOfAMicrobatch)};
+    for (int i = 0; i < pipeline_.functions(0).second; ++i) {
+      outputs = functions.call(static_cast<std::size_t>(i), outputs);
+    }
+    NDArray value = outputs[0];
     std::vector<double> took;
     for (int round = 0; round < 9; ++round) {
       constexpr int kHops = 64;
@@ -203,18 +202,18 @@ class Bench {
  private:
   void step(const Side& side) {
     parallel::PipelineStep options{.microbatches = microbatches_, .schedule = side.schedule};
-    if (side.update == Update::own) options.update = [&](int s) { of_stage_[static_cast<std::size_t>(s)].step(); };
-    net_.step(x_, y_, options);
-    if (side.update == Update::clip) clip_gradients(net_.parameters(), 1);
-    if (side.update == Update::clip || side.update == Update::gate) sgd_.step();
+    if (side.update != Update::none) options.optimizer = &sgd_;
+    if (side.update == Update::clip) options.max_norm = 1;
+    if (side.update == Update::own) options.gate = parallel::Gate::none;
+    pipeline_.step(batch_.first, batch_.second, options);
   }
 
   int microbatches_;
   Engine engine_;
-  parallel::Pipeline net_;
-  Sgd sgd_;
-  std::deque<Sgd> of_stage_;
-  NDArray x_, y_;
+  nn::Sequential net_;
+  nn::Optimizer sgd_;
+  std::pair<NDArray, NDArray> batch_;
+  parallel::Pipeline pipeline_;
 };
 
 std::string quartiles(const std::vector<double>& values, double scale, int digits) {

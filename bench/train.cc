@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/sluice.h"
+#include "quickstart.h"
 
 using namespace sluice;
 
@@ -30,29 +30,19 @@ int main(int argc, char** argv) {
   }
   EngineOptions options{.threads = threads, .logical_cpus = 1};
   if (device.kind == DeviceKind::gpu) {
-#if __has_include("sluice/resources/cuda/cuda.h")  // not in older checkouts
     if (!cuda_unavailable().empty()) {
       std::fprintf(stderr, "bench_train: no CUDA device: %s\n", cuda_unavailable().c_str());
       return 1;
     }
     options.providers = {cuda_devices()};
-#endif
   }
   Engine engine(options);
   set_default_engine(&engine);
   {
     const DeviceScope on(device);
     RandomStream random(1);
-    const ConvOptions with_relu{.relu = true};
-    Sequential net{Conv2d(1, 32, 3, random, with_relu),
-                   MaxPool2d(2),
-                   Conv2d(32, 32, 3, random, {.padding = 1, .relu = true}),
-                   Conv2d(32, 64, 3, random, with_relu),
-                   MaxPool2d(2),
-                   Flatten(),
-                   Linear(1600, 128, random, {.relu = true}),
-                   Linear(128, 10, random)};
-    Sgd sgd(net.parameters(), {.lr = 0.05, .momentum = 0.9});
+    const nn::Sequential net = bench::quickstart_net();
+    nn::Optimizer sgd(net, nn::Sgd{.lr = 0.05, .momentum = 0.9});
     const NDArray x = normal({batch, 1, 28, 28}, random);
     std::vector<std::int64_t> labels;
     for (int i = 0; i < batch; ++i) labels.push_back(i % 10);
@@ -61,7 +51,7 @@ int main(int argc, char** argv) {
     const auto run = [&](int n) {
       NDArray before;
       for (int i = 0; i < n; ++i) {
-        const NDArray loss = cross_entropy(net.forward(x), y);
+        const NDArray loss = cross_entropy(net(x), y);
         loss.backward();
         sgd.step();
         if (before.defined()) before.wait();  // one step ahead, no more

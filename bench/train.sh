@@ -5,7 +5,7 @@
 #
 # --torch: a libtorch: the folder `torch` of PyPI's wheel (pip install --no-deps torch), an unpacked libtorch, or nothing
 # for Debian's libtorch-dev. The peer is checked first: one whose matrix product is slow is no peer. --before: an older
-# checkout of ours, whose libraries run the same program.
+# checkout of ours that has nn::Conv2d::relu, whose libraries run the same program.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"

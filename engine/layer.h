@@ -11,8 +11,8 @@ namespace sluice {
 
 /// While the guard lives, the calling thread's pushes are in this layer, and so is what their bodies push. Guards nest:
 /// the names are joined by '.', so "encoder", "2" and "attention" make "encoder.2.attention". An empty name changes
-/// nothing. Gradients are in the layer of the operator that they are the gradient of. Modules set it themselves
-/// (nn/module.h).
+/// nothing. Gradients are in the layer of the operator that they are the gradient of. Layers of nets set it themselves
+/// (nn/net/parameter.h).
 ///
 /// Each distinct path is kept until the program ends: a name may be the number of a layer, but not that of a step.
 /// Making a guard for a path that was used before allocates nothing and takes no lock.

@@ -99,7 +99,7 @@ class Provider {
   // ---- errors that a device finds late (docs/semantics.md, 16)
   /// How many errors the device's kernels have reported. Only grows. An error is counted before its op's point is seen
   /// as reached. The device's end counts as one more, a report of no op, before what other devices' streams have behind
-  /// it goes on: a gate (nn/optimizer.h) is shut by it.
+  /// it goes on: a gate (operators/optimizer_steps.h) is shut by it.
   virtual std::uint64_t errors(int /*device*/) const noexcept { return 0; }
   /// The reports from number `from` on, in their order. If the device's ring has lost some there are fewer than
   /// errors() says; then any unconfirmed op may have failed. May throw std::bad_alloc.

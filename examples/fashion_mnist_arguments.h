@@ -11,11 +11,11 @@
 #include "sluice/sluice.h"
 
 struct Arguments {
-  int stages = 2, microbatches = 8, tensor_parallel = 1, epochs = 5, batch = 128, train_limit = 0;
+  int stages = 2, microbatches = 8, epochs = 5, batch = 128, train_limit = 0;
   double lr = 0.05, memory = 0;
   std::uint64_t seed = 1;
   bool microbatches_given = false, schedule_given = false, plan = false, compare = false;
-  std::string schedule = "1f1b", data = sluice::kFashionMnistDirectory, save, resume, device = "cpu",
+  std::string schedule = "1f1b", data = sluice::nn::kFashionMnistDirectory, save, resume, device = "cpu",
               out = "build/quickstart";
 };
 
@@ -31,20 +31,11 @@ inline void check_together(const Arguments& a) {
     throw BadInput("--microbatches " + std::to_string(a.microbatches) + ": more than --batch " +
                    std::to_string(a.batch));
   }
-  bool planned = a.plan || a.compare || a.schedule == "auto" || a.memory > 0;
+  if (a.schedule == "auto") return;
   try {
-    if (a.schedule != "auto") {
-      const int each = stages_of_a_device(a.schedule);
-      (void)make_schedule(a.schedule, each * a.stages, a.microbatches);
-      planned = planned || each > 1;
-    }
+    (void)make_schedule(a.schedule, stages_of_a_device(a.schedule) * a.stages, a.microbatches);
   } catch (const std::invalid_argument& e) {
     throw BadInput("--schedule " + a.schedule + ": " + e.what());
-  }
-  if (planned && a.tensor_parallel > 1) {
-    throw BadInput(
-        "--tensor-parallel 2: layers on two devices cannot be planned, as --plan, --compare, --memory and --schedule "
-        "auto, interleaved and zbv do");
   }
 }
 
@@ -65,8 +56,6 @@ inline Arguments parse(int argc, char** argv) {
                "run a few steps by each schedule in turns, print speed, bubble and memory beside the plan's, and end");
   app.add_option("--memory", a.memory, "MiB that each device may hold, for the plan (0: without bound)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--tensor-parallel", a.tensor_parallel, "devices that share the dense layers' weights")
-      ->check(CLI::Range(1, 2));
   app.add_option("--epochs", a.epochs, "passes over the training images")->check(CLI::Range(1, 1000));
   app.add_option("--batch", a.batch, "images in a step")->check(CLI::Range(1, 60000));
   app.add_option("--lr", a.lr, "learning rate of SGD (momentum 0.9), falling linearly to a tenth")
@@ -105,6 +94,3 @@ inline std::vector<sluice::Device> stage_devices(const Arguments& a) {
   for (int i = 0; i < a.stages; ++i) devices.push_back(device(a, i));
   return devices;
 }
-
-/// Devices for the stages, and for the second half of the dense layers.
-inline int devices_wanted(const Arguments& a) { return a.stages + a.tensor_parallel - 1; }

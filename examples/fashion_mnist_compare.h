@@ -17,11 +17,21 @@
 
 namespace compared {
 
+/// A network in the stages that a schedule wants.
+struct Trained {
+  Trained(const Arguments& a, const sluice::parallel::Candidate& candidate)
+      : net(make_network(a)),
+        pipeline(make_pipeline(a, net, candidate)),
+        opt(net, sluice::nn::Sgd{.lr = a.lr, .momentum = 0.9}) {}
+  sluice::nn::Sequential net;
+  sluice::parallel::Pipeline pipeline;
+  sluice::nn::Optimizer opt;
+};
+
 /// A schedule with a network of its own.
 struct Side {
-  sluice::parallel::Candidate candidate;  ///< refused: what is below is empty
-  std::unique_ptr<sluice::parallel::Pipeline> net = {};
-  std::unique_ptr<sluice::Optimizer> optimizer = {};
+  sluice::parallel::Candidate candidate;
+  std::unique_ptr<Trained> trained = {};  ///< null: refused, and what is below is empty
   std::vector<double> throughput = {}, ratio = {}, bubble = {};
   std::vector<double> peak = {};  ///< bytes of each device, measured on CPUs
 };
@@ -31,19 +41,19 @@ inline double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-inline void step(const Side& side, const sluice::parallel::Batch& batch, const sluice::parallel::Schedule& schedule) {
-  side.net->step(batch.x, batch.target, {.microbatches = schedule.microbatches, .schedule = schedule});
-  side.optimizer->step();
+inline void step(Trained& trained, const sluice::parallel::Batch& batch, const sluice::parallel::Schedule& schedule) {
+  trained.pipeline.step(batch.x, batch.target,
+                        {.microbatches = schedule.microbatches, .schedule = schedule, .optimizer = &trained.opt});
 }
 
 /// Bytes of parameters and of the optimiser's state on each device: what is there between steps.
-inline std::vector<double> standing_bytes(const Side& side, int devices) {
+inline std::vector<double> standing_bytes(const Trained& trained, int devices) {
   std::vector<double> bytes(static_cast<std::size_t>(devices));
   const auto add = [&](const sluice::NDArray& x) {
     bytes[static_cast<std::size_t>(x.device().index)] += static_cast<double>(x.bytes());
   };
-  for (const sluice::NamedParameter& p : side.net->parameters()) add(*p.value);
-  for (const sluice::NamedArray& s : side.optimizer->state()) add(s.value);
+  for (const sluice::nn::Named& p : sluice::nn::parameters(trained.net)) add(p.state->value);
+  for (const sluice::nn::SavedArray& s : trained.opt.saved_arrays()) add(s.value);
   return bytes;
 }
 
@@ -59,19 +69,20 @@ inline void run(const Arguments& a, sluice::Engine& engine, const sluice::parall
     before.push_back(static_cast<double>(memory_pool(cpu(d)).stats().in_use));
   }
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kSteps; ++i) step(side, batch, schedule);
+  for (int i = 0; i < kSteps; ++i) step(*side.trained, batch, schedule);
   engine.wait_all();
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const std::vector<double> standing = standing_bytes(side, a.stages);
+  const std::vector<double> standing = standing_bytes(*side.trained, a.stages);
   side.peak.resize(before.size());
   for (std::size_t d = 0; d < before.size(); ++d) {
     const auto peak = static_cast<double>(memory_pool(cpu(static_cast<int>(d))).stats().peak);
     if (counts) side.peak[d] = std::max(side.peak[d], peak - before[d] + standing[d]);
   }
   engine.start_trace();  // a trace takes time itself
-  step(side, batch, schedule);
+  step(*side.trained, batch, schedule);
   engine.wait_all();
-  const auto boxes = by_device(side.net->boxes(engine.stop_trace(), side.net->step_number()), schedule);
+  const parallel::Pipeline& pipeline = side.trained->pipeline;
+  const auto boxes = by_device(pipeline.boxes(engine.stop_trace(), pipeline.step_number()), schedule);
   if (!counts) return;
   side.throughput.push_back(kSteps * a.batch / took);
   side.bubble.push_back(parallel::measure(boxes, a.stages).bubble);
@@ -93,7 +104,7 @@ inline std::string bytes_of_devices(const std::vector<double>& bytes) {
 inline void compare(const Arguments& a, sluice::Engine& engine) {
   using namespace sluice;
   constexpr int kRounds = 9;
-  const Sequential network = make_network(a);
+  const nn::Sequential network = make_network(a);
   const parallel::Measured measured = measure(a, network, {a.microbatches});
   parallel::PlanOptions options = plan_options(a, measured);
   options.microbatches = {a.microbatches};
@@ -102,18 +113,15 @@ inline void compare(const Arguments& a, sluice::Engine& engine) {
     options.schedules = {name};
     const parallel::Plan plan = parallel::plan_layers(measured.layers, options);
     sides.push_back({plan.chosen >= 0 ? plan.best() : plan.table[0]});
-    if (plan.chosen < 0) continue;
-    sides.back().net =
-        std::make_unique<parallel::Pipeline>(parallel::stages_of(plan.best(), make_network(a), stage_devices(a)));
-    sides.back().optimizer = make_optimizer(sides.back().net->parameters(), a.lr);
+    if (plan.chosen >= 0) sides.back().trained = std::make_unique<compared::Trained>(a, plan.best());
   }
   const parallel::Batch batch = make_batch(a);
   for (int round = -1; round < kRounds; ++round) {
     for (compared::Side& side : sides) {
-      if (side.net) compared::run(a, engine, batch, side, round >= 0);
+      if (side.trained) compared::run(a, engine, batch, side, round >= 0);
     }
     for (compared::Side& side : sides) {
-      if (round >= 0 && side.net && sides[0].net) {
+      if (round >= 0 && side.trained && sides[0].trained) {
         side.ratio.push_back(side.throughput.back() / sides[0].throughput.back());
       }
     }
@@ -126,7 +134,7 @@ inline void compare(const Arguments& a, sluice::Engine& engine) {
               "planned", wide, "memory", wide, "planned", "layers of the stages");
   for (const compared::Side& side : sides) {
     const parallel::Candidate& c = side.candidate;
-    if (!side.net) {
+    if (!side.trained) {
       std::printf("%-14s refused: %s\n", c.schedule.c_str(), c.refused.c_str());
       continue;
     }

@@ -2,33 +2,33 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
 #include "sluice/sluice.h"
 
-inline sluice::Sequential make_network(const Arguments& a) {
+/// Eight functions, between which it can be cut.
+inline sluice::nn::Sequential make_network(const Arguments& a) {
   using namespace sluice;
-  RandomStream random(a.seed, 1);
-  Sequential net(Conv2d(1, 32, 3, random, ConvOptions{.relu = true}), MaxPool2d(2),
-                 Conv2d(32, 32, 3, random, ConvOptions{.padding = 1, .relu = true}),
-                 Conv2d(32, 64, 3, random, ConvOptions{.relu = true}), MaxPool2d(2), Flatten());
-  if (a.tensor_parallel == 1) {
-    net.push_back(Linear(1600, 128, random, LinearLayerOptions{.relu = true}));
-    net.push_back(Linear(128, 10, random));
-  } else {
-    const parallel::Communicator group({device(a, a.stages - 1), device(a, a.stages)});
-    net.push_back(std::make_shared<parallel::ShardedMlp>(1600, 128, 10, group, random));
-  }
+  nn::Sequential net{nn::Conv2d{.in = 1, .out = 32, .kernel = 3, .relu = true},
+                     nn::MaxPool2d{2},
+                     nn::Conv2d{.in = 32, .out = 32, .kernel = 3, .padding = 1, .relu = true},
+                     nn::Conv2d{.in = 32, .out = 64, .kernel = 3, .relu = true},
+                     nn::MaxPool2d{2},
+                     nn::Flatten{},
+                     nn::Linear{.in = 1600, .out = 128, .relu = true},
+                     nn::Linear{128, 10}};
+  nn::initialise(net, a.seed);
   return net;
 }
 
-/// One for some of the parameters.
-inline std::unique_ptr<sluice::Optimizer> make_optimizer(const std::vector<sluice::NamedParameter>& parameters,
-                                                         double lr) {
-  return std::make_unique<sluice::Sgd>(parameters, sluice::SgdOptions{.lr = lr, .momentum = 0.9});
+/// In the stages of a plan's candidate.
+inline sluice::parallel::Pipeline make_pipeline(const Arguments& a, const sluice::nn::Sequential& net,
+                                                const sluice::parallel::Candidate& candidate) {
+  using namespace sluice;
+  return {net, Spec{{a.batch, 1, 28, 28}, DType::f32, device(a, 0)},
+          parallel::pipeline_options(candidate, stage_devices(a))};
 }
 
 /// Images and labels as training has them, of no meaning: a plan's measurement looks at times.
@@ -42,15 +42,14 @@ inline sluice::parallel::Batch make_batch(const Arguments& a) {
 }
 
 /// With the numbers of microbatches that are looked at.
-inline sluice::parallel::Measured measure(const Arguments& a, const sluice::Sequential& net,
+inline sluice::parallel::Measured measure(const Arguments& a, const sluice::nn::Sequential& net,
                                           const std::vector<int>& microbatches) {
   std::vector<std::int64_t> rows;
   for (const int m : microbatches) rows.insert(rows.end(), {a.batch / m, (a.batch + m - 1) / m});
   std::ranges::sort(rows);
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  return sluice::parallel::measure_layers(
-      net, make_batch(a), stage_devices(a),
-      {.rows = rows, .optimizer = [&](const auto& parameters) { return make_optimizer(parameters, a.lr); }});
+  return sluice::parallel::measure_layers(net, make_batch(a), stage_devices(a),
+                                          {.rows = rows, .optimizer = sluice::nn::Sgd{.lr = a.lr, .momentum = 0.9}});
 }
 
 inline sluice::parallel::PlanOptions plan_options(const Arguments& a, const sluice::parallel::Measured& measured) {
@@ -64,7 +63,7 @@ inline sluice::parallel::PlanOptions plan_options(const Arguments& a, const slui
 }
 
 /// All schedules with all numbers of microbatches, or those that the arguments name.
-inline sluice::parallel::Plan make_plan(const Arguments& a, const sluice::Sequential& net) {
+inline sluice::parallel::Plan make_plan(const Arguments& a, const sluice::nn::Sequential& net) {
   using namespace sluice;
   const bool every_schedule = a.schedule == "auto" || (a.plan && !a.schedule_given);
   std::vector<int> microbatches{a.microbatches};
@@ -84,14 +83,14 @@ struct Choice {
 };
 
 /// By the arguments alone where they say it all, with a cut into stages that take about the same time.
-inline Choice choose(const Arguments& a, const sluice::Sequential& net) {
+inline Choice choose(const Arguments& a, const sluice::nn::Sequential& net) {
   using namespace sluice;
   const bool planned = a.schedule == "auto" || a.memory > 0 || parallel::stages_of_a_device(a.schedule) > 1;
   if (!planned) {
     static const std::vector<int> cuts[] = {{0}, {0, 3}, {0, 2, 3}, {0, 2, 3, 4}};
     const std::vector<int>& cut = cuts[a.stages - 1];
     // What was not asked for is measured where that takes no time: on a card each kernel would be loaded for it.
-    if (a.tensor_parallel > 1 || a.device == "cuda") {
+    if (a.device == "cuda") {
       return {{.schedule = a.schedule,
                .microbatches = a.microbatches,
                .first_layer = cut,

@@ -71,7 +71,7 @@ inline void draw(const Arguments& a, const Choice& choice, const std::vector<slu
   parallel::write_file(a.out + "/timeline.svg", parallel::render_panels(panels, look));
 }
 
-inline void report_timeline(const Arguments& a, const Choice& choice, const sluice::parallel::Pipeline& net,
+inline void report_timeline(const Arguments& a, const Choice& choice, const sluice::parallel::Pipeline& pipeline,
                             const std::vector<sluice::TraceEvent>& events, std::uint64_t first_step,
                             const sluice::Engine& engine, const Cards& cards) {
   using namespace sluice;
@@ -81,12 +81,12 @@ inline void report_timeline(const Arguments& a, const Choice& choice, const slui
   };
   std::vector<Measured> steps;
   double span = 0, busy = 0;
-  std::vector<parallel::StageCost> cost(static_cast<std::size_t>(net.stages()));
+  std::vector<parallel::StageCost> cost(static_cast<std::size_t>(pipeline.stages()));
   const parallel::Schedule schedule = choice.candidate.make();
-  for (std::uint64_t s = first_step; s <= net.step_number(); ++s) {
-    std::vector<parallel::TimelineBox> boxes = net.boxes(events, s);
+  for (std::uint64_t s = first_step; s <= pipeline.step_number(); ++s) {
+    std::vector<parallel::TimelineBox> boxes = pipeline.boxes(events, s);
     if (boxes.size() != boxes_of_step(schedule)) continue;
-    const parallel::TimelineFigures of_stages = parallel::measure(boxes, net.stages());
+    const parallel::TimelineFigures of_stages = parallel::measure(boxes, pipeline.stages());
     const parallel::TimelineFigures figures = parallel::measure(by_device(boxes, schedule), a.stages);
     span += figures.span;
     busy += figures.busy;

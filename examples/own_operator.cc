@@ -72,15 +72,13 @@ NDArray squared_distances(const Operand& x, const NDArray& centres) {
 
 // ---- a layer that uses it
 
-struct RadialBasis : Module {
-  RadialBasis(std::int64_t in, std::int64_t count, RandomStream& stream)
-      : centres(uniform({count, in}, stream, -1, 1).with_grad()), sharpness(full({count}, 10.0).with_grad()) {}
-  NDArray forward(const NDArray& x) override { return exp(-squared_distances(x, centres) * sharpness); }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
-    out.push_back({prefix + "centres", &centres});
-    out.push_back({prefix + "sharpness", &sharpness});
+struct RadialBasis {
+  nn::Size in, count;
+  nn::Parameter centres{{count, in}, nn::uniform(-1, 1)}, sharpness{{count}, nn::constant(10)};
+  NDArray operator()(const NDArray& x) const {
+    const nn::Here here = nn::layer_of(centres);  // errors and traces name the layer
+    return exp(-squared_distances(x, centres) * sharpness);
   }
-  NDArray centres, sharpness;
 };
 
 // ---- the program
@@ -100,15 +98,17 @@ int main() {
   const NDArray x = from(points, {kPoints, 2}) + normal({kPoints, 2}, stream, 0, 0.02);
   const NDArray y = from(spirals, {kPoints});
 
-  Sequential net{RadialBasis(2, 40, stream), Linear(40, 2, stream)};
-  Adam adam(net.parameters(), {.lr = 0.03});
+  const nn::Sequential net{RadialBasis{2, 40}, nn::Linear{40, 2}};
+  nn::initialise(net, 1);
+  nn::Optimizer opt(net, nn::Adam{.lr = 0.03});
   for (int step = 0; step <= kSteps; ++step) {
     const NDArray scores = net(x), loss = cross_entropy(scores, y);
     loss.backward();
-    adam.step();
+    opt.step();
     if (step % 50 == 0) {
-      const float right = static_cast<float>(accuracy(scores, y).item<std::int64_t>());
-      std::printf("step %3d  loss %.4f  right %5.1f %%\n", step, loss.item<float>(), 100 * right / kPoints);
+      nn::Accuracy right;
+      right.add(scores, y);
+      std::printf("step %3d  loss %.4f  right %5.1f %%\n", step, loss.item<float>(), 100 * right.value());
       std::fflush(stdout);
     }
   }

@@ -55,7 +55,7 @@ LoadedArrays load_arrays(const std::filesystem::path& path,
 /// While it is mapped the file must not be changed in place. If it is overwritten, the arrays' values may change or
 /// not, at any time (a bool may then be neither true nor false, which no op can bear); if it is cut, or the disk fails,
 /// an op that touches what is gone ends the process with SIGBUS. Replacing the file by rename is safe, and is what
-/// save_arrays(), save_checkpoint() and most download tools do. Where that is not sure, use load_arrays().
+/// save_arrays(), nn::save() and most download tools do. Where that is not sure, use load_arrays().
 class MappedArrays {
  public:
   struct Info {

@@ -60,19 +60,4 @@ Ticket Rerun::push(const ArrayPush& given, Ticket (*push)(const ArrayPush& push)
   return push(seen_push);
 }
 
-void Rerun::forget_unwritten() {
-  const auto version_of = [](const Ref<Array>& array) {
-    const std::lock_guard lock(array->mutex());
-    return array->version();
-  };
-  std::erase_if(found_, [&](const auto& entry) {
-    return version_of(entry.second.array).get() == version_of(entry.second.value).get();
-  });
-}
-
-void Rerun::restore() {
-  forget_unwritten();
-  for (const auto& [key, found] : std::exchange(found_, {})) NDArray(found.array).assign(NDArray(found.value));
-}
-
 }  // namespace sluice

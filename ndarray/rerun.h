@@ -1,5 +1,5 @@
-// Rerun: a stretch of pushes that is noted, so that it can be run again on the values that it saw, or undone. For
-// autograd/checkpoint and parallel/plan.
+// Rerun: a stretch of pushes that is noted, so that it can be run again on the values that it saw. For
+// autograd/checkpoint.
 #pragma once
 
 #include <unordered_map>
@@ -38,12 +38,6 @@ class Rerun {
   static void made(const NDArray& x);
   /// A push under the flag: `push` is called with the operands that it is to use.
   static Ticket push(const ArrayPush& given, Ticket (*push)(const ArrayPush& push));
-
-  /// Forgets each array whose value is the one that it had when it was found. Outside of a Scope.
-  void forget_unwritten();
-  /// Pushes, for each array that has another value now, an assignment of the value that it had when it was found; then
-  /// forgets all. Outside of a Scope.
-  void restore();
 
  private:
   static NDArray look_up(const NDArray& x);

@@ -10,6 +10,7 @@
 #include "sluice/nn/metrics/metrics.h"  // Mean, Accuracy, Perplexity
 #include "sluice/nn/net/net.h"          // initialise, freeze, to, blend, print
 #include "sluice/nn/net/sequential.h"   // Sequential
+#include "sluice/nn/net/stages.h"       // Stages, run
 #include "sluice/nn/optim/clip.h"       // clip_gradients
 #include "sluice/nn/optim/optimizer.h"  // Optimizer
 #include "sluice/nn/optim/rules.h"      // Sgd, AdamW, Lion, Muon, ...

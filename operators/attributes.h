@@ -196,13 +196,6 @@ struct SgdAttributes {
   friend bool operator==(const SgdAttributes&, const SgdAttributes&) = default;
 };
 
-/// For gate. `alone`: on devices that find errors late, those of the gate's own device shut it, no others'.
-struct GateAttributes {
-  bool alone = false;
-  static constexpr auto fields() { return std::array{field<&GateAttributes::alone>("alone")}; }
-  friend bool operator==(const GateAttributes&, const GateAttributes&) = default;
-};
-
 struct LinearAttributes {
   bool relu = false;
   static constexpr auto fields() { return std::array{field<&LinearAttributes::relu>("relu")}; }

@@ -12,7 +12,7 @@
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/memory_pool.h"
 
-namespace sluice::parallel {
+namespace sluice::parallel::detail {
 namespace {
 
 using Pieces = std::set<std::pair<const void*, std::size_t>>;
@@ -58,39 +58,94 @@ class Pool {
   Device device_;
 };
 
-double gradient_bytes(Module& layer) {
+double gradient_bytes(const TrialNet& net, int layer) {
   double bytes = 0;
-  for (const NamedParameter& p : layer.parameters()) {
-    if (p.value->requires_grad()) bytes += static_cast<double>(p.value->bytes());
-  }
+  for (const NDArray& leaf : net.leaves(layer)) bytes += static_cast<double>(leaf.bytes());
   return bytes;
+}
+
+void add(Pieces& to, const nn::Arrays& arrays) {
+  for (const NDArray& x : arrays) add(to, memory_of(x));
+}
+
+nn::Arrays wanting_gradients(const nn::Arrays& arrays) {
+  nn::Arrays list;
+  for (const NDArray& x : arrays) {
+    if (x.requires_grad()) list.push_back(x);
+  }
+  return list;
+}
+
+void wait(const nn::Arrays& arrays) {
+  for (const NDArray& x : arrays) x.wait();
 }
 
 }  // namespace
 
-std::vector<LayerSample> layer_bytes(const WatchedLayers& layers, const Batch& batch, std::int64_t rows, Device device,
+nn::Arrays TrialNet::call(int layer, const nn::Arrays& x) const {
+  const std::vector<std::size_t> slots = net_.reads(layer, layer + 1);
+  std::vector<NDArray> values;
+  for (const std::size_t slot : slots) values.push_back(net_.state(slot).value);
+  const ReadsOf reads(net_, slots, values, "'" + net_.name(layer) + "'");
+  return net_.call(layer, x);
+}
+
+void TrialNet::to(Device device) const {
+  nn::Contents all;
+  all.slots = net_.slots();
+  std::erase_if(all.slots, [](const nn::Named& slot) { return !slot.state->value.defined(); });
+  nn::detail::move(all, device, std::source_location::current());
+}
+
+std::vector<NDArray> TrialNet::leaves(int layer) const {
+  std::vector<NDArray> list;
+  for (const std::size_t slot : net_.reads(layer, layer + 1)) list.push_back(net_.state(slot).value);
+  return wanting_gradients(list);
+}
+
+void TrialNet::wait_for_gradients(int layer) const {
+  for (const NDArray& leaf : leaves(layer)) {
+    if (leaf.grad().defined()) leaf.grad().wait();
+  }
+}
+
+void TrialNet::drop_gradients() const {
+  for (int l = 0; l < size(); ++l) {
+    for (const NDArray& leaf : leaves(l)) leaf.zero_grad();
+  }
+}
+
+std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, std::int64_t rows, Device device,
                                      const LossFunction& loss) {
-  const int n = layers.size();
+  const int n = net.size();
   const DeviceScope scope(device);
   const auto part = [&](const NDArray& whole) {
     const NoGrad no_grad;
     return whole.narrow(0, 0, rows).detach().copy().to(device);
   };
   const NDArray target = part(batch.target);
-  std::vector<NDArray> in, out;
+  std::vector<nn::Arrays> in(at(n)), out(at(n));
   std::vector<Pieces> saved;
-  const Pool pool(batch.x.engine(), device);
+  const Pool pool(batch.target.engine(), device);
   std::vector<double> beside(at(n));  // what is in use at most in each forward pass beside what was there
+  net.to(device);
   for (int l = 0; l < n; ++l) {
-    layers[l]->to(device);
-    in.push_back(l == 0 ? part(batch.x) : out.back().detach().with_grad());
-    in.back().wait();
+    nn::Arrays& x = in[at(l)];
+    nn::Arrays& y = out[at(l)];
+    if (l == 0) {
+      for (const NDArray& one : batch.x) x.push_back(part(one));
+    } else {
+      for (const NDArray& one : out[at(l - 1)]) {
+        x.push_back(one.requires_grad() ? one.detach().with_grad() : one.detach());
+      }
+    }
+    wait(x);
     beside[at(l)] = pool.peak_of([&] {
-      out.push_back((*layers[l])(in.back()));
-      if (l == n - 1) out.back() = loss(out.back(), target, static_cast<double>(rows));
-      out.back().wait();
+      y = net.call(l, x);
+      if (l == n - 1) y = {loss(y.at(0), target, static_cast<double>(rows))};
+      wait(y);
     });
-    saved.push_back(pieces_of(kept_memory({out.back()}, {in.back()})));
+    saved.push_back(pieces_of(kept_memory(y, x)));
   }
   std::vector<LayerSample> samples(at(n));
   // An input that nobody's backward pass reads is gone after the forward pass, but for that of a stage.
@@ -98,52 +153,68 @@ std::vector<LayerSample> layer_bytes(const WatchedLayers& layers, const Batch& b
   Pieces needed;
   for (int l = n - 1; l >= 0; --l) {
     needed.insert(saved[at(l)].begin(), saved[at(l)].end());
-    const KeptMemory input = memory_of(in[at(l)]);
-    if (needed.count({input.id, input.bytes}) != 0) add(held[at(l)], input);
+    for (const NDArray& x : in[at(l)]) {
+      const KeptMemory input = memory_of(x);
+      if (needed.count({input.id, input.bytes}) != 0) add(held[at(l)], input);
+    }
   }
   std::vector<Pieces> all = saved;
   for (int l = 0; l < n; ++l) {
-    add(all[at(l)], memory_of(in[at(l)]));
+    add(all[at(l)], in[at(l)]);
     LayerSample& sample = samples[at(l)];
     sample.rows = static_cast<double>(rows);
     sample.saved = bytes_in(all[at(l)]);
     if (l > 0) sample.shared = sample.saved - bytes_in(without(held[at(l)], held[at(l) - 1]));
-    const KeptMemory output = memory_of(out[at(l)]);
-    if (all[at(l)].count({output.id, output.bytes}) == 0) sample.output = static_cast<double>(output.bytes);
-    sample.input = static_cast<double>(in[at(l)].bytes());
-    Pieces made = saved[at(l)];
-    add(made, output);
-    for (const KeptMemory& there : {memory_of(in[at(l)]), memory_of(target)}) made.erase({there.id, there.bytes});
-    sample.work = std::max(0.0, beside[at(l)] - bytes_in(made));
+    Pieces output, made = saved[at(l)], there;
+    add(output, out[at(l)]);
+    // What passes through beside something else may be no input of the stage, and nobody may need it.
+    sample.output = bytes_in(without(output, out[at(l)].size() > 1 ? held[at(l)] : all[at(l)]));
+    for (const NDArray& x : in[at(l)]) sample.input += static_cast<double>(x.bytes());
+    made.insert(output.begin(), output.end());
+    add(there, in[at(l)]);
+    add(there, memory_of(target));
+    sample.work = std::max(0.0, beside[at(l)] - bytes_in(without(made, there)));
   }
-  NDArray gradient;
+  nn::Arrays gradients(1);  // of the layer's outputs; those of the loss are ones
   Pieces kept_behind;
   for (int l = n - 1; l >= 0; --l) {
     const std::size_t i = at(l);
-    // The first layer may be one without weights, and then nothing wants a gradient.
-    if (!out[i].requires_grad()) break;
+    nn::Arrays roots, of_roots;
+    for (std::size_t k = 0; k < out[i].size(); ++k) {
+      if (!out[i][k].requires_grad() || (l < n - 1 && !gradients[k].defined())) continue;
+      roots.push_back(out[i][k]);
+      of_roots.push_back(gradients[k]);
+    }
+    // The first layers may be without weights, and then nothing wants a gradient.
+    if (roots.empty()) break;
+    const nn::Arrays inputs = wanting_gradients(in[i]);
     WeightGradients later;
     const double half = pool.peak_of([&] {
-      later = backward_inputs({out[i]}, {gradient}, {in[i]});
-      gradient = l > 0 ? in[i].grad() : NDArray();
-      if (gradient.defined()) gradient.wait();
+      later = backward_inputs(roots, of_roots, inputs);
+      gradients.clear();
+      for (const NDArray& x : in[i]) gradients.push_back(x.requires_grad() ? x.grad() : NDArray());
+      of_roots.clear();
+      for (const NDArray& gradient : gradients) {
+        if (gradient.defined()) gradient.wait();
+      }
     });
-    const Pieces kept = pieces_of(later.memory({in[i]}));
+    const Pieces kept = pieces_of(later.memory(inputs));
     samples[i].kept = bytes_in(kept);
     if (l < n - 1) samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
     kept_behind = kept;
     samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
     samples[i].work = std::max(samples[i].work, half - (samples[i].kept - samples[i].both));
-    out[i] = {};
+    out[i].clear();
+    roots.clear();
     const double rest = pool.peak_of([&] {
       later.run();
-      layers.wait_for_gradients(l);
+      net.wait_for_gradients(l);
     });
     // The gradients themselves count as weights.
-    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(*layers[l]));
+    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(net, l));
   }
-  layers.drop_gradients();
+  net.drop_gradients();
   return samples;
 }
 
-}  // namespace sluice::parallel
+}  // namespace sluice::parallel::detail

@@ -1,4 +1,5 @@
-// What layers cost. Each layer is a stage of its own of a pipeline, so that the pipeline's trace has its times.
+// What the functions of a net ("layers") cost. Each is a stage of its own of a pipeline, so that the pipeline's trace
+// has its times.
 #include <time.h>
 
 #include <algorithm>
@@ -14,10 +15,12 @@
 
 #include "sluice/autograd/autograd.h"
 #include "sluice/ndarray/push.h"
+#include "sluice/ndarray/scope_flags.h"
+#include "sluice/nn/net/mode.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/layer_bytes.h"
 #include "sluice/parallel/plan.h"
-#include "sluice/parallel/watched_layers.h"
+#include "sluice/resources/draw_notes.h"
 #include "sluice/schedule/generators.h"
 
 namespace sluice::parallel {
@@ -74,41 +77,50 @@ class Trace {
 /// The lengths of all boxes of a layer and a kind.
 using Times = std::map<std::pair<int, ActionKind>, std::vector<double>>;
 
-/// A pipeline whose stages are the layers, on some devices. Moves them there.
+NDArray rows_of(const NDArray& whole, std::int64_t rows) { return whole.narrow(0, 0, rows); }
+nn::Arrays rows_of(const nn::Arrays& whole, std::int64_t rows) {
+  nn::Arrays list;
+  for (const NDArray& x : whole) list.push_back(rows_of(x, rows));
+  return list;
+}
+
+/// A pipeline whose stages are the layers, on some devices.
 class Trial {
  public:
-  Trial(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
+  Trial(const detail::TrialNet& net, const Batch& batch, const std::vector<Device>& devices,
         std::vector<int> first_layer, const LossFunction& loss)
-      : layers_(layers), batch_(batch), first_layer_(std::move(first_layer)) {
-    std::vector<Stage> stages;
-    for (int l = 0, s = 0; l < layers.size(); ++l) {
+      : net_(net), batch_(batch), first_layer_(std::move(first_layer)) {
+    PipelineOptions options{.devices = {}, .cut = {}, .loss = loss};
+    for (int l = 0, s = 0; l < net.size(); ++l) {
       if (s + 1 < static_cast<int>(first_layer_.size()) && first_layer_[at(s) + 1] == l) ++s;
-      stages.push_back({layers[l], devices[at(s)]});
+      options.devices.push_back(devices[at(s)]);
+      options.cut.push_back(l);
     }
-    net_.emplace(std::move(stages), loss);
+    pipeline_.emplace(std::make_unique<detail::NetFunctions>(net.functions()), std::move(options),
+                      std::source_location::current());
   }
 
   /// One step of a few microbatches of so many rows.
   void step(std::int64_t rows, Times& times) {
     const int devices = static_cast<int>(first_layer_.size());
-    const int m = static_cast<int>(std::clamp<std::int64_t>(batch_.x.size(0) / rows, 1, 4 * devices));
-    const NDArray x = batch_.x.narrow(0, 0, m * rows), target = batch_.target.narrow(0, 0, m * rows);
-    Trace trace(x.engine());
-    const NDArray loss = net_->step(
-        x, target, {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, layers_.size())});
+    const int m = static_cast<int>(std::clamp<std::int64_t>(batch_.target.size(0) / rows, 1, 4 * devices));
+    Trace trace(batch_.target.engine());
+    const NDArray loss =
+        pipeline_->step(rows_of(batch_.x, m * rows), rows_of(batch_.target, m * rows),
+                        {.microbatches = m, .schedule = in_layers(zb_h1(devices, m), first_layer_, net_.size())});
     loss.wait();
-    for (int l = 0; l < layers_.size(); ++l) layers_.wait_for_gradients(l);
-    for (const TimelineBox& box : net_->boxes(trace.end(), net_->step_number())) {
+    for (int l = 0; l < net_.size(); ++l) net_.wait_for_gradients(l);
+    for (const TimelineBox& box : pipeline_->boxes(trace.end(), pipeline_->step_number())) {
       times[{box.stage, box.kind}].push_back(box.end - box.start);
     }
-    layers_.drop_gradients();
+    net_.drop_gradients();
   }
 
  private:
-  const WatchedLayers& layers_;
+  const detail::TrialNet& net_;
   const Batch& batch_;
   std::vector<int> first_layer_;
-  std::optional<Pipeline> net_;
+  std::optional<Pipeline> pipeline_;
 };
 
 double median(std::vector<double> values) {
@@ -129,31 +141,27 @@ void set_times(LayerSample& sample, const Times& times, int layer) {
 }
 
 /// Seconds of a core that it takes to push a microbatch's actions, where stages are as long as they can be.
-double push_of(const WatchedLayers& layers, const Batch& batch, const std::vector<Device>& devices,
+double push_of(const detail::TrialNet& net, const Batch& batch, const std::vector<Device>& devices,
                const std::vector<int>& first_layer, std::int64_t rows, const LossFunction& loss) {
-  std::vector<Stage> stages;
-  for (std::size_t s = 0; s < first_layer.size(); ++s) {
-    const auto part = std::make_shared<Sequential>();
-    const int end = s + 1 < first_layer.size() ? first_layer[s + 1] : layers.size();
-    for (int l = first_layer[s]; l < end; ++l) part->push_back(layers[l]);
-    stages.push_back({part, devices[s]});
-  }
-  Pipeline net(std::move(stages), loss);
+  const std::vector<Device> used(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(first_layer.size()));
+  Pipeline pipeline(std::make_unique<detail::NetFunctions>(net.functions()),
+                    {.devices = used, .cut = first_layer, .loss = loss}, std::source_location::current());
   const auto now = [] {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   };
-  const int m = static_cast<int>(std::clamp<std::int64_t>(batch.x.size(0) / rows, 1, 8));
-  const NDArray x = batch.x.narrow(0, 0, m * rows), target = batch.target.narrow(0, 0, m * rows);
+  const int m = static_cast<int>(std::clamp<std::int64_t>(batch.target.size(0) / rows, 1, 8));
+  const nn::Arrays x = rows_of(batch.x, m * rows);
+  const NDArray target = rows_of(batch.target, m * rows);
   std::vector<double> took;
   for (int round = 0; round < 6; ++round) {
     const double start = now();
-    const NDArray loss_of_step = net.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
+    const NDArray loss_of_step = pipeline.step(x, target, {.microbatches = m, .schedule = one_f_one_b});
     if (round > 0) took.push_back((now() - start) / m);
     loss_of_step.wait();
-    for (int l = 0; l < layers.size(); ++l) layers.wait_for_gradients(l);
-    layers.drop_gradients();
+    for (int l = 0; l < net.size(); ++l) net.wait_for_gradients(l);
+    net.drop_gradients();
   }
   return median(std::move(took));
 }
@@ -170,36 +178,39 @@ std::vector<int> even_cut(const std::vector<LayerCost>& layers, int devices, std
 }
 
 /// What the layer holds always, and what its optimiser's step takes.
-void add_weights(LayerCost& cost, Module& layer, std::set<const void*>& seen, const MeasureOptions& options) {
-  std::vector<NDArray> copies;
-  std::vector<NamedParameter> parameters;
-  copies.reserve(layer.parameters().size());
-  for (const NamedParameter& p : layer.parameters()) {
-    if (!seen.insert(p.value->array().get()).second) continue;  // tied: another layer has it
-    const auto bytes = static_cast<double>(p.value->bytes());
+void add_weights(LayerCost& cost, const detail::TrialNet& net, int layer, std::set<std::size_t>& seen,
+                 const MeasureOptions& options) {
+  nn::Contents trained;
+  for (const std::size_t slot : net.functions().reads(layer, layer + 1)) {
+    if (!seen.insert(slot).second) continue;  // tied: another layer has it
+    const nn::State& state = net.functions().state(slot);
+    const auto bytes = static_cast<double>(state.value.bytes());
     cost.weights += bytes;
-    if (!p.value->requires_grad()) continue;
+    if (state.kind == nn::Kind::statistic) cost.weights += bytes;  // a step writes a copy
+    if (!state.value.requires_grad()) continue;
     cost.weights += bytes;
     cost.gradients += bytes;
-    copies.push_back(p.value->detach().copy().with_grad());
-    parameters.push_back({p.name, &copies.back()});
+    trained.slots.push_back(net.functions().slots()[slot]);
   }
-  if (!options.optimizer || copies.empty()) return;
-  const std::unique_ptr<Optimizer> optimizer = options.optimizer(parameters);
-  for (const NamedArray& state : optimizer->state()) cost.weights += static_cast<double>(state.value.bytes());
-  std::vector<NDArray> gradients;
-  for (const NDArray& copy : copies) gradients.push_back(zeros_like(copy));
+  if (!options.optimizer || trained.slots.empty()) return;
+  nn::Optimizer optimizer(trained, *options.optimizer);
+  std::vector<NDArray> values, gradients, before;
+  for (const nn::Named& slot : trained.slots) {
+    values.push_back(slot.state->value);
+    gradients.push_back(zeros_like(values.back()));
+    before.push_back(values.back().detach().copy());
+  }
   std::vector<double> times;
   constexpr std::uint64_t kTag = 0x57ED;
   for (int round = -1; round < std::max(5, options.rounds); ++round) {
-    for (std::size_t i = 0; i < copies.size(); ++i) copies[i].set_grad(gradients[i]);
-    for (const NDArray& copy : copies) copy.grad().wait();
-    Trace trace(copies[0].engine());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i].set_grad(gradients[i]);
+    for (const NDArray& gradient : gradients) gradient.wait();
+    Trace trace(values[0].engine());
     {
       const TagScope tag(kTag);
-      optimizer->step();
+      optimizer.step();
     }
-    for (const NDArray& copy : copies) copy.wait();
+    for (const NDArray& value : values) value.wait();
     double time = 0;
     for (const TraceEvent& e : trace.end()) {
       if (e.tag != kTag || e.lane != LaneKind::compute) continue;
@@ -207,7 +218,10 @@ void add_weights(LayerCost& cost, Module& layer, std::set<const void*>& seen, co
     }
     if (round >= 0) times.push_back(time);
   }
+  for (const nn::SavedArray& kept : optimizer.saved_arrays()) cost.weights += static_cast<double>(kept.value.bytes());
   cost.step = median(times);
+  const NoGrad no_grad;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i].assign(before[i]);
 }
 
 /// Seconds of one of many transfers to and fro, one after the other.
@@ -277,17 +291,24 @@ int cores_for(const Engine& engine, const std::vector<Device>& devices) {
   return std::min(cores, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
 }
 
-void check(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-           const MeasureOptions& options) {
-  if (network.size() == 0) throw UsageError("[plan] a network without layers");
+void check(const Batch& batch, const std::vector<Device>& devices, const MeasureOptions& options) {
   if (devices.empty()) throw UsageError("[plan] no devices");
+  if (batch.x.empty() || batch.target.size(0) < 1) throw UsageError("[plan] a batch without rows");
+  if ((current_scope().flags & (kNoGradFlag | kEvaluationFlag)) == kNoGradFlag) {
+    throw UsageError("[plan] in a NoGrad scope nothing has gradients");
+  }
+  for (const NDArray& x : batch.x) {
+    if (x.size(0) == batch.target.size(0)) continue;
+    throw UsageError("[plan] " + to_string(x.shape()) + " with targets " + to_string(batch.target.shape()) +
+                     ": lengths differ");
+  }
   if (options.rounds < 1) throw std::invalid_argument("to measure takes at least 1 round");
   std::int64_t before = 0;
   for (const std::int64_t rows : options.rows) {
-    if (rows <= before || rows > batch.x.size(0)) {
+    if (rows <= before || rows > batch.target.size(0)) {
       throw std::invalid_argument("microbatches of " + std::to_string(rows) +
                                   " rows cannot be measured: the numbers increase, and a batch has " +
-                                  std::to_string(batch.x.size(0)));
+                                  std::to_string(batch.target.size(0)));
     }
     before = rows;
   }
@@ -295,56 +316,61 @@ void check(const Sequential& network, const Batch& batch, const std::vector<Devi
 
 }  // namespace
 
-Measured measure_layers(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-                        const MeasureOptions& options, std::source_location where) {
-  batch.x.checked("measure_layers", where);
+Measured detail::measure_layers(const nn::Contents& contents, const nn::Stages& functions, const Batch& batch,
+                                const std::vector<Device>& devices, const MeasureOptions& options,
+                                std::source_location where) {
   batch.target.checked("measure_layers", where);
-  check(network, batch, devices, options);
+  for (const NDArray& x : batch.x) x.checked("measure_layers", where);
+  check(batch, devices, options);
   std::vector<std::int64_t> sizes = options.rows;
   if (sizes.empty()) {
-    for (const int m : plannable_microbatches(batch.x.size(0))) sizes.insert(sizes.begin(), batch.x.size(0) / m);
+    for (const int m : plannable_microbatches(batch.target.size(0))) {
+      sizes.insert(sizes.begin(), batch.target.size(0) / m);
+    }
   }
   const LossFunction loss = loss_or_default(options.loss);
-  Device home = batch.x.device();
-  for (std::size_t i = network.size(); i-- > 0;) {
-    for (const NamedParameter& p : network.layer(i).parameters()) home = p.value->device();
-  }
-  WatchedLayers layers(network, home);
+  // The program's random streams stay where they are, and so do its mode and its gradients.
+  const DrawNotes::Still still;
+  RandomStream stream(0);
+  const nn::Training training(stream);
+  std::vector<Spec> input;
+  for (const NDArray& x : batch.x) input.push_back(rows_of(x, sizes.front()).spec());
+  const TrialNet net(NetFunctions(contents, functions, input, "measure_layers", where).trial());
+  net.to(devices[0]);
   Measured measured;
-  std::set<const void*> seen;
+  std::set<std::size_t> seen;
   double widest = 0;
-  for (int l = 0; l < layers.size(); ++l) {
-    measured.layers.push_back({.name = layers.name(l)});
-    layers[l]->to(devices[0]);
-    add_weights(measured.layers.back(), *layers[l], seen, options);
+  for (int l = 0; l < net.size(); ++l) {
+    measured.layers.push_back({.name = net.functions().name(l)});
+    add_weights(measured.layers.back(), net, l, seen, options);
   }
   for (const std::int64_t rows : sizes) {
-    const std::vector<LayerSample> samples = layer_bytes(layers, batch, rows, devices[0], loss);
-    for (int l = 0; l < layers.size(); ++l) {
+    const std::vector<LayerSample> samples = layer_bytes(net, batch, rows, devices[0], loss);
+    for (int l = 0; l < net.size(); ++l) {
       measured.layers[at(l)].samples.push_back(samples[at(l)]);
       widest = std::max(widest, samples[at(l)].input);
     }
   }
   // A first try tells how to give all devices about as much to do.
-  const int cores = cores_for(batch.x.engine(), devices);
-  const int busy = std::min({static_cast<int>(devices.size()), cores, layers.size()});
+  const int cores = cores_for(batch.target.engine(), devices);
+  const int busy = std::min({static_cast<int>(devices.size()), cores, net.size()});
   std::vector<int> cut{0};
   if (busy > 1) {
     Times first;
     const std::int64_t rows = sizes[sizes.size() / 2];
-    Trial trial(layers, batch, devices, cut, loss);
+    Trial trial(net, batch, devices, cut, loss);
     for (int i = 0; i < 2; ++i) {
       first.clear();
       trial.step(rows, first);
     }
     std::vector<LayerCost> tried = measured.layers;
-    for (int l = 0; l < layers.size(); ++l) {
+    for (int l = 0; l < net.size(); ++l) {
       tried[at(l)].samples = {{.rows = static_cast<double>(rows)}};
       set_times(tried[at(l)].samples[0], first, l);
     }
     cut = even_cut(tried, busy, rows);
   }
-  Trial trial(layers, batch, devices, cut, loss);
+  Trial trial(net, batch, devices, cut, loss);
   std::vector<Times> times(sizes.size());
   for (int round = -1; round < options.rounds; ++round) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -353,11 +379,10 @@ Measured measure_layers(const Sequential& network, const Batch& batch, const std
     }
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    for (int l = 0; l < layers.size(); ++l) set_times(measured.layers[at(l)].samples[i], times[i], l);
+    for (int l = 0; l < net.size(); ++l) set_times(measured.layers[at(l)].samples[i], times[i], l);
   }
-  const double push = push_of(layers, batch, devices, cut, sizes.front(), loss);
-  for (LayerCost& layer : measured.layers) layer.push = push / layers.size();
-  layers.put_back();
+  const double push = push_of(net, batch, devices, cut, sizes.front(), loss);
+  for (LayerCost& layer : measured.layers) layer.push = push / net.size();
   measured.link = measure_link(devices, widest);
   measured.cores = devices[0].kind == DeviceKind::cpu ? cores : 0;
   return measured;

@@ -25,40 +25,35 @@ std::vector<std::int64_t> sizes_of(std::int64_t rows, const std::vector<int>& mi
 
 }  // namespace
 
-Plan plan(const Sequential& network, const Batch& batch, const std::vector<Device>& devices,
-          const std::vector<double>& memory, PlanOptions options, MeasureOptions measure, std::source_location where) {
-  batch.x.checked("plan", where);
+Plan detail::plan(const nn::Contents& net, const nn::Stages& functions, const Batch& batch,
+                  const std::vector<Device>& devices, const std::vector<double>& memory, PlanOptions options,
+                  MeasureOptions measure, std::source_location where) {
   batch.target.checked("plan", where);
+  for (const NDArray& x : batch.x) x.checked("plan", where);
   options.devices = static_cast<int>(devices.size());
   options.memory = memory;
-  options.rows = batch.x.size(0);
+  options.rows = batch.target.size(0, where);
   if (options.microbatches.empty()) options.microbatches = plannable_microbatches(options.rows);
   if (measure.rows.empty()) measure.rows = sizes_of(options.rows, options.microbatches, 8);
-  const Measured measured = measure_layers(network, batch, devices, measure, where);
+  const Measured measured = measure_layers(net, functions, batch, devices, measure, where);
   options.link = measured.link;
   options.cores = measured.cores;
   options.link_takes_cores = measured.cores > 0;
   return plan_layers(measured.layers, options);
 }
 
-std::vector<Stage> stages_of(const Candidate& candidate, const Sequential& network,
-                             const std::vector<Device>& devices) {
+PipelineOptions pipeline_options(const Candidate& candidate, const std::vector<Device>& devices, LossFunction loss) {
   const Schedule schedule = candidate.make();
   if (schedule.devices() != static_cast<int>(devices.size())) {
-    throw UsageError("[stages_of] a plan for " + std::to_string(schedule.devices()) + " devices, and there are " +
-                     std::to_string(devices.size()));
+    throw UsageError("[pipeline_options] a plan for " + std::to_string(schedule.devices()) +
+                     " devices, and there are " + std::to_string(devices.size()));
   }
   const Order order(schedule);
-  std::vector<Stage> stages;
+  PipelineOptions options{.devices = {}, .cut = candidate.first_layer, .loss = std::move(loss)};
   for (int s = 0; s < candidate.stages(); ++s) {
-    const auto i = static_cast<std::size_t>(s);
-    const auto end =
-        i + 1 < candidate.first_layer.size() ? static_cast<std::size_t>(candidate.first_layer[i + 1]) : network.size();
-    stages.push_back(
-        {std::make_shared<Sequential>(network.slice(static_cast<std::size_t>(candidate.first_layer[i]), end)),
-         devices[static_cast<std::size_t>(order.device_of_stage(s))]});
+    options.devices.push_back(devices[static_cast<std::size_t>(order.device_of_stage(s))]);
   }
-  return stages;
+  return options;
 }
 
 }  // namespace sluice::parallel

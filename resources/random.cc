@@ -75,7 +75,7 @@ RandomKey RandomStream::next() {
   }
   RandomKey key = state_;
   std::uint64_t* drawn = nullptr;
-  if (dividing) [[unlikely]] {
+  if (dividing && divided_) [[unlikely]] {
     Microbatches& step = microbatches(dividing->step_, dividing->microbatch_);
     drawn = &step.drawn[dividing->microbatch_];
     // The number is turned so that nobody's derive(microbatch) has the same.

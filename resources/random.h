@@ -24,10 +24,14 @@ class RandomStream {
   explicit RandomStream(std::uint64_t seed, std::uint64_t stream = 0) : RandomStream(State{seed, stream, 0}) {}
   /// Makes a stream that goes on where state() was taken.
   explicit RandomStream(const State& state) : state_(state) {}
+  /// For a state that was made of the microbatch's number already: scopes of microbatch_draws.h change nothing.
+  struct Undivided {};
+  RandomStream(const State& state, Undivided) : state_(state), divided_(false) {}
   /// Neither stream may be in use.
-  RandomStream(RandomStream&& other) : state_(other.state()) {}
+  RandomStream(RandomStream&& other) : state_(other.state()), divided_(other.divided_) {}
   RandomStream& operator=(RandomStream&& other) {
     restore(other.state());
+    divided_ = other.divided_;
     return *this;
   }
 
@@ -68,6 +72,7 @@ class RandomStream {
   Microbatches& microbatches(std::uint64_t step, std::size_t microbatch);
 
   State state_;
+  bool divided_ = true;
   std::unique_ptr<Microbatches> microbatches_;        ///< the latest step; null before the first
   mutable std::atomic<const void*> holder_{nullptr};  // an address that only the holding thread has
 };

@@ -25,7 +25,7 @@ struct Rings {
 /// stages owns it: there it is stepped, and there the gradients of its uses are added. For each microbatch these are
 /// first added to one another, use by use; the microbatches' sums then as those of any other weight.
 struct TiedWeight {
-  std::string name;         ///< of the owner's parameter (NamedParameter), one word
+  std::string name;         ///< its first path in the net, one word: "blocks.0.weight"
   std::vector<int> stages;  ///< that use it, in the order of the tape: ascending
   /// How the gradients of a microbatch's uses are added, which are counted from 0 in the order of the tape: first those
   /// of the first stage. Empty: as backward() adds them (autograd/gradients.h).

@@ -17,13 +17,13 @@ void Feed::fill() {
   if (!making_) making_ = start(epoch_);
   while (made_ < batches_ && ahead_.size() <= static_cast<std::size_t>(prefetch_)) {
     const Spec to_x = making_->x(made_), to_y = making_->y(made_);
-    // The I/O lane writes to host memory, of which other devices get copies.
+    // A CPU's lane writes to host memory, of which other devices get copies.
     const NDArray x = sluice::detail::empty_pinned(to_x.shape, to_x.dtype, to_x.device);
     const NDArray y = sluice::detail::empty_pinned(to_y.shape, to_y.dtype, to_y.device);
     const std::vector<NDArray> inputs = making_->inputs();
     const NDArray outputs[] = {x, y};
     push_op([epoch = making_, batch = made_](ArrayContext& context) { epoch->make(context, batch); }, inputs, outputs,
-            {.on = io(), .name = "load batch", .bytes = x.bytes() + y.bytes()}, where_);
+            {.on = made_on_, .name = "load batch", .bytes = x.bytes() + y.bytes()}, where_);
     ahead_.push_back({x.to(to_x.device, where_), y.to(to_y.device, where_), made_ == 0});
     ++made_;
   }

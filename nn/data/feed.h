@@ -77,8 +77,8 @@ class Feed {
     virtual std::vector<NDArray> inputs() const = 0;
     virtual void make(ArrayContext& context, std::int64_t batch) const = 0;
   };
-  Feed(std::int64_t batches, int prefetch, std::source_location where)
-      : batches_(batches), prefetch_(prefetch), where_(where) {}
+  Feed(std::int64_t batches, int prefetch, sluice::Place made_on, std::source_location where)
+      : batches_(batches), prefetch_(prefetch), made_on_(made_on), where_(where) {}
   virtual std::shared_ptr<const Epoch> start(std::uint64_t epoch) const = 0;
 
  private:
@@ -90,6 +90,7 @@ class Feed {
 
   std::int64_t batches_;
   int prefetch_;
+  sluice::Place made_on_;
   std::source_location where_;
   std::uint64_t epoch_ = 0;  ///< of the next batch
   std::int64_t batch_ = 0;   ///< its number

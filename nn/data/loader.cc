@@ -88,19 +88,23 @@ std::int64_t Loader::batches_of(const Table& table, const LoaderOptions& o, std:
               ": both must be in host memory");
   require(o.batch >= 1, "a batch of " + std::to_string(o.batch) + ": at least 1 is wanted");
   require(o.prefetch >= 0, "a prefetch of " + std::to_string(o.prefetch) + ": at least 0 is wanted");
+  require(!o.workers || o.workers->kind == DeviceKind::cpu,
+          "workers on " + (o.workers ? sluice::to_string(*o.workers) : "") + ": a CPU device is wanted");
   const std::int64_t n = table.x.shape()[0];
   return o.drop_last ? n / o.batch : n / o.batch + (n % o.batch != 0);
 }
 
 Loader::Loader(const Table& table, LoaderOptions options, std::source_location where)
-    : Feed(batches_of(table, options, where), options.prefetch, where),
+    : Feed(batches_of(table, options, where), options.prefetch,
+           options.workers ? sluice::Place(*options.workers) : io(), where),
       table_{table.x.contiguous(where), table.y.contiguous(where)},
       options_(std::make_shared<const LoaderOptions>(std::move(options))),
       where_(where) {
   const sluice::detail::Called called("nn::Loader", where);
   for (const auto& [map, column] : {std::pair{&options_->x, &table_.x}, {&options_->y, &table_.y}}) {
     const Map::Result result = result_of(*map, *column);
-    check_shape("nn::Loader", with_rows(options_->batch, result.shape), result.dtype, where);
+    const std::int64_t rows = std::min(options_->batch, samples());
+    check_shape("nn::Loader", with_rows(rows, result.shape), result.dtype, where);
   }
 }
 

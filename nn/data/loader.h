@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <source_location>
 #include <vector>
 
@@ -19,6 +20,10 @@ struct LoaderOptions {
   bool drop_last = false;  ///< leave out the last batch where it is not full
   Map x = {}, y = {};      ///< what is done to samples; without one they are copied as they are
   Device device = cpu(0);  ///< where x and y live
+  /// The CPU device whose threads make batches, one batch each, for maps that take long: with
+  /// EngineOptions{.threads = 8, .logical_cpus = 2} cpu(1) has four that nothing else may use. Empty: the engine's I/O
+  /// lane, one thread.
+  std::optional<Device> workers = {};
 };
 
 /// Loader train(data.train, {.batch = 128, .shuffle = true, .seed = 1, .x = nn::pixels(0.286, 0.353)});

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "sluice/ndarray/called.h"
-#include "sluice/nn/fashion_mnist.h"
 #include "sluice/operators/shaping.h"
 #include "sluice/resources/random.h"
 
@@ -51,12 +50,6 @@ Split split(const Table& table, std::int64_t test_rows, std::uint64_t seed, std:
     return Table{take_rows(table.x, numbers), take_rows(table.y, numbers)};
   };
   return {rows_of(test_rows, rows), rows_of(0, test_rows)};
-}
-
-Split fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
-  FashionMnist files = load_fashion_mnist(directory, where);
-  return {{column(std::move(files.train_images)), column(std::move(files.train_labels))},
-          {column(std::move(files.test_images)), column(std::move(files.test_labels))}};
 }
 
 NDArray read_tokens(const std::filesystem::path& path, std::source_location where) {

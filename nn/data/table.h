@@ -28,9 +28,14 @@ NDArray column(HostTensor tensor);
 Split split(const Table& table, std::int64_t test_rows, std::uint64_t seed,
             std::source_location where = std::source_location::current());
 
-/// Fashion-MNIST from its four IDX files: x is u8, (n, 28, 28), y is u8, (n,), ten classes. Blocks. Throws FormatError
-/// as load_fashion_mnist (nn/fashion_mnist.h).
-Split fashion_mnist(const std::filesystem::path& directory = "/usr/share/datasets/fashion-mnist",
+/// Where Debian's package dataset-fashion-mnist puts its files.
+inline constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
+
+/// Fashion-MNIST, grey images in ten classes: x is u8, (n, 28, 28), y is u8, (n,); 60,000 and 10,000 rows. Reads
+/// {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] of a directory. Any number of images is taken, at least one, so
+/// that a part of the data set can stand for all of it. Blocks. Throws FormatError as load_idx does, and where a file's
+/// dtype, rank or image size is another, labels and images differ in number, or a label is above 9.
+Split fashion_mnist(const std::filesystem::path& directory = kFashionMnistDirectory,
                     std::source_location where = std::source_location::current());
 
 /// The bytes of a text file, or of all files of a folder in the order of their names, as u8, (n,). Blocks. Throws

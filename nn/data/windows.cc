@@ -73,7 +73,7 @@ std::int64_t Windows::batches_of(const NDArray& tokens, const WindowOptions& o, 
 }
 
 Windows::Windows(const NDArray& tokens, WindowOptions options, std::source_location where)
-    : Feed(batches_of(tokens, options, where), options.prefetch, where),
+    : Feed(batches_of(tokens, options, where), options.prefetch, io(), where),
       tokens_(tokens.contiguous(where)),
       options_(options) {}
 

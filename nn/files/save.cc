@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <unordered_map>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/files.h"
@@ -20,6 +21,11 @@ namespace {
 
 std::string describe(const NDArray& x) { return std::string(name_of(x.dtype())) + " " + to_string(x.shape()); }
 std::string describe(DType dtype, const Dims& shape) { return std::string(name_of(dtype)) + " " + to_string(shape); }
+
+/// Of arrays in the memory of a file. Reads them.
+bool same_elements(const NDArray& a, const NDArray& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && a.to_bytes() == b.to_bytes();
+}
 
 std::string prefix_of(const std::string& item) { return item.empty() ? "" : item + "."; }
 
@@ -64,11 +70,14 @@ void save_net(const Contents& net, const std::string& name, SavedFile& file) {
 void load_net(const Contents& net, const std::string& name, const SavedFile& file, const LoadOptions& options,
               LoadPlan& plan) {
   std::map<std::string, std::string> names = names_of(name, file, options);
+  std::unordered_map<const State*, std::vector<Named>> further;
+  for (const Named& alias : net.aliases) further[alias.state.get()].push_back(alias);
   const auto wanted = [&](const Named& slot) { return !options.only || options.only->match(slot); };
   const Device device = current_scope().device;
   bool any = false;
   for (const Named& slot : net.slots) {
     const std::shared_ptr<State> state = slot.state;
+    const std::vector<Named>& aliases = further[state.get()];
     if (state->kind == Kind::constant) {  // not in files: made anew
       if (state->value.defined()) continue;
       plan.changes.push_back([state, device, path = slot.name] {
@@ -79,19 +88,21 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
       });
       continue;
     }
-    const auto at = names.find(slot.name);
-    if (!wanted(slot)) {
-      if (at != names.end()) names.erase(at);
-      continue;
-    }
+    // What is tied may be in the file under any of its paths; nn::save writes the first.
+    std::vector<std::string> fulls;
+    const auto take = [&](const Named& place) {
+      if (auto taken = names.extract(place.name)) fulls.push_back(std::move(taken.mapped()));
+    };
+    take(slot);
+    for (const Named& alias : aliases) take(alias);
+    if (!wanted(slot) && std::none_of(aliases.begin(), aliases.end(), wanted)) continue;
     any = true;
     const DType dtype = state->value.defined() ? state->value.dtype() : DType::f32;
-    if (at == names.end()) {
+    if (fulls.empty()) {
       plan.wrong.push_back("no tensor '" + join(name, slot.name) + "', wanted as " + describe(dtype, state->shape));
       continue;
     }
-    const std::string full = at->second;
-    names.erase(at);
+    const std::string& full = fulls.front();
     const auto found = file.arrays.find(full);
     if (found == file.arrays.end()) {
       plan.wrong.push_back("'" + full + "' is of a dtype " + file.refused.at(full) + " that Sluice lacks");
@@ -104,6 +115,11 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
     if (!(array.shape() == state->shape) || !fits) {
       plan.wrong.push_back("'" + full + "' is " + describe(array) + ", wanted " + describe(dtype, state->shape));
       continue;
+    }
+    for (std::size_t i = 1; i < fulls.size(); ++i) {
+      const auto other = file.arrays.find(fulls[i]);
+      if (other != file.arrays.end() && same_elements(array, other->second)) continue;
+      plan.wrong.push_back("'" + full + "' and '" + fulls[i] + "' differ, and are one parameter of the net");
     }
     const DType target = state->value.defined() || options.cast ? dtype : array.dtype();
     plan.changes.push_back([state, array, target, device, path = slot.name] {

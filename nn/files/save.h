@@ -175,7 +175,8 @@ void save(const std::filesystem::path& path, const Saved& items,
 /// has another shape or dtype, or a text does not fit, it throws a FormatError that lists everything that is wrong, and
 /// nothing was changed. What the file holds for other items is left alone. Parameters that have a value keep their
 /// array, which is written; others get one, on the device of the thread's scope, as from nn::initialise;
-/// so do constants, by their Init with seed 0.
+/// so do constants, by their Init with seed 0. What is tied may have any of its paths in the file, or several with the
+/// same elements.
 ///
 /// `path` may also be a `.safetensors.index.json`, which names the files of a model in parts. The file is mapped, and
 /// only what is asked for is read: values are copied as operations run, so it must not be written in place meanwhile

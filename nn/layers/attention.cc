@@ -10,14 +10,8 @@
 namespace sluice::nn {
 namespace {
 
-void check(const char* layer, const NDArray& x, std::int64_t width, std::int64_t heads, std::int64_t kv_heads,
-           const std::source_location& where) {
+void check(const char* layer, const NDArray& x, std::int64_t width, const std::source_location& where) {
   x.checked(layer, where);
-  if (heads < 1 || width % heads != 0 || kv_heads < 1 || heads % kv_heads != 0) {
-    throw ArrayError(layer, where,
-                     "width " + std::to_string(width) + ", " + std::to_string(heads) + " heads, " +
-                         std::to_string(kv_heads) + " of keys and values: each must divide the one before");
-  }
   if (x.rank() != 3 || x.shape()[2] != width) {
     throw ArrayError(layer, where,
                      to_string(x.shape()) + ": (batch, positions, " + std::to_string(width) + ") is wanted");
@@ -38,8 +32,28 @@ NDArray joined(const NDArray& y) {
 
 }  // namespace
 
+std::int64_t attention_rows(const char* layer, bool queries, std::int64_t width, std::int64_t heads,
+                            std::int64_t kv_heads, const std::source_location& where) {
+  check_shape(layer, {width}, DType::f32, where);
+  if (heads < 1 || width < heads || width % heads != 0 || kv_heads < 1 || heads % kv_heads != 0) {
+    throw ArrayError(layer, where,
+                     "width " + std::to_string(width) + ", " + std::to_string(heads) + " heads, " +
+                         std::to_string(kv_heads) +
+                         " of keys and values: at least one is wanted, and each to divide the one before");
+  }
+  // No overflow: a width that can be an array's is far below the largest number.
+  return ((queries ? heads : 0) + 2 * kv_heads) * (width / heads);
+}
+
 void KvCache::append(const NDArray& new_k, const NDArray& new_v, std::source_location where) {
+  new_k.checked("KvCache", where);
+  new_v.checked("KvCache", where);
   const Dims& s = new_k.shape();
+  if (s.rank() != 4 || !(new_v.shape() == s)) {
+    throw ArrayError("KvCache", where,
+                     "keys " + to_string(s) + ", values " + to_string(new_v.shape()) +
+                         ": the same (batch, heads, positions, size) is wanted of both");
+  }
   if (k.defined() && (k.shape()[0] != s[0] || k.shape()[1] != s[1] || k.shape()[3] != s[3])) {
     throw ArrayError(
         "KvCache", where,
@@ -63,7 +77,8 @@ void KvCache::append(const NDArray& new_k, const NDArray& new_v, std::source_loc
 }
 
 NDArray SelfAttention::operator()(const NDArray& x, const AttentionCall& call) const {
-  check("SelfAttention", x, width, heads, kv_heads, where);
+  (void)attention_rows("SelfAttention", true, width, heads, kv_heads, where);  // the fields may have been changed
+  check("SelfAttention", x, width, where);
   if (call.cache && grad_mode()) {
     throw ArrayError("SelfAttention", where, "a cache is for nn::Evaluation or NoGrad, and gradients are recorded");
   }
@@ -87,8 +102,9 @@ NDArray SelfAttention::operator()(const NDArray& x, const AttentionCall& call) c
 }
 
 NDArray CrossAttention::operator()(const NDArray& x, const NDArray& y, const NDArray& mask) const {
-  check("CrossAttention", x, width, heads, kv_heads, where);
-  check("CrossAttention", y, context, 1, 1, where);
+  (void)attention_rows("CrossAttention", false, width, heads, kv_heads, where);  // the fields may have been changed
+  check("CrossAttention", x, width, where);
+  check("CrossAttention", y, context, where);
   const std::int64_t size = width / heads;
   const NDArray of_x = q(x).reshape({x.shape()[0], x.shape()[1], kv_heads, heads / kv_heads, size});
   const NDArray of_y = kv(y).reshape({y.shape()[0], y.shape()[1], kv_heads, 2, size});

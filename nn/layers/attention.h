@@ -1,6 +1,7 @@
 // Attention layers, and the cache of keys and values for generating text.
 #pragma once
 
+#include <cstdint>
 #include <source_location>
 
 #include "sluice/nn/layers/linear.h"
@@ -17,9 +18,15 @@ struct KvCache {
   std::int64_t length = 0;    ///< positions that are in it
   std::int64_t capacity = 0;  ///< of the arrays; set it before the first call if the length is known
   NDArray k{}, v{};           ///< (batch, key-value heads, capacity, head size)
-  /// Appends k and v (batch, key-value heads, t, head size). Throws ArrayError for other sizes than before.
+  /// Appends k and v (batch, key-value heads, t, head size). Throws ArrayError for other sizes than before,
+  /// and where k and v differ.
   void append(const NDArray& new_k, const NDArray& new_v, std::source_location where);
 };
+
+/// Rows of a matrix that makes the keys and values of width / heads elements each, and with `queries` the queries too.
+/// Throws ArrayError with the layer's name and line where heads do not divide width, or kv_heads do not divide heads.
+std::int64_t attention_rows(const char* layer, bool queries, std::int64_t width, std::int64_t heads,
+                            std::int64_t kv_heads, const std::source_location& where);
 
 struct AttentionCall {
   bool causal = false;
@@ -38,8 +45,8 @@ struct SelfAttention {
   double rotary_base = 10000;
   bool use_bias = true;
   std::source_location where = std::source_location::current();
-  Linear qkv{width, (heads + 2 * kv_heads) * (width / heads), use_bias, where};
-  Linear proj{width, width, use_bias, where};
+  Linear qkv{width, attention_rows("SelfAttention", true, width, heads, kv_heads, where), use_bias, false, where};
+  Linear proj{width, width, use_bias, false, where};
   Dropout drop{p, where};
   NDArray operator()(const NDArray& x, const AttentionCall& call = {}) const;
 };
@@ -53,9 +60,9 @@ struct CrossAttention {
   std::int64_t kv_heads = heads;
   bool use_bias = true;
   std::source_location where = std::source_location::current();
-  Linear q{width, width, use_bias, where};
-  Linear kv{context, 2 * kv_heads*(width / heads), use_bias, where};
-  Linear proj{width, width, use_bias, where};
+  Linear q{width, width, use_bias, false, where};
+  Linear kv{context, attention_rows("CrossAttention", false, width, heads, kv_heads, where), use_bias, false, where};
+  Linear proj{width, width, use_bias, false, where};
   Dropout drop{p, where};
   /// `mask` is AttentionOptions::mask.
   NDArray operator()(const NDArray& x, const NDArray& y, const NDArray& mask = {}) const;

@@ -1,8 +1,10 @@
 // Linear and Embedding.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <source_location>
+#include <utility>
 
 #include "sluice/nn/net/initialisers.h"
 #include "sluice/nn/net/parameter.h"
@@ -28,9 +30,10 @@ inline NDArray value_of(const std::optional<Parameter>& parameter) {
 struct Linear {
   Size in, out;
   bool use_bias = true;
+  bool relu = false;  ///< negative results become 0 in the same pass
   std::source_location where = std::source_location::current();
   Parameter weight{{out, in}, fan_in(), where};
-  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(in), where);
+  std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(weight), where);
   NDArray operator()(const NDArray& x) const;
 };
 

@@ -23,7 +23,7 @@ NDArray GroupNorm::operator()(const NDArray& x) const {
 
 NDArray BatchNorm::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  const bool training = is_training("BatchNorm", where) && !running_mean.frozen();
+  const bool training = is_training("BatchNorm", where) && !running_mean.frozen() && !running_var.frozen();
   return batch_norm(Operand(x, where), {running_mean, running_var}, weight, bias,
                     {.training = training, .momentum = momentum, .eps = eps});
 }

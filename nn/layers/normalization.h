@@ -37,7 +37,7 @@ struct GroupNorm {
 };
 
 /// Each channel of (n, channels, ...). In training by the batch's mean and variance, and the running ones follow, by
-/// the part `momentum`; in evaluation, and once running_mean is frozen, by the running ones. Where neither nn::Training
+/// the part `momentum`; in evaluation, and once one of these is frozen, by the running ones. Where neither nn::Training
 /// nor nn::Evaluation is said it throws (mode.h).
 struct BatchNorm {
   Size channels;

@@ -14,8 +14,10 @@ namespace sluice::nn {
 struct Lstm {
   Size in, size;
   std::source_location where = std::source_location::current();
-  Parameter weight_ih{{4 * size, in}, fan_in(size), where}, weight_hh{{4 * size, size}, fan_in(size), where};
-  Parameter bias_ih{{4 * size}, fan_in(size), where}, bias_hh{{4 * size}, fan_in(size), where};
+  Parameter weight_ih{{detail::times(4, size), in}, fan_in(size, where), where},
+      weight_hh{{detail::times(4, size), size}, fan_in(size, where), where};
+  Parameter bias_ih{{detail::times(4, size)}, fan_in(size, where), where},
+      bias_hh{{detail::times(4, size)}, fan_in(size, where), where};
   /// A state of zeros for n sequences, of the weights' dtype and device.
   LstmState begin(std::int64_t n) const;
   LstmResult operator()(const NDArray& x, const LstmState& state) const;
@@ -25,8 +27,10 @@ struct Lstm {
 struct Gru {
   Size in, size;
   std::source_location where = std::source_location::current();
-  Parameter weight_ih{{3 * size, in}, fan_in(size), where}, weight_hh{{3 * size, size}, fan_in(size), where};
-  Parameter bias_ih{{3 * size}, fan_in(size), where}, bias_hh{{3 * size}, fan_in(size), where};
+  Parameter weight_ih{{detail::times(3, size), in}, fan_in(size, where), where},
+      weight_hh{{detail::times(3, size), size}, fan_in(size, where), where};
+  Parameter bias_ih{{detail::times(3, size)}, fan_in(size, where), where},
+      bias_hh{{detail::times(3, size)}, fan_in(size, where), where};
   NDArray begin(std::int64_t n) const;
   GruResult operator()(const NDArray& x, const NDArray& hidden) const;
 };

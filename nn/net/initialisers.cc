@@ -1,6 +1,8 @@
 #include "sluice/nn/net/initialisers.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "sluice/operators/operators.h"
@@ -10,17 +12,24 @@ namespace {
 
 std::int64_t product(const Dims& shape, int from) {
   std::int64_t n = 1;
-  for (int i = from; i < shape.rank(); ++i) n *= shape[i];
+  for (int i = from; i < shape.rank(); ++i) n = detail::times(n, shape[i]);
   return n;
 }
 std::int64_t inputs_of(const Dims& shape) { return shape.rank() > 0 ? product(shape, 1) : 1; }
-std::int64_t outputs_of(const Dims& shape) { return shape.rank() > 0 ? shape[0] * product(shape, 2) : 1; }
+std::int64_t outputs_of(const Dims& shape) { return shape.rank() > 0 ? detail::times(shape[0], product(shape, 2)) : 1; }
 
 void require(bool fine, const char* function, const std::string& what) {
   if (!fine) throw UsageError("[nn::" + std::string(function) + "] " + what);
 }
 
 }  // namespace
+
+std::int64_t detail::times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (!__builtin_mul_overflow(a, b, &product)) return product;
+  using Limits = std::numeric_limits<std::int64_t>;
+  return (a < 0) == (b < 0) ? Limits::max() : Limits::min();
+}
 
 Init constant(double value) {
   return [value](const Dims& shape, DType dtype, RandomStream&) { return full(shape, value, dtype); };
@@ -50,13 +59,15 @@ Init truncated_normal(double deviation, double cut) {
   };
 }
 
-Init fan_in(std::int64_t n) {
-  require(n >= 0, "fan_in", std::to_string(n) + " inputs");
+Init fan_in(std::int64_t n, std::source_location where) {
+  if (n < 0) throw ArrayError("nn::fan_in", where, std::to_string(n) + " inputs");
   return [n](const Dims& shape, DType dtype, RandomStream& stream) {
     const double bound = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, n > 0 ? n : inputs_of(shape))));
     return sluice::uniform(shape, stream, -bound, bound, dtype);
   };
 }
+
+Init fan_in(const Slot& weight) { return fan_in(std::max<std::int64_t>(0, inputs_of(weight.shape()))); }
 
 Init kaiming() {
   return [](const Dims& shape, DType dtype, RandomStream& stream) {
@@ -67,8 +78,8 @@ Init kaiming() {
 
 Init xavier(double gain) {
   return [gain](const Dims& shape, DType dtype, RandomStream& stream) {
-    const std::int64_t both = std::max<std::int64_t>(1, inputs_of(shape) + outputs_of(shape));
-    const double bound = std::abs(gain) * std::sqrt(6 / static_cast<double>(both));
+    const double both = static_cast<double>(inputs_of(shape)) + static_cast<double>(outputs_of(shape));
+    const double bound = std::abs(gain) * std::sqrt(6 / std::max(1.0, both));
     return sluice::uniform(shape, stream, -bound, bound, dtype);
   };
 }

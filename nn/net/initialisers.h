@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <source_location>
 
 #include "sluice/nn/net/parameter.h"
 
@@ -17,8 +18,10 @@ Init uniform(double low, double high);
 /// Normal, drawn again (in effect) where it is more than `cut` deviations from 0.
 Init truncated_normal(double deviation, double cut = 2);
 /// Uniform in [-b, b], b = 1 / sqrt(fan_in): what PyTorch's layers begin with. `n` is the fan_in of a parameter whose
-/// shape does not tell it, such as a bias; 0: from the shape.
-Init fan_in(std::int64_t n = 0);
+/// shape does not tell it, such as a bias; 0: from the shape. Throws ArrayError for a negative one.
+Init fan_in(std::int64_t n = 0, std::source_location where = std::source_location::current());
+/// The same with the fan_in of `weight`: for the bias beside it.
+Init fan_in(const Slot& weight);
 /// Normal with deviation sqrt(2 / fan_in), for relu (He et al., Delving deep into rectifiers, 2015).
 Init kaiming();
 /// Uniform in [-b, b], b = gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, Understanding the difficulty of
@@ -28,5 +31,10 @@ Init xavier(double gain = 1);
 /// al., Exact solutions to the nonlinear dynamics of learning in deep linear networks, 2013). It draws the whole matrix
 /// and needs two axes.
 Init orthogonal(double gain = 1);
+
+namespace detail {
+/// a b, or the nearest number that there is: for sizes, none of which is so large.
+std::int64_t times(std::int64_t a, std::int64_t b);
+}  // namespace detail
 
 }  // namespace sluice::nn

@@ -73,7 +73,7 @@ RandomStream training_stream(const char* layer, const Place& place, std::source_
   }
   // The thread that computes a checkpoint again gives the numbers that were noted, whatever the stream.
   if (DrawNotes::again()) return RandomStream(0);
-  if (Training* const now = innermost) return RandomStream(now->next_key(place.path()));
+  if (Training* const now = innermost) return {now->next_key(place.path()), RandomStream::Undivided{}};
   throw ArrayError(layer, where,
                    "the nn::Training scope is of another thread: make one on the thread that calls the net");
 }

@@ -72,7 +72,13 @@ std::size_t longest(const std::vector<Named>& slots) {
 void Collector::slot(const std::string& path, Slot& slot) {
   const std::shared_ptr<State>& state = slot.state();
   if (!state) throw UsageError("[nn] '" + path + "' was moved away");
-  if (seen_.insert(state.get()).second) contents.slots.push_back({path, state});
+  if (!seen_.insert(state.get()).second) {
+    contents.aliases.push_back({path, state});
+    return;
+  }
+  constexpr const char* kKinds[] = {"nn::Parameter", "nn::Statistic", "nn::Constant"};
+  check_shape(kKinds[static_cast<int>(state->kind)], state->shape, DType::f32, state->where);
+  contents.slots.push_back({path, state});
 }
 
 std::shared_ptr<State> Clones::of(const Slot& slot) {
@@ -142,8 +148,9 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
              "the initialiser of '" + path + "' gave " + (value.defined() ? to_string(value.spec()) : "nothing") +
                  ", not " + std::string(name_of(dtype)) + " " + to_string(state->shape));
     }
-    // A value of its own: an initialiser may give the same array twice, or a window on another.
-    if (value.requires_grad() || !value.is_contiguous()) values[i] = value.copy();
+    // A value of its own: an initialiser may give one that the program holds, the same one twice, or a window on one.
+    const bool own = value.array()->refs() == 1 && !value.array()->stays() && value.array()->shape() == state->shape;
+    if (!own || value.requires_grad() || !value.is_contiguous()) values[i] = value.copy();
   }
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <source_location>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ namespace sluice::nn {
 struct Contents {
   std::vector<Named> slots;  ///< each once, under the first of its paths
   std::vector<std::pair<std::string, Place*>> places;
+  std::vector<Named> aliases{};  ///< what is shared or tied, under each of its further paths
 };
 
 /// The first value of what matches. A rule's pattern that meets nothing throws.
@@ -67,13 +69,22 @@ std::string describe(const Contents& net);
 void name(const Contents& net);
 }  // namespace detail
 
-/// All of a net. A Place's pointer is valid as long as the net stays where it is.
+namespace detail {
+/// Structs, and classes with parts(); neither lambdas nor functions.
+template <class T>
+concept IsNet = WalksItself<T> || HasParts<T> || std::is_aggregate_v<T>;
+}  // namespace detail
+
+/// All of a net. A Place's pointer is valid as long as the net stays where it is. Throws UsageError, with the line
+/// where it was made, for a parameter of a shape that no array can have; so do the other functions of nets.
 template <class Net>
 Contents contents(const Net& net) {
   detail::Collector collector;
   walk(net, collector);
   return std::move(collector.contents);
 }
+/// A part of a net may be listed by hand, for functions that take nets.
+inline Contents contents(const Contents& list) { return list; }
 /// Its parameters alone, frozen ones too.
 template <class Net>
 std::vector<Named> parameters(const Net& net) {
@@ -136,11 +147,13 @@ void print(const Net& net) {
 /// The table of sluice::summary for net(x) in evaluation, where x has this spec. Runs nothing; parameters need no
 /// values.
 template <class Net>
-std::string summary(const Net& net, const Spec& x, std::source_location where = std::source_location::current()) {
+requires(detail::IsNet<std::remove_cvref_t<Net>>)
+    // Takes Net&& as sluice::summary does, so that of the two a net means this one, whatever namespaces are in use.
+    std::string summary(Net&& net, const Spec& x, std::source_location where = std::source_location::current()) {
   const Evaluation off;
   const DeviceScope scope(x.device);
   detail::name(contents(net));
-  return sluice::summary([&](const NDArray& array) { return net(array); }, x, where);
+  return sluice::summary([&](const NDArray& array) { return std::as_const(net)(array); }, x, where);
 }
 
 }  // namespace sluice::nn

@@ -63,8 +63,20 @@ void Slot::become(const std::shared_ptr<State>& state) {
   state_ = state;
 }
 
-const NDArray& Slot::without_value() const {
+constinit thread_local Reads* Reads::current_ = nullptr;
+
+const sluice::detail::Layer* Here::below_reads(const sluice::detail::Layer* layer) {
+  const sluice::detail::Layer* const above = Reads::current()->above();
+  if (!above) return layer;
+  const ScopeGuard scope;
+  current_scope().layer = above;
+  const LayerScope made(sluice::detail::path_of(layer));  // it lives for ever
+  return current_scope().layer;
+}
+
+const NDArray& Slot::other_value() const {
   State& state = checked_state();
+  if (Reads* const reads = Reads::current()) return reads->read(state_);
   if (DryRun* const run = DryRun::current()) {
     if (!state.stand_in.defined()) {
       state.stand_in = empty(state.shape, DType::f32, state.where);

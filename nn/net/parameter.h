@@ -57,6 +57,35 @@ struct State {
   std::string text() const;
 };
 
+/// What the slots that a thread uses stand for, while a Scope lives: a pipeline's stage reads copies on its own device,
+/// and a measurement reads arrays of its own. Without one each stands for its own value. For implementers.
+class Reads {
+ public:
+  /// What the slot of this state stands for; it must stay there until the scope ends. Throws UsageError.
+  virtual const NDArray& read(const std::shared_ptr<State>& state) = 0;
+  /// The layer above those of the net's parts; null: none.
+  virtual const sluice::detail::Layer* above() const { return nullptr; }
+
+  /// The calling thread's innermost; null: slots stand for their own values.
+  static Reads* current() noexcept { return current_; }
+  class Scope {
+   public:
+    explicit Scope(Reads* reads) : outer_(std::exchange(current_, reads)) {}
+    ~Scope() { current_ = outer_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Reads* outer_;
+  };
+
+ protected:
+  ~Reads() = default;
+
+ private:
+  static constinit thread_local Reads* current_;
+};
+
 /// The handle. It can be moved and not copied, so that no net is copied by accident. Made by structs of nets as
 /// fields; has a value once nn::initialise, nn::complete, nn::load or nn::clone reached it.
 ///
@@ -76,9 +105,9 @@ class Slot {
   /// The array. Throws UsageError before it has a value, with the line where the slot was made. In a dry run
   /// (shapes_of) an array without elements stands for a value that is not there yet.
   const NDArray& value() const {
-    if (state_ && state_->value.defined()) [[likely]]
+    if (state_ && state_->value.defined() && !Reads::current()) [[likely]]
       return state_->value;
-    return without_value();
+    return other_value();
   }
   operator const NDArray&() const { return value(); }  // NOLINT: net.up.weight is used as an array
   /// Errors that have no other line name the one where the slot was made.
@@ -105,7 +134,7 @@ class Slot {
   void leave() noexcept {
     if (state_) --state_->holders;
   }
-  const NDArray& without_value() const;
+  const NDArray& other_value() const;
   std::shared_ptr<State> state_;
 };
 
@@ -137,13 +166,14 @@ struct Constant : Slot {
 class Here {
  public:
   explicit Here(const sluice::detail::Layer* layer) : saved_(current_scope().layer) {
-    if (layer) current_scope().layer = layer;
+    if (layer) current_scope().layer = Reads::current() ? below_reads(layer) : layer;
   }
   ~Here() { current_scope().layer = saved_; }
   Here(const Here&) = delete;
   Here& operator=(const Here&) = delete;
 
  private:
+  static const sluice::detail::Layer* below_reads(const sluice::detail::Layer* layer);
   const sluice::detail::Layer* saved_;
 };
 /// The layer of the struct that holds a slot. Layers open it while they push.

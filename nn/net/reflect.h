@@ -12,17 +12,18 @@
 
 namespace sluice::nn::reflect {
 
-/// Converts to whatever a field of T is, but not to a base of T.
+/// Converts to whatever a field of T is, but not to a base of T. It is never called; clang wants the bodies where U is
+/// of an unnamed namespace.
 template <class T>
 struct AnyField {
   template <class U>
-  requires(!std::is_base_of_v<U, T>) operator U() const noexcept;
+  requires(!std::is_base_of_v<U, T>) operator U() const noexcept { __builtin_unreachable(); }
 };
 /// Converts to a base of T alone.
 template <class T>
 struct AnyBase {
   template <class U>
-  requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>) operator U() const noexcept;
+  requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>) operator U() const noexcept { __builtin_unreachable(); }
 };
 
 template <class T, std::size_t... I>

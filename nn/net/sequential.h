@@ -5,10 +5,12 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "sluice/nn/net/clone.h"
+#include "sluice/nn/net/stages.h"
 #include "sluice/nn/net/walk.h"
 
 namespace sluice::nn {
@@ -25,6 +27,8 @@ class Layer {
   Layer(NDArray (*f)(const NDArray&)) : held_(std::make_unique<Of<NDArray (*)(const NDArray&)>>(f)) {}  // NOLINT
 
   NDArray operator()(const NDArray& x) const { return held_->call(x); }
+  /// The name of what it holds, "Linear"; "" for functions.
+  std::string name() const { return held_->name(); }
   void walk_parts(const std::string& path, Visitor& visitor) { held_->walk(path, visitor); }
   Layer clone_parts(detail::Clones& clones) const { return Layer(held_->clone(clones)); }
 
@@ -32,6 +36,7 @@ class Layer {
   struct Held {
     virtual ~Held() = default;
     virtual NDArray call(const NDArray& x) const = 0;
+    virtual std::string name() const = 0;
     virtual void walk(const std::string& path, Visitor& visitor) = 0;
     virtual std::unique_ptr<Held> clone(detail::Clones& clones) const = 0;
   };
@@ -39,6 +44,7 @@ class Layer {
   struct Of final : Held {
     explicit Of(M m) : module(std::move(m)) {}
     NDArray call(const NDArray& x) const override { return module(x); }
+    std::string name() const override { return detail::plain_name(typeid(M)); }
     void walk(const std::string& path, Visitor& visitor) override { detail::walk(module, path, visitor); }
     std::unique_ptr<Held> clone(detail::Clones& clones) const override {
       return std::make_unique<Of>(detail::clone(module, clones));
@@ -68,6 +74,12 @@ class Sequential {
     NDArray y = x;
     for (const Layer& layer : layers_) y = layer(y);
     return y;
+  }
+  /// One function for each layer. They refer to the layers, which must stay where they are.
+  Stages stages() const {
+    Stages list;
+    for (const Layer& layer : layers_) list.add(layer.name(), layer);
+    return list;
   }
   void walk_parts(const std::string& path, Visitor& visitor) { detail::walk(layers_, path, visitor); }
   Sequential clone_parts(detail::Clones& clones) const {

@@ -1,9 +1,11 @@
 #include "sluice/nn/optim/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
@@ -24,6 +26,7 @@ std::string text_of(const NDArray& x) { return to_string(x.spec()); }
 
 /// One operation behind the gate: `row` reads the inputs and changes the targets.
 struct Optimizer::Batch {
+  std::size_t part;
   Device device;
   DType dtype;
   const Operator* row;
@@ -69,16 +72,32 @@ void Optimizer::refuse_rule(std::size_t i, const char* type) const {
                    " is not of the type " + type);
 }
 
-void Optimizer::step(std::source_location where) {
+void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, std::source_location where) {
   const sluice::detail::Called called(kStep, where);
   const NoGrad off;
   struct Ready {
     One* one;
+    std::size_t part;
     NDArray gradient;
   };
+  const auto part_of = [&](const State& state) {
+    std::size_t i = 0;
+    const auto has = [&](const detail::StepPart& part) {
+      const auto lists = [&](const auto* set) { return set->contains(&state); };
+      return part.parameters ? part.parameters->contains(&state) : std::ranges::none_of(part.except, lists);
+    };
+    while (i < parts.size() && !has(parts[i])) ++i;
+    return i;
+  };
+  const auto around = [&](std::size_t part, const std::function<void()>& f) {
+    parts[part].around ? parts[part].around(f) : f();
+  };
   std::vector<Ready> ready;
+  std::vector<One*> frozen;
   for (One& one : list_) {
     const State& state = *one.parameter.state;
+    const std::size_t part = part_of(state);
+    if (part == parts.size()) continue;
     if (state.holders == 0) {
       throw ArrayError(kStep, where,
                        "the parameter '" + one.parameter.name +
@@ -90,7 +109,7 @@ void Optimizer::step(std::source_location where) {
                        "the parameter '" + one.parameter.name + "' has no value: call nn::initialise or nn::load");
     }
     if (state.frozen) {
-      one.kept.clear();
+      frozen.push_back(&one);
       continue;
     }
     NDArray gradient = state.value.grad();
@@ -100,9 +119,18 @@ void Optimizer::step(std::source_location where) {
                        "the parameter '" + one.parameter.name + "' is " + text_of(state.value) + ", its gradient " +
                            text_of(gradient));
     }
-    ready.push_back({&one, std::move(gradient)});
+    ready.push_back({&one, part, std::move(gradient)});
   }
 
+  // A dry run leaves what is kept, and the number of steps, as they were.
+  if (DryRun* const run = DryRun::current()) {
+    std::vector<Kept> before;
+    for (const One& one : list_) before.push_back(one.kept);
+    run->at_end([this, kept = std::move(before), steps = steps_]() mutable {
+      for (std::size_t i = 0; i < list_.size(); ++i) list_[i].kept = std::move(kept[i]);
+      steps_ = steps;
+    });
+  }
   struct End {  // reads see the arrays again, and new values go, also where a rule throws
     std::vector<Ready>& ready;
     ~End() {
@@ -120,31 +148,37 @@ void Optimizer::step(std::source_location where) {
       copy_held_values({&target.array(), 1}, where);
     }
   }
+  for (const detail::StepPart& part : parts) {
+    for (const detail::StepPart::Commit& one : part.commits) copy_held_values({&one.target, 1}, where);
+  }
 
   std::vector<Batch> batches;
+  std::size_t now = 0;  // the part
   const auto batch_for = [&](const NDArray& array, const Operator& row, std::size_t rule, std::size_t width,
                              const Attributes& attributes) -> Batch& {
     const Device device = array.device();
     const auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) {
-      return b.device == device && b.dtype == array.dtype() && b.row == &row && b.rule == rule;
+      return b.part == now && b.device == device && b.dtype == array.dtype() && b.row == &row && b.rule == rule;
     });
     const bool full =
         open != batches.rend() && device.kind == DeviceKind::cpu && open->targets.size() + width > kArraysOfAnOperation;
     if (open != batches.rend() && !full) return *open;
-    return batches.emplace_back(Batch{device, array.dtype(), &row, rule, attributes});
+    return batches.emplace_back(Batch{now, device, array.dtype(), &row, rule, attributes});
   };
   static const Operator& commit = Registry::instance().get("commit");
+  const auto write = [&](const NDArray& value, const NDArray& target) {
+    Batch& batch = batch_for(target, commit, 0, 1, Attributes());
+    batch.inputs.push_back(value);
+    batch.targets.push_back(target);
+  };
   const auto note = [&](const Target& target) {
-    const NDArray noted = target.noted();
-    if (!noted.defined()) return;
-    Batch& batch = batch_for(target.array(), commit, 0, 1, Attributes());
-    batch.inputs.push_back(noted);
-    batch.targets.push_back(target.array());
+    if (const NDArray noted = target.noted(); noted.defined()) write(noted, target.array());
   };
   std::vector<std::optional<FusedStep>> fused(rules_.size());
   for (std::size_t i = 0; options_.fused && i < rules_.size(); ++i) fused[i] = rules_[i].rule.fused(steps_);
-  for (const Ready& r : ready) {
+  const auto compute = [&](const Ready& r) {
     const NDArray& value = r.one->parameter.state->value;
+    const std::size_t known = r.one->kept.size();
     const DeviceScope scope(value.device());
     if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
       const Operator& row = Registry::instance().get(step->row);
@@ -165,6 +199,15 @@ void Optimizer::step(std::source_location where) {
       note(target);
       for (const auto& [name, kept] : r.one->kept) note(kept);
     }
+    if (r.one->kept.size() > known) note_made(*r.one, where);
+  };
+  for (; now < parts.size(); ++now) {
+    around(now, [&] {
+      for (const Ready& r : ready) {
+        if (r.part == now) compute(r);
+      }
+      for (const detail::StepPart::Commit& one : parts[now].commits) write(one.value, one.target);
+    });
   }
 
   // One operation of the host that reads everything is a gate by itself: it runs or is skipped as a whole.
@@ -181,11 +224,11 @@ void Optimizer::step(std::source_location where) {
     const std::byte shut{0};
     gate = sluice::detail::host_array({&shut, 1}, {1}, DType::u8, device);
     static const Operator& row = Registry::instance().get("gate");
-    apply_into(row, inputs, GateAttributes{false},
+    apply_into(row, inputs, Attributes(),
                {.where = where, .into = std::span(&gate, 1), .on = gate.device(), .lane = device});
     current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none
   }
-  for (const Batch& batch : batches) {
+  const auto push = [&](const Batch& batch) {
     std::vector<const NDArray*> inputs;
     for (const NDArray& x : batch.inputs) inputs.push_back(&x);
     if (gate.defined()) inputs.push_back(&gate);
@@ -196,9 +239,30 @@ void Optimizer::step(std::source_location where) {
                 .on = batch.device,
                 .tries = 3,
                 .torn_unissued = batches.size() > 1});
+  };
+  for (std::size_t i = 0; i < batches.size();) {
+    const std::size_t part = batches[i].part;
+    around(part, [&] {
+      for (; i < batches.size() && batches[i].part == part; ++i) push(batches[i]);
+    });
   }
-  ++steps_;
-  if (!options_.keep_gradients) zero_grad();
+  for (One* const one : frozen) one->kept.clear();
+  if (counts) ++steps_;
+  if (options_.keep_gradients) return;
+  for (const Ready& r : ready) r.one->parameter.state->value.zero_grad();
+}
+
+/// Notes when what was just made has its first value. Whoever cancels the step does not cancel this.
+void Optimizer::note_made(One& one, std::source_location where) {
+  if (DryRun::current()) return;
+  std::vector<Access> reads;
+  for (const auto& [name, target] : one.kept) {
+    each_variable_of(target.array(), [&](const Variable& v) { reads.push_back(read(v)); });
+  }
+  const ScopeGuard scope;
+  current_scope().cancel = nullptr;
+  one.made = one.parameter.state->value.engine().push([] {}, std::span<const Access>(reads),
+                                                      {.on = cpu(0), .name = "made"}, where);
 }
 
 void Optimizer::zero_grad() {
@@ -212,9 +276,21 @@ void Optimizer::recover(std::source_location where) {
   const auto heal = [&](const NDArray& x) {
     if (x.defined()) x.engine().recover(x, where);
   };
-  for (const One& one : list_) {
+  for (One& one : list_) {
     heal(one.parameter.state->value);
     for (const auto& [name, target] : one.kept) heal(target.array());
+    // What a failed step was to make never had a value, and has none to go back to.
+    const auto fails = [](const auto& waits_for) {
+      try {
+        waits_for.wait();
+        return false;
+      } catch (const Error&) {
+        return true;
+      }
+    };
+    if (fails(std::exchange(one.made, {}))) {
+      std::erase_if(one.kept, [&](const auto& entry) { return fails(entry.second.array()); });
+    }
   }
   for (const std::shared_ptr<State>& state : statistics_) heal(state->value);
   zero_grad();
@@ -291,7 +367,10 @@ std::vector<std::string> Optimizer::load_arrays(const std::vector<SavedArray>& a
   }
   for (const auto& [name, array] : left) wrong.push_back("'" + name + "' is not expected");
   if (check_only || !wrong.empty()) return wrong;
-  for (std::size_t i = 0; i < list_.size(); ++i) list_[i].kept = std::move(loaded[i]);
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    list_[i].kept = std::move(loaded[i]);
+    list_[i].made = {};
+  }
   return wrong;
 }
 

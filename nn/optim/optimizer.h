@@ -17,9 +17,11 @@
 #include <string>
 #include <type_traits>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/ticket.h"
 #include "sluice/ndarray/attributes.h"
 #include "sluice/nn/files/saved_array.h"
 #include "sluice/nn/net/net.h"
@@ -43,9 +45,16 @@ struct FusedStep {
 /// A rule whose type is forgotten. Copies share nothing.
 class AnyRule {
  public:
+  AnyRule(const AnyRule& other) : held_(other.held_ ? other.held_->clone() : nullptr) {}
+  AnyRule& operator=(const AnyRule& other) {
+    if (this != &other) held_ = other.held_ ? other.held_->clone() : nullptr;
+    return *this;
+  }
+  AnyRule(AnyRule&&) noexcept = default;
+  AnyRule& operator=(AnyRule&&) noexcept = default;
   template <class Rule>
   requires(std::is_invocable_v<const Rule&, Update&> && !std::same_as<Rule, AnyRule>) AnyRule(Rule rule)  // NOLINT
-      : held_(std::make_shared<Of<Rule>>(std::move(rule))) {}
+      : held_(std::make_unique<Of<Rule>>(std::move(rule))) {}
   void operator()(Update& u) const { held_->apply(u); }
   std::optional<FusedStep> fused(std::int64_t step) const { return held_->fused(step); }
   /// Null if it is of another type.
@@ -58,12 +67,14 @@ class AnyRule {
  private:
   struct Held {
     virtual ~Held() = default;
+    virtual std::unique_ptr<Held> clone() const = 0;
     virtual void apply(Update& u) const = 0;
     virtual std::optional<FusedStep> fused(std::int64_t step) const = 0;
   };
   template <class Rule>
   struct Of final : Held {
     explicit Of(Rule r) : rule(std::move(r)) {}
+    std::unique_ptr<Held> clone() const override { return std::make_unique<Of>(rule); }
     void apply(Update& u) const override { rule(u); }
     std::optional<FusedStep> fused(std::int64_t step) const override {
       if constexpr (requires { rule.fused(step); }) {
@@ -74,7 +85,7 @@ class AnyRule {
     }
     Rule rule;
   };
-  std::shared_ptr<Held> held_;
+  std::unique_ptr<Held> held_;
 };
 
 /// What matches steps by a changed copy of the rule. The first group that matches a parameter counts.
@@ -93,6 +104,21 @@ struct OptimizerOptions {
   bool keep_gradients = false;  ///< step() leaves them, for logs; zero_grad() drops them
   bool fused = true;            ///< false: rules are computed as they are written, by operators
 };
+
+namespace detail {
+/// A part of a step, such as that of a pipeline's stage.
+struct StepPart {
+  /// A value that an array outside of the optimiser gets behind the same gate.
+  struct Commit {
+    NDArray value, target;
+  };
+  const std::unordered_set<const State*>* parameters = nullptr;   ///< these alone; null: all
+  std::vector<const std::unordered_set<const State*>*> except{};  ///< none of these
+  std::vector<Commit> commits{};
+  /// Calls what it is given: what the part pushes, once before the gate and once behind it. Empty: nothing is around.
+  std::function<void(const std::function<void()>&)> around{};
+};
+}  // namespace detail
 
 /// Steps the parameters of a net that are not frozen and have a gradient. One gate decides for all of them: if an
 /// operation that made a gradient or a new value failed, then no parameter and nothing that is kept changes, and each
@@ -124,12 +150,17 @@ class Optimizer {
 
   /// Throws UsageError where a parameter belongs to no net any more, because its part was replaced; ArrayError where a
   /// gradient's shape or dtype differs from its parameter's; and what a rule throws. Then nothing was changed.
-  void step(std::source_location where = std::source_location::current());
+  void step(std::source_location where = std::source_location::current()) { step({{}}, true, where); }
+  /// For pipelines: parts that have no parameter in common, behind one gate. Not `counts`: steps() stays.
+  void step(const std::vector<detail::StepPart>& parts, bool counts, std::source_location where);
   void zero_grad();
   /// For use after a failed batch: parameters, what is kept, and the nets' statistics have their last good values
-  /// again, and gradients are dropped. What an operation left half written stays poisoned.
+  /// again, and gradients are dropped. What an operation left half written stays poisoned. It waits only behind a step
+  /// that kept something for the first time.
   void recover(std::source_location where = std::source_location::current());
 
+  /// Whether the state's parameter is one of those that it steps.
+  bool trains(const State& state) const { return state.optimizer.lock() == identity_; }
   /// How often step() was called.
   std::int64_t steps() const { return steps_; }
   /// The rule of group i, in the order of the constructor; without groups' changes, `Optimizer(net, rule, groups)` has
@@ -153,6 +184,7 @@ class Optimizer {
     Named parameter;
     std::size_t rule;
     Kept kept;
+    Ticket made = {};  ///< over, without an error, when all that is kept had its first value
   };
   struct Batch;
 
@@ -169,6 +201,7 @@ class Optimizer {
     return rules;
   }
   Optimizer(const Contents& net, std::vector<RuleFor> rules, OptimizerOptions options, std::source_location where);
+  static void note_made(One& one, std::source_location where);
   /// What the rule keeps for a parameter, by name.
   std::map<std::string, Spec> kept_by_rule(const One& one) const;
   [[noreturn]] void refuse_rule(std::size_t i, const char* type) const;

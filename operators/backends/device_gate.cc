@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kAny = ~std::uint64_t{0};
-
 /// Opens the gate if, when all that the step builds upon is over, the devices have found no error that the host did not
 /// know of as this was issued (what is known has poisoned the gate's inputs). One kernel looks, once, for all devices.
 void latch(ArrayContext& context) {
@@ -22,15 +20,14 @@ void latch(ArrayContext& context) {
   std::vector<std::uint64_t> settled;
   for (int i = 0; i < provider.devices(); ++i) {
     const Device device{here.kind, static_cast<std::uint8_t>(i)};
-    const bool counts = device == here || !context.attributes<GateAttributes>().alone;
-    settled.push_back(counts ? context.engine_context().settled_errors(device) : kAny);
+    settled.push_back(context.engine_context().settled_errors(device));
   }
   auto* const gate = context.output().as<std::uint8_t>();
   const MemoryUse use{gate, 1, true};
   context.stream().launch(
       [&provider, gate, known = std::move(settled)] {
         for (std::size_t i = 0; i < known.size(); ++i) {
-          if (known[i] != kAny && provider.errors(static_cast<int>(i)) != known[i]) {
+          if (provider.errors(static_cast<int>(i)) != known[i]) {
             throw std::runtime_error("a device had found an error before the step");
           }
         }

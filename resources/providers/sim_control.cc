@@ -17,6 +17,7 @@ void SimControl::fail_every(SimFault what, std::uint64_t k) {
   Plan& plan = plans_[index(what)];
   plan.every = k;
   plan.since = plan.calls;
+  if (k == 0) plan.once.clear();
 }
 
 void SimControl::fail_nth(SimFault what, std::uint64_t n) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../ndarray/ndarray_test_support.h"
+#include "sluice/tests/support/net_of.h"
 
 namespace sluice::testing {
 namespace {
@@ -242,7 +243,8 @@ TEST(Anomaly, OfACheckpointTellsTheFirstRunAndTheSecond) {
 TEST(Anomaly, OfAnOptimisersStepNamesTheStep) {
   TestEngine test(2);
   const NDArray w = ones({3}).with_grad(), v = ones({2}).with_grad();
-  Sgd sgd({v, w}, {.lr = 2});
+  const auto net = test::net_of({v, w});
+  nn::Optimizer sgd(net, nn::Sgd{.lr = 2});
   (sum(w * 3e38F) + sum(v)).backward();
   AnomalyScope anomaly;
   sgd.step();

@@ -16,58 +16,47 @@ using Values = std::vector<std::vector<float>>;
 enum class Net { mlp, convolutional };
 enum class Rule { sgd, momentum, adam };
 
-std::vector<ModulePtr> make_layers(Net net) {
-  RandomStream random(8);
-  if (net == Net::mlp) {
-    return {std::make_shared<Flatten>(), std::make_shared<Linear>(64, 12, random, LinearLayerOptions{.relu = true}),
-            std::make_shared<Linear>(12, 4, random)};
-  }
-  return {std::make_shared<Conv2d>(1, 3, 3, random, ConvOptions{.relu = true}), std::make_shared<MaxPool2d>(2),
-          std::make_shared<Flatten>(), std::make_shared<Linear>(27, 4, random)};
+nn::Sequential make_net(Net net) {
+  nn::Sequential made =
+      net == Net::mlp ? nn::Sequential{nn::Flatten{}, nn::Linear{.in = 64, .out = 12, .relu = true}, nn::Linear{12, 4}}
+                      : nn::Sequential{nn::Conv2d{.in = 1, .out = 3, .kernel = 3, .relu = true}, nn::MaxPool2d{2},
+                                       nn::Flatten{}, nn::Linear{27, 4}};
+  nn::initialise(made, 8);
+  return made;
 }
-Sequential joined(const std::vector<ModulePtr>& layers) {
-  Sequential whole;
-  for (const ModulePtr& layer : layers) whole.push_back(layer);
-  return whole;
-}
-std::unique_ptr<Optimizer> make_optimizer(Rule rule, const std::vector<NamedParameter>& parameters) {
-  if (rule == Rule::adam) return std::make_unique<Adam>(parameters, AdamOptions{.lr = 0.01});
-  return std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.05, .momentum = rule == Rule::sgd ? 0.0 : 0.9});
+nn::AnyRule make_rule(Rule rule) {
+  if (rule == Rule::adam) return nn::Adam{.lr = 0.01};
+  return nn::Sgd{.lr = 0.05, .momentum = rule == Rule::sgd ? 0.0 : 0.9};
 }
 
-/// Batches of eight images with labels, in the host's memory.
-HostTensor images() {
-  HostTensor t{DType::u8, {24, 8, 8}, {}};
-  for (int i = 0; i < 24 * 64; ++i) t.bytes.push_back(static_cast<std::byte>(i * 37 % 251));
-  return t;
-}
-HostTensor labels() {
-  HostTensor t{DType::u8, {24}, {}};
-  for (int i = 0; i < 24; ++i) t.bytes.push_back(static_cast<std::byte>(i % 4));
-  return t;
+/// Images with labels, in the host's memory.
+nn::Table images() {
+  HostTensor x{DType::u8, {24, 1, 8, 8}, {}}, y{DType::u8, {24}, {}};
+  for (int i = 0; i < 24 * 64; ++i) x.bytes.push_back(static_cast<std::byte>(i * 37 % 251));
+  for (int i = 0; i < 24; ++i) y.bytes.push_back(static_cast<std::byte>(i % 4));
+  return {nn::column(std::move(x)), nn::column(std::move(y))};
 }
 
 /// Losses and weights of two epochs; with two devices the last layer is on the second.
-Values train(Net net, Rule rule, Device first, Device second) {
-  const std::vector<ModulePtr> layers = make_layers(net);
-  Sequential whole = joined(layers);
-  Sequential lower = whole.slice(0, layers.size() - 1), upper = whole.slice(layers.size() - 1, layers.size());
-  lower.to(first);
-  upper.to(second);
-  const auto optimizer = make_optimizer(rule, whole.parameters());
-  DataLoader loader(
-      images(), labels(),
-      {.batch = 8, .shuffle = true, .seed = 3, .sample_shape = {1, 8, 8}, .device = first, .label_device = second});
+Values train(Net which, Rule rule, Device first, Device second) {
+  const nn::Sequential net = make_net(which);
+  const std::size_t last = net.size() - 1;
+  nn::to(net, first);
+  nn::to(net[last], second);
+  nn::Optimizer optimizer(net, {{"*", make_rule(rule)}});
+  nn::Loader loader(images(), {.batch = 8, .shuffle = true, .seed = 3, .x = nn::pixels(), .device = first});
   Values values(1);
   for (int epoch = 0; epoch < 2; ++epoch) {
-    for (auto [x, y] : loader) {
-      NDArray loss = cross_entropy(upper(lower(x).to(second)), y);
+    for (const auto& [x, y, begins] : loader) {
+      NDArray h = x;
+      for (std::size_t i = 0; i < last; ++i) h = net[i](h);
+      NDArray loss = cross_entropy(net[last](h.to(second)), y.to(second));
       loss.backward();
-      optimizer->step();
+      optimizer.step();
       values[0].push_back(loss.item<float>());
     }
   }
-  for (const NamedParameter& p : whole.parameters()) values.push_back(p.value->to_vector<float>());
+  for (const nn::Named& p : nn::parameters(net)) values.push_back(p.state->value.to_vector<float>());
   return values;
 }
 
@@ -124,34 +113,26 @@ using Bytes = std::map<std::string, std::vector<std::byte>>;
 
 /// Gradients of a pipeline's step, or of its microbatches one after the other on one device.
 Bytes gradients(int stages, bool in_order) {
-  const std::vector<ModulePtr> layers = make_layers(Net::convolutional);
-  Sequential whole = joined(layers);
+  const nn::Sequential net = make_net(Net::convolutional);
   RandomStream random(5);
   const NDArray x = normal({12, 1, 8, 8}, random);
   const NDArray y = from(std::vector<std::int64_t>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}, {12});
-  std::vector<NamedParameter> parameters;
   if (in_order) {
-    whole.to(gpu(0));
+    nn::to(net, gpu(0));
     const NDArray there = x.to(gpu(0)), labels_there = y.to(gpu(0));
     for (int k = 0; k < 3; ++k) {
-      cross_entropy(whole(there.narrow(0, 4 * k, 4 * k + 4)), labels_there.narrow(0, 4 * k, 4 * k + 4), 12.0)
-          .backward();
+      cross_entropy(net(there.narrow(0, 4 * k, 4 * k + 4)), labels_there.narrow(0, 4 * k, 4 * k + 4), 12.0).backward();
     }
-    parameters = whole.parameters();
   } else {
-    std::vector<parallel::Stage> list;
+    parallel::PipelineOptions options;
     for (int i = 0; i < stages; ++i) {
-      const auto cut = [&](int s) {
-        return layers.size() * static_cast<std::size_t>(s) / static_cast<std::size_t>(stages);
-      };
-      list.push_back({std::make_shared<Sequential>(whole.slice(cut(i), cut(i + 1))), gpu(i)});
+      options.devices.push_back(gpu(i));
+      options.cut.push_back(static_cast<int>(net.size()) * i / stages);
     }
-    parallel::Pipeline net(list);
-    net.step(x, y, {.microbatches = 3}).wait();
-    parameters = net.parameters();
+    parallel::Pipeline(net, x.spec(), options).step(x, y, {.microbatches = 3}).wait();
   }
   Bytes bytes;
-  for (const NamedParameter& p : parameters) bytes[std::to_string(bytes.size())] = p.value->grad().to_bytes();
+  for (const nn::Named& p : nn::parameters(net)) bytes[p.name] = p.state->value.grad().to_bytes();
   return bytes;
 }
 
@@ -174,22 +155,23 @@ TEST(CudaCheckpoints, GoOnWithTheSameBits) {
   const auto path = directory / "model.safetensors";
   const NDArray x = arange(0, 128, 1.0 / 128, DType::f32).narrow(0, 0, 128).reshape({2, 64}).to(gpu(0));
   const NDArray y = from(std::vector<std::int64_t>{1, 3}, {2}).to(gpu(0));
-  const auto step = [&](Sequential& net, Optimizer& optimizer) {
+  const auto step = [&](const nn::Sequential& net, nn::Optimizer& optimizer) {
     cross_entropy(net(x), y).backward();
     optimizer.step();
   };
-  Sequential net = joined(make_layers(Net::mlp)), resumed = joined(make_layers(Net::mlp));
-  net.to(gpu(0));
-  resumed.to(gpu(0));
-  Adam adam(net.parameters(), {.lr = 0.05}), other(resumed.parameters(), {.lr = 0.05});
+  const nn::Sequential net = make_net(Net::mlp), resumed = make_net(Net::mlp);
+  nn::to(net, gpu(0));
+  nn::to(resumed, gpu(0));
+  nn::Optimizer adam(net, nn::Adam{.lr = 0.05}), other(resumed, nn::Adam{.lr = 0.05});
   for (int t = 0; t < 3; ++t) step(net, adam);
-  save_checkpoint(path, net.parameters(), adam.state());
+  nn::save(path, {{"net", net}, {"adam", adam}});
   for (int t = 0; t < 2; ++t) step(net, adam);
-  load_checkpoint(path, resumed.parameters(), other.state());
+  nn::load(path, {{"net", resumed}, {"adam", other}});
   for (int t = 0; t < 2; ++t) step(resumed, other);
-  for (std::size_t i = 0; i < net.parameters().size(); ++i) {
-    EXPECT_EQ(resumed.parameters()[i].value->device(), gpu(0));
-    EXPECT_EQ(resumed.parameters()[i].value->to_bytes(), net.parameters()[i].value->to_bytes());
+  const std::vector<nn::Named> wanted = nn::parameters(net), got = nn::parameters(resumed);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(got[i].state->value.device(), gpu(0));
+    EXPECT_EQ(got[i].state->value.to_bytes(), wanted[i].state->value.to_bytes());
   }
 }
 

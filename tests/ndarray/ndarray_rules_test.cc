@@ -410,7 +410,7 @@ TEST(Rule15, ABadBatchDoesNotKillTheWeights) {
   };
   const NDArray bad = ones({3});
   poison(bad);
-  EXPECT_THROW(bad.wait(), Error);  // found late it wants a gate: nn/optimizer.h
+  EXPECT_THROW(bad.wait(), Error);  // found late it wants a gate: nn/optim/optimizer.h
   step(bad);
   EXPECT_THROW(w.wait(), Error);
   test.engine.recover(w);

@@ -1,10 +1,10 @@
-#include "sluice/nn/fashion_mnist.h"
-
-#include <gtest/gtest.h>
-
+// Fashion-MNIST's files as tables, and each thing that can be wrong with them.
+#include <array>
 #include <filesystem>
 #include <string>
 
+#include "nn_support.h"
+#include "sluice/nn/data/table.h"
 #include "sluice/tests/support/format_checks.h"
 #include "sluice/tests/support/idx_files.h"
 
@@ -15,6 +15,7 @@ using test::expect_format_error;
 using test::gzip;
 using test::idx;
 using test::TemporaryDirectory;
+using test::TestEngine;
 using test::write_file;
 
 std::string counting(std::size_t n) {
@@ -41,21 +42,23 @@ class FashionMnistFiles : public ::testing::Test {
   }
   void put(const std::string& name, const std::string& plain) { write_file(directory_ / name, gzip(plain)); }
   void refuses(const std::string& name, const std::string& words) {
-    expect_format_error(directory_ / name, words, [&](const auto&) { load_fashion_mnist(directory_.path()); });
+    expect_format_error(directory_ / name, words, [&](const auto&) { nn::fashion_mnist(directory_.path()); });
   }
+  TestEngine engine_;
   TemporaryDirectory directory_;
 };
 
 TEST_F(FashionMnistFiles, Load) {
-  const FashionMnist data = load_fashion_mnist(directory_.path());
-  EXPECT_EQ(data.train_images.shape, (Dims{5, 28, 28}));
-  EXPECT_EQ(data.test_images.shape, (Dims{2, 28, 28}));
-  EXPECT_EQ(data.train_labels.as<std::uint8_t>()[4], 9);
-  EXPECT_EQ(data.test_labels.as<std::uint8_t>()[0], 4);
+  const nn::Split data = nn::fashion_mnist(directory_.path());
+  EXPECT_EQ(data.train.x.spec(), (Spec{{5, 28, 28}, DType::u8, cpu(0)}));
+  EXPECT_EQ(data.test.x.shape(), (Dims{2, 28, 28}));
+  EXPECT_EQ(test::bits(data.train.x), counting(5 * 28 * 28));
+  EXPECT_EQ(data.train.y.to_vector<std::uint8_t>(), (std::vector<std::uint8_t>{0, 1, 2, 3, 9}));
+  EXPECT_EQ(data.test.y.to_vector<std::uint8_t>(), (std::vector<std::uint8_t>{4, 5}));
   // A file that was unpacked by hand serves as well.
   std::filesystem::remove(directory_ / "t10k-labels-idx1-ubyte.gz");
   write_file(directory_ / "t10k-labels-idx1-ubyte", labels("\6\7"));
-  EXPECT_EQ(load_fashion_mnist(directory_.path()).test_labels.as<std::uint8_t>()[1], 7);
+  EXPECT_EQ(nn::fashion_mnist(directory_.path()).test.y.to_vector<std::uint8_t>()[1], 7);
 }
 
 TEST_F(FashionMnistFiles, WronglyNumbered) {
@@ -79,19 +82,21 @@ TEST_F(FashionMnistFiles, OtherContents) {
 TEST_F(FashionMnistFiles, MissingFilesAndDirectories) {
   std::filesystem::remove(directory_ / "t10k-images-idx3-ubyte.gz");
   refuses("t10k-images-idx3-ubyte.gz", "No such file");
-  const auto load_data = [](const std::filesystem::path& path) { load_fashion_mnist(path); };
+  const auto load_data = [](const std::filesystem::path& path) { nn::fashion_mnist(path); };
   expect_format_error(directory_ / "nowhere", "no such directory", load_data);
   expect_format_error(directory_ / "train-images-idx3-ubyte.gz", "is not a directory", load_data);
 }
 
 TEST(FashionMnist, TheInstalledDataSetLoads) {
-  if (!std::filesystem::exists(kFashionMnistDirectory)) return;  // the package is for the quickstart, not for tests
-  const FashionMnist data = load_fashion_mnist();
-  EXPECT_EQ(data.train_images.shape, (Dims{60000, 28, 28}));
-  EXPECT_EQ(data.test_images.shape, (Dims{10000, 28, 28}));
+  // The package is for the quickstart, not for tests.
+  if (!std::filesystem::exists(nn::kFashionMnistDirectory)) return;
+  TestEngine engine;
+  const nn::Split data = nn::fashion_mnist();
+  EXPECT_EQ(data.train.x.shape(), (Dims{60000, 28, 28}));
+  EXPECT_EQ(data.test.x.shape(), (Dims{10000, 28, 28}));
   std::array<int, 10> count{};
-  for (auto label : data.train_labels.as<std::uint8_t>()) ++count[label];
-  for (int n : count) EXPECT_EQ(n, 6000);
+  for (const std::uint8_t label : data.train.y.to_vector<std::uint8_t>()) ++count[label];
+  for (const int n : count) EXPECT_EQ(n, 6000);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <latch>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -148,18 +149,61 @@ TEST(Loaders, MapsRunOnWorkerThreads) {
   EXPECT_EQ(on_main, 0);
 }
 
+/// The maps of two batches meet, which would never end if one thread made all batches.
+TEST(Loaders, WorkersMakeSeveralBatchesAtOnce) {
+  TestEngine engine({.threads = 4, .logical_cpus = 2});
+  std::latch both(2);
+  nn::Loader loader(table(), {.batch = 4,
+                              .prefetch = 2,
+                              .x =
+                                  [&](const TensorView& in, const TensorView& out, const RandomKey& key) {
+                                    if (key.draw % 4 == 0 && key.draw < 8) both.arrive_and_wait();
+                                    std::memcpy(out.data, in.data, 3);
+                                  },
+                              .workers = cpu(1)});
+  nn::Loader alone(table(), {.batch = 4});
+  EXPECT_TRUE(an_epoch(loader) == an_epoch(alone));
+}
+
 TEST(Loaders, AMapThatThrowsNamesTheLoader) {
   TestEngine engine;
-  nn::Loader loader(table(), {.x = [](const TensorView&, const TensorView&, const RandomKey&) {
-                      throw std::runtime_error("no such picture");
-                    }});
-  try {
-    loader.next().x.wait();
-    FAIL() << "it was not heard of";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("feed_test.cc"));
-    EXPECT_THAT(error.what(), HasSubstr("no such picture"));
+  nn::Loader loader(table(), {.batch = 4, .x = [](const TensorView& in, const TensorView& out, const RandomKey&) {
+                                if (in.as<std::uint8_t>()[0] == 3 * 6) throw std::runtime_error("no such picture");
+                                std::memcpy(out.data, in.data, 3);
+                              }});
+  std::vector<int> bad;
+  int number = 0;
+  for (const nn::Batch& batch : loader) {
+    const std::string what = test::what_of([&] { batch.x.wait(); });
+    if (what != "nothing was thrown") {
+      EXPECT_THAT(what, HasSubstr("feed_test.cc"));
+      EXPECT_THAT(what, HasSubstr("no such picture"));
+      bad.push_back(number);
+    }
+    ++number;
   }
+  EXPECT_THAT(bad, ElementsAre(1)) << "the other batches are good";
+}
+
+TEST(Loaders, PutBatchesOnTheirDeviceAndTakeColumnsAsTheyAre) {
+  TestEngine engine({.threads = 2, .logical_cpus = 2});
+  const DeviceScope host(cpu(0));
+  const NDArray columns = from({-1.5, 2.0, 3.0, 4.0, 5.0, 6.0}, {2, 3}), targets = from({0.5F, 1.5F, 2.5F}, {3, 1});
+  nn::Loader loader({columns.transpose(), targets}, {.batch = 2, .device = test::device(1)});
+  const nn::Batch& batch = loader.next();
+  EXPECT_EQ(batch.x.device(), test::device(1));
+  EXPECT_EQ(batch.y.device(), test::device(1));
+  EXPECT_EQ(batch.y.shape(), (Dims{2, 1}));
+  EXPECT_THAT(batch.x.to_vector<double>(), ElementsAre(-1.5, 4, 2, 5));
+  EXPECT_THAT(batch.y.to_vector<float>(), ElementsAre(0.5F, 1.5F));
+  engine->wait_all();
+}
+
+TEST(Loaders, TheOrderOfASeedIsFixedForEver) {
+  TestEngine engine;
+  EXPECT_THAT(nn::Loader(table(), {.shuffle = true, .seed = 1}).order(0),
+              ElementsAre(22, 11, 21, 8, 1, 0, 3, 13, 16, 17, 5, 6, 10, 2, 9, 14, 12, 4, 7, 20, 19, 15, 18))
+      << "with another order, old files resume elsewhere";
 }
 
 TEST(Loaders, OddSizes) {
@@ -174,21 +218,26 @@ TEST(Loaders, OddSizes) {
   EXPECT_TRUE(one.next().first);
   nn::Loader dropped(table(3), {.batch = 7, .drop_last = true});
   EXPECT_EQ(an_epoch(dropped).x.size(), 0U);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  nn::Loader whole(table(), {.batch = kMost});
+  EXPECT_EQ(whole.size(), 1);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(bits(whole.next().x), bits(table().x));
+  nn::Windows windows(table().y, {.batch = kMost, .length = 2});
+  EXPECT_EQ(windows.size(), 1);
+  EXPECT_EQ(windows.next().x.shape(), (Dims{11, 2}));
 }
 
 TEST(Loaders, MisusesAreNamed) {
   TestEngine engine;
-  const auto line_of = [](const std::function<void()>& f) -> std::string {
-    try {
-      f();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
+  const auto line_of = [](const auto& f) { return test::what_of(f); };
   EXPECT_THAT(line_of([] { nn::Loader({table().x, table(4).y}); }), HasSubstr("(23, 3) and (4,) of two lengths"));
+  EXPECT_THAT(line_of([] { nn::Loader({}); }), HasSubstr("[nn::Loader] feed_test.cc:"));
   EXPECT_THAT(line_of([] { nn::Loader(table(), {.batch = 0}); }), HasSubstr("a batch of 0"));
   EXPECT_THAT(line_of([] { nn::Loader(table(), {.prefetch = -1}); }), HasSubstr("a prefetch of -1"));
+  EXPECT_THAT(line_of([] {
+                nn::Loader(table(), {.workers = Device{DeviceKind::sim, 0}});
+              }),
+              HasSubstr("workers on sim(0): a CPU device is wanted"));
   EXPECT_THAT(line_of([] { nn::Loader({table().y, table().y}, {.x = nn::pixels()}); }), HasSubstr("samples of i64"));
   nn::Loader loader(table(), {.batch = 4});
   const auto before = loader.position();
@@ -202,6 +251,19 @@ TEST(Loaders, MisusesAreNamed) {
   EXPECT_THAT(line_of([&] { nn::Windows(tokens, {.length = 2, .shuffle = true, .follow = true}); }),
               HasSubstr("shuffle and follow"));
   EXPECT_THAT(line_of([&] { nn::Windows(tokens.to(DType::f32), {.length = 2}); }), HasSubstr("tokens are (n,)"));
+}
+
+TEST(Maps, PixelsAreComputedInDoubleAndRoundedOnce) {
+  TestEngine engine;
+  const DeviceScope host(cpu(0));
+  const NDArray all = arange(0, 256, 1, DType::i64).to(DType::u8);
+  nn::Loader plain({all, all}, {.batch = 256, .x = nn::pixels()});
+  nn::Loader scaled({all, all}, {.batch = 256, .x = nn::pixels(0.286, 0.353)});
+  const std::vector<float> a = plain.next().x.to_vector<float>(), b = scaled.next().x.to_vector<float>();
+  for (int i = 0; i < 256; ++i) {
+    ASSERT_EQ(a[static_cast<std::size_t>(i)], static_cast<float>(i / 255.0));
+    ASSERT_EQ(b[static_cast<std::size_t>(i)], static_cast<float>((i / 255.0 - 0.286) / 0.353));
+  }
 }
 
 TEST(Maps, ChangeImagesAsTheySay) {
@@ -333,6 +395,12 @@ TEST(Metrics, AddUpWithoutWaiting) {
     many.add(logits, labels);
   }
   EXPECT_DOUBLE_EQ(right.value(), 1.0 / 3);
+  for (const DType dtype : {DType::i32, DType::i64}) {
+    nn::Accuracy same;
+    same.add(logits, labels.to(dtype));
+    EXPECT_DOUBLE_EQ(same.value(), 1.0 / 3);
+  }
+  EXPECT_THROW(right.add(logits, labels.narrow(0, 0, 2)), ArrayError);
   EXPECT_DOUBLE_EQ(two.value(), 2.0 / 3);
   EXPECT_DOUBLE_EQ(many.value(), 1);
   nn::Perplexity perplexity;

@@ -16,6 +16,7 @@ namespace {
 using test::bits;
 using test::made_up;
 using test::TestEngine;
+using test::what_of;
 using ::testing::HasSubstr;
 
 constexpr DType kWide = DType::f64;
@@ -71,6 +72,12 @@ TEST(NetLayers, LinearAndEmbedding) {
   expect_equal(net(x(1, 2)), net(x)(1, 2));
   check_gradients(net, x, std::cref(net));
   EXPECT_FALSE((nn::Linear{3, 4, false}.bias));
+  for (const bool bias : {true, false}) {
+    const auto fused = made(nn::Linear{.in = 3, .out = 4, .use_bias = bias, .relu = true});
+    expect_equal(fused(x),
+                 relu(matmul(x, fused.weight.value().transpose()) + (bias ? *fused.bias : zeros({4}, kWide))));
+    check_gradients(fused, x, std::cref(fused));
+  }
   const auto table = made(nn::Embedding{6, 3});
   const NDArray tokens = from({5, 0, 5, 2}, {2, 2});
   expect_equal(table(tokens)(0, 0), table.weight.value()(5));
@@ -85,6 +92,9 @@ TEST(NetLayers, Convolutions) {
   const NDArray x = made_up({2, 4, 5, 6}, 1);
   expect_equal(net(x), conv2d(x, net.weight, *net.bias, {.stride = 2, .padding = 1, .groups = 2}));
   check_gradients(net, x, std::cref(net));
+  const auto fused = made(nn::Conv2d{.in = 4, .out = 3, .kernel = 3, .padding = 1, .relu = true});
+  expect_equal(fused(x), relu(conv2d(x, fused.weight, *fused.bias, {.padding = 1})));
+  check_gradients(fused, x, std::cref(fused));
   const auto line = made(nn::Conv1d{.in = 2, .out = 3, .kernel = 3, .padding = 1});
   const NDArray row = made_up({2, 2, 7}, 2);
   expect_equal(line(row), conv1d(row, line.weight, *line.bias, {.padding = 1}));
@@ -95,10 +105,31 @@ TEST(NetLayers, Convolutions) {
   const auto turned_line = made(nn::ConvTranspose1d{.in = 2, .out = 2, .kernel = 3, .stride = 2});
   expect_equal(turned_line(row), conv_transpose1d(row, turned_line.weight, *turned_line.bias, {.stride = 2}));
   expect_equal(nn::MaxPool2d{2}(x), max_pool2d(x, 2));
+  expect_equal(nn::MaxPool2d{.kernel = 3, .stride = 2, .padding = 1}(x), max_pool2d(x, 3, 2, 1));
   expect_equal(nn::AvgPool2d{.kernel = 3, .stride = 1, .padding = 1}(x), avg_pool2d(x, 3, {.stride = 1, .padding = 1}));
   expect_equal(nn::AdaptiveAvgPool2d{1, 1}(x), mean(x, {2, 3}).reshape({2, 4, 1, 1}));
   expect_equal(nn::AdaptiveMaxPool2d{1, 1}(x), max(x, {2, 3}).reshape({2, 4, 1, 1}));
   EXPECT_EQ(nn::Flatten{}(x).shape(), (Dims{2, 120}));
+}
+
+TEST(NetLayers, FirstValuesAreThoseOfTheInputs) {
+  TestEngine engine;
+  // Uniform in [-b, b], b = 1 / sqrt(n), of weights and biases.
+  const auto expect_inputs = [](const auto& net, double n) {
+    nn::initialise(net, 1);
+    for (const nn::Named& p : nn::parameters(net)) {
+      const double largest = max(abs(p.state->value)).template item<double>();
+      EXPECT_LE(largest, 1 / std::sqrt(n)) << p.name;
+      EXPECT_GT(largest, 0.8 / std::sqrt(n)) << p.name;
+    }
+  };
+  expect_inputs(nn::Linear{100, 50}, 100);
+  expect_inputs(nn::Conv2d{.in = 4, .out = 32, .kernel = 5, .groups = 2}, 50);
+  expect_inputs(nn::Conv1d{.in = 4, .out = 32, .kernel = 5}, 20);
+  expect_inputs(nn::ConvTranspose2d{.in = 8, .out = 32, .kernel = 3, .groups = 2}, 144);
+  expect_inputs(nn::ConvTranspose1d{.in = 8, .out = 32, .kernel = 3}, 96);
+  expect_inputs(nn::Lstm{7, 20}, 20);
+  expect_inputs(nn::Gru{7, 20}, 20);
 }
 
 TEST(NetLayers, Normalisations) {
@@ -238,26 +269,18 @@ TEST(NetLayers, ACheckpointsSecondCallHasTheSameMasks) {
 
 TEST(NetLayers, DropoutNamesItsMisuses) {
   TestEngine engine;
-  const auto line_of = [](const std::function<void()>& f) -> std::string {
-    try {
-      f();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   const NDArray x = ones({4});
   const nn::Dropout bare{0.5}, wrong{1.5};
   RandomStream stream(1);
-  EXPECT_THAT(line_of([&] { bare(x); }), HasSubstr("neither nn::Training nor nn::Evaluation"));
+  EXPECT_THAT(what_of([&] { bare(x); }), HasSubstr("neither nn::Training nor nn::Evaluation"));
   {
     const nn::Training on(stream);
-    EXPECT_THAT(line_of([&] { bare(x); }), HasSubstr("no nn::initialise or nn::load reached it"));
-    EXPECT_THAT(line_of([&] { wrong(x); }), HasSubstr("p is 1.5"));
+    EXPECT_THAT(what_of([&] { bare(x); }), HasSubstr("no nn::initialise or nn::load reached it"));
+    EXPECT_THAT(what_of([&] { wrong(x); }), HasSubstr("p is 1.5"));
   }
   const nn::Evaluation off;
   EXPECT_EQ(bits(bare(x)), bits(x));
-  EXPECT_THAT(line_of([] { nn::Microbatch k(-1); }), HasSubstr("number -1"));
+  EXPECT_THAT(what_of([] { nn::Microbatch k(-1); }), HasSubstr("number -1"));
 }
 
 /// Attention of one head by plain arrays.
@@ -322,6 +345,16 @@ TEST(NetLayers, ACacheGivesWhatTheWholeSequenceGives) {
   const auto net = made(nn::SelfAttention{4, 2});
   nn::KvCache cache;
   EXPECT_THROW(net(ones({1, 1, 4}, kWide), {.cache = &cache}), ArrayError) << "gradients are recorded";
+  const NDArray k = ones({1, 2, 1, 2});
+  for (const auto& [new_k, new_v, words] : {std::tuple{NDArray(), NDArray(), "an empty handle"},
+                                            {k, NDArray(), "an empty handle"},
+                                            {k, k.reshape({2, 1, 1, 2}), "(1, 2, 1, 2), values (2, 1, 1, 2)"},
+                                            {k(0), k(0), "keys (2, 1, 2)"}}) {
+    const auto append = [&, a = new_k, b = new_v] { cache.append(a, b, std::source_location::current()); };
+    EXPECT_THAT(what_of(append), HasSubstr("[KvCache] net_layers_test.cc:"));
+    EXPECT_THAT(what_of(append), HasSubstr(words));
+  }
+  EXPECT_FALSE(cache.k.defined()) << "nothing was changed";
 }
 
 TEST(NetLayers, RecurrentLayersGoOnFromTheirState) {
@@ -345,6 +378,13 @@ TEST(NetLayers, SequentialCallsOneAfterTheOther) {
   const nn::Evaluation off;
   expect_equal(net(x), net[3](relu(net[0](x))));
   EXPECT_THROW(net[4], std::out_of_range);
+}
+
+TEST(NetLayers, ASequenceHasItsGradients) {
+  TestEngine engine;
+  const auto net = made(nn::Sequential{nn::Conv2d{.in = 1, .out = 2, .kernel = 3, .padding = 1, .relu = true},
+                                       nn::MaxPool2d{2}, nn::Flatten{}, nn::Linear{18, 4}, relu, nn::Linear{4, 2}});
+  check_gradients(net, made_up({2, 1, 6, 6}, 1), std::cref(net));
 }
 
 TEST(NetLayers, HalfPrecisionAndDryRuns) {

@@ -11,7 +11,7 @@
 
 #include "../support/devices.h"
 #include "sluice/ndarray/push.h"
-#include "sluice/nn/nn.h"
+#include "sluice/nn/nets.h"
 #include "sluice/sluice.h"
 
 namespace sluice::test {
@@ -23,6 +23,17 @@ class TestEngine : public DefaultEngine {
   }
   Engine* operator->() { return &engine(); }
 };
+
+/// The text of what f throws.
+template <class F>
+std::string what_of(const F& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
 
 /// x, but by an operation that fails.
 inline NDArray broken(const NDArray& x) {

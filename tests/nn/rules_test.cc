@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <optional>
 
 #include "nn_support.h"
+#include "sluice/resources/device_pool.h"
 #include "sluice/resources/scratch.h"
 
 namespace sluice {
@@ -264,32 +266,64 @@ TEST(Rules, ABadGradientChangesNothing) {
   }
 }
 
+/// Memory that runs out the later in a step, the larger `place` is.
+class Shortage {
+ public:
+  Shortage(TestEngine& engine, std::size_t place) : control_(engine.control()) {
+    engine->wait_all();
+    if (control_) {
+      device_pool(engine.engine(), test::device()).trim();
+      // Without cached blocks an allocation is tried once, with some twice.
+      control_->fail_nth(SimFault::allocation, place + 1);
+      control_->fail_nth(SimFault::allocation, place + 2);
+      return;
+    }
+    MemoryPool& pool = memory_pool(cpu(0));
+    pool.trim();
+    pool.set_limit(pool.stats().in_use + 64 * place + 1);
+  }
+  ~Shortage() {
+    if (control_) {
+      control_->fail_every(SimFault::allocation, 0);
+    } else {
+      memory_pool(cpu(0)).set_limit(0);
+    }
+  }
+  Shortage(const Shortage&) = delete;
+  Shortage& operator=(const Shortage&) = delete;
+
+ private:
+  SimControl* control_;
+};
+
 TEST(Rules, MemoryThatRunsOutChangesNothing) {
   TestEngine engine;
-  if (test::on_streams()) GTEST_SKIP() << "the limit is the host pool's";
-  MemoryPool& pool = memory_pool(cpu(0));
+  if (test::device_kind() == DeviceKind::gpu) GTEST_SKIP() << "CUDA's memory is not the test's to take";
   int refused = 0;
   for (const auto& [name, make] : optimizers()) {
-    for (const bool fused : {true, false}) {
-      SCOPED_TRACE(name + (fused ? " fused" : " composed"));
+    for (const auto& [fused, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+      SCOPED_TRACE(name + (fused ? " fused" : " composed") + (first ? ", its first step" : ""));
       Tiny net, twin;
       nn::initialise(net, 1);
       nn::initialise(twin, 1);
       nn::Optimizer opt = make(net, {.fused = fused}), other = make(twin, {.fused = fused});
       give_gradients(net, 0);
       give_gradients(twin, 0);
-      opt.step();
-      other.step();
+      if (first) {
+        opt.zero_grad();
+        other.zero_grad();
+      } else {
+        opt.step();
+        other.step();
+      }
       const std::vector<std::string> before = all_bits(net);
       bool stepped = false;
       // With each further block the step comes further.
       for (std::size_t blocks = 0; !stepped; ++blocks) {
         ASSERT_LT(blocks, 1000U);
         give_gradients(net, 1);
-        engine->wait_all();
-        pool.trim();
-        pool.set_limit(pool.stats().in_use + 64 * blocks + 1);
         bool pushed = false;
+        std::optional<Shortage> shortage(std::in_place, engine, blocks);
         try {
           opt.step();
           pushed = true;
@@ -304,7 +338,7 @@ TEST(Rules, MemoryThatRunsOutChangesNothing) {
         } catch (const Error&) {
         }
         engine->clear_errors();
-        pool.set_limit(0);
+        shortage.reset();
         if (stepped) break;
         for (const NDArray& x : values(net)) {
           if (!pushed) break;
@@ -320,6 +354,45 @@ TEST(Rules, MemoryThatRunsOutChangesNothing) {
     }
   }
   EXPECT_GT(refused, 50);
+}
+
+TEST(Rules, AFailureThatIsNoticedLateIsHealed) {
+  for (const bool fused : {true, false}) {
+    for (const int late : {1, 2, 3}) {
+      SCOPED_TRACE((fused ? "fused, " : "composed, ") + std::to_string(late) + " steps late");
+      TestEngine engine;
+      Tiny net;
+      nn::initialise(net, 1);
+      nn::Optimizer opt(net, nn::Sgd{.lr = 0.1, .momentum = 0.9}, {}, {.fused = fused});
+      const std::vector<std::string> before = all_bits(net);
+      CancelScope scope;
+      scope.cancel();
+      {
+        const CancelScope::Guard guard(scope);
+        for (int i = 0; i < late; ++i) {
+          give_gradients(net, 0);
+          opt.step();
+        }
+      }
+      EXPECT_THROW(net.weight.value().wait(), Error);
+      opt.recover();
+      EXPECT_EQ(all_bits(net), before);
+      give_gradients(net, 1);
+      opt.step();
+      EXPECT_NE(all_bits(net), before);
+    }
+  }
+}
+
+TEST(Rules, CopiesOfARuleShareNothing) {
+  TestEngine engine;
+  const std::vector<nn::RuleFor> rules{{"*", nn::Sgd{.lr = 0.5}}};
+  Tiny one, other;
+  nn::initialise(one, 1);
+  nn::initialise(other, 1);
+  nn::Optimizer a(one, rules), b(other, rules);
+  a.rule<nn::Sgd>().momentum = 0.75;
+  EXPECT_EQ(b.rule<nn::Sgd>().momentum, 0);
 }
 
 std::string line_of(const std::function<void()>& f) {

@@ -16,6 +16,7 @@ namespace {
 using test::bits;
 using test::made_up;
 using test::TestEngine;
+using test::what_of;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -36,20 +37,12 @@ class SaveTest : public ::testing::Test {
   }
   ~SaveTest() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path path(const std::string& name = "net.safetensors") const { return folder_ / name; }
-  static std::string line_of(const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  }
   static std::map<std::string, std::string> all_bits(const Net& net) {
     std::map<std::string, std::string> map;
     for (const nn::Named& slot : nn::contents(net).slots) map[slot.name] = bits(slot.state->value);
     return map;
   }
-  TestEngine engine_;
+  TestEngine engine_{{.threads = 2, .logical_cpus = 2}};
   std::filesystem::path folder_ =
       std::filesystem::temp_directory_path() / ("sluice_save_" + std::to_string(::getpid()));
 };
@@ -106,6 +99,13 @@ TEST_F(SaveTest, ARunGoesOnBitForBit) {
 TEST_F(SaveTest, NamesAreThoseOfTheNet) {
   Net net;
   nn::initialise(net, 1);
+  nn::Optimizer opt(net, nn::AdamW{});
+  RandomStream stream(1);
+  train(net, opt, stream, 1);
+  nn::save(path(), {{"opt", opt}});
+  const LoadedArrays kept = load_arrays(path());
+  EXPECT_EQ(kept.arrays.size(), 3U * 6U);
+  EXPECT_TRUE(kept.arrays.contains("opt.norm.bias.exp_avg_sq"));
   nn::save(path(), {{"net", net}});
   const LoadedArrays file = load_arrays(path());
   std::vector<std::string> names;
@@ -128,7 +128,7 @@ TEST_F(SaveTest, EveryFloatingDtypeIsExact) {
     EXPECT_TRUE(held.same_array(other.up.weight)) << "identities stay";
     nn::initialise(cast, 2);
     if (dtype != DType::f32) {
-      EXPECT_THAT(line_of([&] {
+      EXPECT_THAT(what_of([&] {
                     nn::load(path(), {{"net", cast}});
                   }),
                   HasSubstr("'net.up.weight' is " + std::string(name_of(dtype))));
@@ -150,7 +150,7 @@ TEST_F(SaveTest, WrongFilesChangeNothingAndAllThatIsWrongIsListed) {
   nn::Optimizer opt(net, nn::AdamW{});
   RandomStream stream(1);
   const auto before = all_bits(net);
-  const std::string line = line_of([&] { nn::load(path(), {{"net", net}, {"opt", opt}, {"stream", stream}}); });
+  const std::string line = what_of([&] { nn::load(path(), {{"net", net}, {"opt", opt}, {"stream", stream}}); });
   for (const char* part :
        {"save_test.cc", "'net.up.weight' is f32 (5, 3), wanted f32 (4, 3)", "'net.up.bias' is f32 (5,)",
         "no tensor 'net.down.bias', wanted as f32 (2,)", "'net.more.weight' (f32 (1, 1)) is not expected",
@@ -160,7 +160,7 @@ TEST_F(SaveTest, WrongFilesChangeNothingAndAllThatIsWrongIsListed) {
   EXPECT_THAT(line, Not(HasSubstr("\n")));
   EXPECT_EQ(all_bits(net), before);
   EXPECT_EQ(stream.state().seed, 1U);
-  EXPECT_THAT(line_of([&] { nn::load(path("none"), {{"net", net}}); }), HasSubstr("none"));
+  EXPECT_THAT(what_of([&] { nn::load(path("none"), {{"net", net}}); }), HasSubstr("none"));
   EXPECT_FALSE(nn::exists(path("none")));
   EXPECT_TRUE(nn::exists(path()));
 }
@@ -175,14 +175,14 @@ TEST_F(SaveTest, FilesThatWereCutChangeNothing) {
   const auto before = all_bits(other);
   for (std::size_t n = 0; n < whole.size(); n += n < 900 ? 1 : 37) {
     std::ofstream(path("cut"), std::ios::binary | std::ios::trunc) << whole.substr(0, n);
-    EXPECT_NE(line_of([&] { nn::load(path("cut"), {{"net", other}}); }), "nothing was thrown") << n;
+    EXPECT_NE(what_of([&] { nn::load(path("cut"), {{"net", other}}); }), "nothing was thrown") << n;
   }
   EXPECT_EQ(all_bits(other), before);
 }
 
 TEST_F(SaveTest, AFileStaysWhereWritingFails) {
   Net net;
-  EXPECT_THAT(line_of([&] { nn::save(path(), {{"net", net}}); }), HasSubstr("'net.up.weight' has no value"));
+  EXPECT_THAT(what_of([&] { nn::save(path(), {{"net", net}}); }), HasSubstr("'net.up.weight' has no value"));
   nn::initialise(net, 1);
   nn::save(path(), {{"net", net}});
   const auto size = std::filesystem::file_size(path());
@@ -190,12 +190,86 @@ TEST_F(SaveTest, AFileStaysWhereWritingFails) {
     const NoGrad off;
     net.up.bias->value().assign(test::broken(ones({4})));
   }
-  EXPECT_THAT(line_of([&] { nn::save(path(), {{"net", net}}); }), HasSubstr("bad batch"));
+  EXPECT_THAT(what_of([&] { nn::save(path(), {{"net", net}}); }), HasSubstr("bad batch"));
   EXPECT_EQ(std::filesystem::file_size(path()), size);
   nn::recover(net);
-  EXPECT_NE(line_of([&] { nn::save(folder_ / "no" / "such", {{"net", net}}); }), "nothing was thrown");
-  EXPECT_THAT(line_of([&] { nn::save(path(), {{"a", net}, {"a", net}}); }), HasSubstr("two items have the name 'a'"));
-  EXPECT_THAT(line_of([&] { nn::save(path(), {{"a.b", net}}); }), HasSubstr("a dot"));
+  EXPECT_NE(what_of([&] { nn::save(folder_ / "no" / "such", {{"net", net}}); }), "nothing was thrown");
+  EXPECT_THAT(what_of([&] { nn::save(path(), {{"a", net}, {"a", net}}); }), HasSubstr("two items have the name 'a'"));
+  EXPECT_THAT(what_of([&] { nn::save(path(), {{"a.b", net}}); }), HasSubstr("a dot"));
+}
+
+TEST_F(SaveTest, WhatRecoverLeavesIsHealed) {
+  Net net;
+  nn::initialise(net, 1);
+  nn::save(path(), {{"net", net}});
+  const auto before = all_bits(net);
+  {
+    const NoGrad off;
+    push_op([](ArrayContext&) { throw std::runtime_error("half written"); }, {}, {net.up.weight.value()},
+            {.name = "torn"});
+  }
+  EXPECT_THROW(net.up.weight.value().wait(), Error);
+  nn::recover(net);
+  EXPECT_THROW(net.up.weight.value().wait(), Error) << "torn";
+  nn::load(path(), {{"net", net}});
+  EXPECT_EQ(all_bits(net), before);
+}
+
+TEST_F(SaveTest, ValuesComeToTheDeviceOfTheNet) {
+  Net net, other;
+  nn::initialise(net, 1);
+  nn::save(path(), {{"net", net}});
+  nn::initialise(other, 2);
+  nn::to(other, test::device(1));
+  nn::load(path(), {{"net", other}});
+  for (const nn::Named& slot : nn::contents(other).slots) EXPECT_EQ(slot.state->value.device(), test::device(1));
+  EXPECT_EQ(all_bits(other), all_bits(net));
+}
+
+TEST_F(SaveTest, WhatIsTiedMayHaveAnyOfItsPaths) {
+  struct Head {
+    nn::Embedding token{5, 3};
+    nn::Linear head{.in = 3, .out = 5, .use_bias = false, .weight = token.weight.tied()};
+    nn::Parameter third = token.weight.tied();
+  };
+  const NDArray values = made_up({5, 3}, 1, DType::f32), others = made_up({5, 3}, 2, DType::f32);
+  using Arrays = std::map<std::string, NDArray>;
+  const auto load_into = [&](const Head& net, const Arrays& file, const nn::LoadOptions& options = {}) {
+    save_arrays(path(), file);
+    return what_of([&] { nn::load(path(), {{"", net}}, options); });
+  };
+  for (const Arrays& file : {Arrays{{"token.weight", values}}, Arrays{{"head.weight", values}},
+                             Arrays{{"third", values}}, Arrays{{"token.weight", values}, {"head.weight", values}},
+                             Arrays{{"third", values}, {"head.weight", values}}}) {
+    const Head net;
+    EXPECT_EQ(load_into(net, file), "nothing was thrown");
+    EXPECT_EQ(bits(net.head.weight), bits(values));
+    EXPECT_EQ(net.head.weight.state(), net.token.weight.state());
+    EXPECT_EQ(net.head.weight.path(), "token.weight");
+  }
+  const Head net;
+  EXPECT_THAT(load_into(net, {{"token.weight", values}, {"head.weight", others}}),
+              HasSubstr("'token.weight' and 'head.weight' differ, and are one parameter of the net"));
+  EXPECT_THAT(load_into(net, {{"token.weight", values}, {"third", values.to(DType::f64)}}), HasSubstr("differ"));
+  EXPECT_THAT(load_into(net, {{"head.weight", ones({3, 5})}}),
+              HasSubstr("'head.weight' is f32 (3, 5), wanted f32 (5, 3)"));
+  EXPECT_THAT(load_into(net, {{"body.weight", values}}), HasSubstr("no tensor 'token.weight'"));
+  EXPECT_FALSE(net.token.weight.state()->value.defined()) << "nothing was changed";
+  EXPECT_EQ(load_into(net, {{"lm.weight", values}, {"more", values}}, {.only = "head.*", .rename = {{"lm.", "head."}}}),
+            "nothing was thrown");
+  EXPECT_EQ(bits(net.token.weight), bits(values));
+}
+
+TEST_F(SaveTest, TextsThatAreNoStreamAreRefused) {
+  RandomStream stream(RandomStream::State{~std::uint64_t{0}, 5, 17}), again(1);
+  nn::save(path(), {{"stream", stream}});
+  nn::load(path(), {{"stream", again}});
+  EXPECT_EQ(again.state(), stream.state());
+  for (const char* bad : {"", "1 2", "1 2 3 4", "1 2 3 ", "a b c", "1 2 -3", "1 2 99999999999999999999"}) {
+    save_arrays(path(), {}, {{"stream", bad}});
+    EXPECT_THAT(what_of([&] { nn::load(path(), {{"stream", again}}); }), HasSubstr("seed, stream and draw are wanted"));
+    EXPECT_EQ(again.state(), stream.state()) << bad;
+  }
 }
 
 TEST_F(SaveTest, PartsAndOtherNames) {
@@ -207,7 +281,7 @@ TEST_F(SaveTest, PartsAndOtherNames) {
   nn::load(path(), {{"", other}}, {.only = "down.*"});
   EXPECT_EQ(bits(other.down.weight), bits(net.down.weight));
   EXPECT_EQ(bits(other.up.weight), before.at("up.weight"));
-  EXPECT_THAT(line_of([&] {
+  EXPECT_THAT(what_of([&] {
                 nn::load(path(), {{"", other}}, {.only = "dwn.*"});
               }),
               HasSubstr("'dwn.*': matches nothing"));
@@ -255,12 +329,12 @@ TEST_F(SaveTest, ModelsInSeveralFiles) {
   EXPECT_EQ(bits(other.up.weight), bits(net.up.weight));
   EXPECT_EQ(bits(other.norm.running_mean), bits(net.norm.running_mean));
   std::ofstream(path("bad.json")) << "{\"weight_map\": {\"a\": \"../../etc/passwd\"}}";
-  EXPECT_THAT(line_of([&] {
+  EXPECT_THAT(what_of([&] {
                 nn::load(path("bad.json"), {{"", other}});
               }),
               HasSubstr("no name of a file in the same folder"));
   std::ofstream(path("worse.json")) << "[1, 2";
-  EXPECT_THAT(line_of([&] { nn::load(path("worse.json"), {{"", other}}); }), HasSubstr("holds no index"));
+  EXPECT_THAT(what_of([&] { nn::load(path("worse.json"), {{"", other}}); }), HasSubstr("holds no index"));
 }
 
 TEST_F(SaveTest, OptimisersSayWhatDoesNotFit) {
@@ -273,7 +347,7 @@ TEST_F(SaveTest, OptimisersSayWhatDoesNotFit) {
   Net other;
   nn::initialise(other, 1);
   nn::Optimizer lion(other, nn::Lion{});
-  const std::string line = line_of([&] { nn::load(path(), {{"opt", lion}}); });
+  const std::string line = what_of([&] { nn::load(path(), {{"opt", lion}}); });
   EXPECT_THAT(line, HasSubstr("'up.weight.exp_avg_sq' is not expected"));
   EXPECT_THAT(line, HasSubstr("'up.weight.step' is not expected"));
   EXPECT_EQ(lion.steps(), 0);
@@ -286,7 +360,7 @@ TEST_F(SaveTest, APositionThatDoesNotFitIsRefused) {
   nn::Loader loader(table, {.batch = 2}), shorter({ones({4, 2}), ones({4})}, {.batch = 2});
   for (int i = 0; i < 4; ++i) (void)loader.next();
   nn::save(path(), {{"data", loader}});
-  EXPECT_THAT(line_of([&] { nn::load(path(), {{"data", shorter}}); }), HasSubstr("a batch below 2"));
+  EXPECT_THAT(what_of([&] { nn::load(path(), {{"data", shorter}}); }), HasSubstr("a batch below 2"));
   EXPECT_EQ(shorter.position().at("batch"), 0);
   nn::Loader same(table, {.batch = 2});
   nn::load(path(), {{"data", same}});

@@ -57,25 +57,27 @@ struct PlainNetwork {
 
 TEST(Training, StepsAreThoseOfAPlainLoop) {
   TestEngine engine;
-  RandomStream stream(2);
-  Sequential net{Linear(kIn, kHidden, stream, {.relu = true, .dtype = DType::f64}),
-                 Linear(kHidden, kClasses, stream, {.dtype = DType::f64})};
-  const auto p = net.parameters();
-  PlainNetwork plain{p[0].value->to_vector<double>(), p[1].value->to_vector<double>(), p[2].value->to_vector<double>(),
-                     p[3].value->to_vector<double>()};
-  Sgd sgd(p, {.lr = 0.5});
+  struct Net {
+    nn::Linear up{.in = kIn, .out = kHidden, .relu = true}, down{kHidden, kClasses};
+  } net;
+  nn::initialise(net, 2, {}, {.dtype = DType::f64});
+  std::vector<NDArray> p;
+  for (const nn::Named& parameter : nn::parameters(net)) p.push_back(parameter.state->value);
+  PlainNetwork plain{p[0].to_vector<double>(), p[1].to_vector<double>(), p[2].to_vector<double>(),
+                     p[3].to_vector<double>()};
+  nn::Optimizer opt(net, nn::Sgd{.lr = 0.5});
   const std::vector<double> x = numbers(kRows * kIn, 1);
   const std::vector<std::int64_t> labels{0, 2, 1, 1, 0};
   for (int t = 0; t < 10; ++t) {
-    NDArray loss = cross_entropy(net(from(x, {kRows, kIn})), from(labels, {kRows}));
+    const NDArray loss = cross_entropy(net.down(net.up(from(x, {kRows, kIn}))), from(labels, {kRows}));
     loss.backward();
-    sgd.step();
+    opt.step();
     EXPECT_NEAR(loss.item<double>(), plain.step(x, labels, 0.5), 1e-12);
   }
-  expect_close(p[0].value->to_vector<double>(), plain.w1, 1e-12);
-  expect_close(p[1].value->to_vector<double>(), plain.b1, 1e-12);
-  expect_close(p[2].value->to_vector<double>(), plain.w2, 1e-12);
-  expect_close(p[3].value->to_vector<double>(), plain.b2, 1e-12);
+  expect_close(p[0].to_vector<double>(), plain.w1, 1e-12);
+  expect_close(p[1].to_vector<double>(), plain.b1, 1e-12);
+  expect_close(p[2].to_vector<double>(), plain.w2, 1e-12);
+  expect_close(p[3].to_vector<double>(), plain.b2, 1e-12);
 }
 
 /// The weights' bytes after an epoch of a small convolutional network, all parts of nn/ together.
@@ -86,23 +88,23 @@ std::string train(int threads, Device device = test::device()) {
   HostTensor images{DType::u8, {kImages, 12, 12}, {}}, labels{DType::u8, {kImages}, {}};
   for (const double v : numbers(images.count(), 5)) images.bytes.push_back(static_cast<std::byte>(127.5 + 127 * v));
   for (int i = 0; i < kImages; ++i) labels.bytes.push_back(static_cast<std::byte>(i % 4));
-  DataLoader loader(
-      std::move(images), std::move(labels),
-      {.batch = 10, .shuffle = true, .seed = 3, .sample_shape = {1, 12, 12}, .device = device, .label_device = device});
+  nn::Loader loader({nn::column(std::move(images)), nn::column(std::move(labels))},
+                    {.batch = 10, .shuffle = true, .seed = 3, .x = nn::pixels(), .device = device});
 
+  nn::Sequential net{nn::Conv2d{.in = 1, .out = 6, .kernel = 3, .relu = true}, nn::MaxPool2d{2}, nn::Flatten{},
+                     nn::Linear{.in = 150, .out = 32, .relu = true},           nn::Dropout{0.2}, nn::Linear{32, 4}};
+  nn::initialise(net, 8);
+  nn::Optimizer opt(net, nn::AdamW{.lr = 0.01});
   RandomStream stream(8);
-  Sequential net{Conv2d(1, 6, 3, stream, {.relu = true}), MaxPool2d(2), Flatten(),
-                 Linear(150, 32, stream, {.relu = true}), Linear(32, 4, stream)};
-  Adam adam(net.parameters(), {.lr = 0.01, .weight_decay = 0.01, .decoupled = true});
   for (int epoch = 0; epoch < 2; ++epoch) {
-    for (auto [x, y] : loader) {
-      NDArray loss = cross_entropy(net(x), y);
-      loss.backward();
-      adam.step();
+    for (const auto& [x, y, first] : loader) {
+      const nn::Training on(stream);
+      cross_entropy(net(x.reshape({-1, 1, 12, 12})), y).backward();
+      opt.step();
     }
   }
   std::string bits;
-  for (const NamedParameter& p : net.parameters()) bits += test::bits(*p.value);
+  for (const nn::Named& p : nn::parameters(net)) bits += test::bits(p.state->value);
   return bits;
 }
 

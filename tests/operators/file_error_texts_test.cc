@@ -84,7 +84,7 @@ TEST(ErrorTexts, OfFilesNameTheFunctionAndTheLineOfTheCall) {
   EXPECT_FILE_TEXT(mapped.array("c"),
                    "[MappedArrays::array] FILE:LINE: DIR/odd.safetensors: tensor 'c' has the dtype 'C64', wanted one "
                    "of F32 F64 F16 BF16 I8 U8 I32 I64 BOOL");
-  // Data sets and checkpoints.
+  // Data sets, and files of nets.
   EXPECT_FILE_TEXT(load_idx(folder / "x.npy"),
                    "[load_idx] FILE:LINE: DIR/x.npy: magic number 0x934e554d is not IDX, wanted 0x0000TTRR: type TT of "
                    "08 09 0c 0d 0e, rank RR");
@@ -92,17 +92,23 @@ TEST(ErrorTexts, OfFilesNameTheFunctionAndTheLineOfTheCall) {
   EXPECT_FILE_TEXT(load_idx(folder / "short.idx"),
                    "[load_idx] FILE:LINE: DIR/short.idx: truncated: shape (5,) of u8 "
                    "needs 5 bytes, the file holds 3");
-  EXPECT_FILE_TEXT(load_fashion_mnist(folder / "x.npy"),
-                   "[load_fashion_mnist] FILE:LINE: DIR/x.npy: is not a directory; wanted the one that holds "
+  EXPECT_FILE_TEXT(nn::fashion_mnist(folder / "x.npy"),
+                   "[nn::fashion_mnist] FILE:LINE: DIR/x.npy: is not a directory; wanted the one that holds "
                    "Fashion-MNIST's IDX files");
-  EXPECT_FILE_TEXT(load_fashion_mnist(folder.path()),
-                   "[load_fashion_mnist] FILE:LINE: DIR/train-images-idx3-ubyte.gz: cannot open: No such file or "
+  EXPECT_FILE_TEXT(nn::fashion_mnist(folder.path()),
+                   "[nn::fashion_mnist] FILE:LINE: DIR/train-images-idx3-ubyte.gz: cannot open: No such file or "
                    "directory");
-  NDArray w = ones({3});
-  EXPECT_FILE_TEXT(load_checkpoint(folder / "x.safetensors", {{"w", &w}}),
-                   "[load_checkpoint] FILE:LINE: DIR/x.safetensors: no tensor 'w', wanted as f32 (3,)");
-  EXPECT_FILE_TEXT(load_checkpoint(folder / "x.safetensors", {{"x", &w}}),
-                   "[load_checkpoint] FILE:LINE: DIR/x.safetensors: tensor 'x' is f32 (2, 3), wanted f32 (3,)");
+  EXPECT_FILE_TEXT(nn::read_tokens(folder / "none"), "[nn::read_tokens] FILE:LINE: DIR/none: cannot be opened");
+  const struct { nn::Parameter w{{3}, nn::constant(1)}; } net;
+  const struct { nn::Parameter x{{3}, nn::constant(1)}; } other;
+  EXPECT_FILE_TEXT(nn::load(folder / "x.safetensors", {{"", net}}),
+                   "[nn::load] FILE:LINE: DIR/x.safetensors: no tensor 'w', wanted as f32 (3,); 'x' (f32 (2, 3)) is "
+                   "not expected");
+  EXPECT_FILE_TEXT(nn::load(folder / "x.safetensors", {{"", other}}),
+                   "[nn::load] FILE:LINE: DIR/x.safetensors: 'x' is f32 (2, 3), wanted f32 (3,)");
+  nn::initialise(net, 1);
+  EXPECT_FILE_TEXT(nn::save(folder / "none/x", {{"net", net}}),
+                   "[nn::save] FILE:LINE: DIR/none/x: cannot write: No such file or directory");
   const LayerScope layer("encoder.2");
   EXPECT_FILE_TEXT(read_npy(folder / "none"),
                    "[read_npy] FILE:LINE in encoder.2: DIR/none: cannot open: No such file or directory");

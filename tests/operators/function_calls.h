@@ -28,7 +28,8 @@ inline std::vector<FunctionCall> function_calls() {
   add_write_calls(to);
   add_host_calls(to);
   add_gradient_calls(to);
-  add_module_calls(to);
+  add_layer_calls(to);
+  add_net_calls(to);
   add_parallel_calls(to);
   return list;
 }

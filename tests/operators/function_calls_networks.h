@@ -120,12 +120,6 @@ inline void add_loss_calls(FunctionCalls& to) {
         return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 4)};
       },
       [](const Arrays& x) { return Arrays{cross_entropy(x[0], x[1])}; });
-  to.add(
-      "accuracy",
-      [s] {
-        return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 4)};
-      },
-      [](const Arrays& x) { return Arrays{accuracy(x[0], x[1])}; });
 }
 
 inline void add_creation_calls(FunctionCalls& to) {

@@ -1,7 +1,6 @@
 // Calls of the functions and classes of autograd/, nn/ and parallel/. Included by function_calls.h.
 #pragma once
 
-#include "../support/temporary_directory.h"
 #include "function_call.h"
 
 namespace sluice::testing {
@@ -124,63 +123,151 @@ inline void add_gradient_calls(FunctionCalls& to) {
   keep.shown = "Saved::keep";
 }
 
-inline void add_module_calls(FunctionCalls& to) {
+/// A layer's call names the line where the layer was made, which is in this file too.
+inline void add_layer_calls(FunctionCalls& to) {
+  const Dims s{3, 4}, line{1, 2, 5}, image{1, 2, 5, 5}, sequence{1, 3, 4};
+  using A = const Arrays&;
+  const auto add = [&](const char* name, const char* shown, std::vector<Dims> shapes, auto layer,
+                       auto call) -> FunctionCall& {
+    nn::initialise(layer, 1);
+    const auto held = std::make_shared<const decltype(layer)>(std::move(layer));
+    FunctionCall& added = to.add(name, std::move(shapes), [held, call](A x) { return call(*held, x); });
+    added.shown = shown;
+    return added;
+  };
+  const auto of_one = [&](const char* name, const char* shown, const Dims& shape, auto layer) -> FunctionCall& {
+    return add(name, shown, {shape}, std::move(layer), [](const auto& f, A x) { return Arrays{f(x[0])}; });
+  };
+  of_one("Linear", "linear", s, nn::Linear{4, 2});
+  of_one("Linear", "linear_relu", sequence, nn::Linear{.in = 4, .out = 2, .use_bias = false, .relu = true});
+  of_one("Conv2d", "conv2d", image, nn::Conv2d{.in = 2, .out = 2, .kernel = 3});
+  of_one("Conv2d", "conv2d_relu", image, nn::Conv2d{.in = 2, .out = 2, .kernel = 3, .use_bias = false, .relu = true});
+  of_one("Conv1d", "conv1d", line, nn::Conv1d{.in = 2, .out = 2, .kernel = 3});
+  of_one("ConvTranspose2d", "conv_transpose2d", image, nn::ConvTranspose2d{.in = 2, .out = 2, .kernel = 3});
+  of_one("ConvTranspose1d", "conv_transpose1d", line, nn::ConvTranspose1d{.in = 2, .out = 2, .kernel = 3});
+  of_one("MaxPool2d", "max_pool2d", image, nn::MaxPool2d{2});
+  of_one("AvgPool2d", "avg_pool2d", image, nn::AvgPool2d{2});
+  of_one("AdaptiveAvgPool2d", "adaptive_avg_pool2d", image, nn::AdaptiveAvgPool2d{2, 2});
+  of_one("AdaptiveMaxPool2d", "adaptive_max_pool2d", image, nn::AdaptiveMaxPool2d{2, 2});
+  of_one("Flatten", "flatten", image, nn::Flatten{}).view = true;
+  of_one("LayerNorm", "layer_norm", s, nn::LayerNorm{4});
+  of_one("RmsNorm", "rms_norm", s, nn::RmsNorm{4});
+  of_one("GroupNorm", "group_norm", s, nn::GroupNorm{2, 4});
+  of_one("Layer", "linear", s, nn::Layer(nn::Linear{4, 2}));
+  of_one("Sequential", "linear", s, nn::Sequential{nn::Linear{4, 2}, relu});
+  const auto trained = [](const auto& f, A x) {
+    RandomStream stream(1);
+    const nn::Training on(stream);
+    return Arrays{f(x[0])};
+  };
+  const auto evaluated = [](const auto& f, A x) {
+    const nn::Evaluation off;
+    return Arrays{f(x[0])};
+  };
+  add("BatchNorm", "batch_norm", {s}, nn::BatchNorm{4}, trained);
+  add("BatchNorm", "batch_norm", {s}, nn::BatchNorm{4}, evaluated);
+  add("Dropout", "dropout", {s}, nn::Dropout{0.5}, trained);
+  add("SelfAttention", "SelfAttention", {sequence, {3, 3}}, nn::SelfAttention{.width = 4, .heads = 2},
+      [](const nn::SelfAttention& f, A x) { return Arrays{f(x[0], {.mask = x[1]})}; })
+      .optional = {1};
+  add("CrossAttention", "CrossAttention", {sequence, {1, 2, 4}, {3, 2}}, nn::CrossAttention{.width = 4, .heads = 2},
+      [](const nn::CrossAttention& f, A x) { return Arrays{f(x[0], x[1], x[2])}; })
+      .optional = {2};
+  add("Lstm", "lstm", {sequence, {3, 2}, {3, 2}}, nn::Lstm{4, 2}, [](const nn::Lstm& f, A x) {
+    const LstmResult y = f(x[0], {x[1], x[2]});
+    return Arrays{y.outputs, y.state.hidden, y.state.cell};
+  });
+  add("Gru", "gru", {sequence, {3, 2}}, nn::Gru{4, 2}, [](const nn::Gru& f, A x) {
+    const GruResult y = f(x[0], x[1]);
+    return Arrays{y.outputs, y.hidden};
+  });
+  add("logits", "linear", {s}, nn::Embedding{5, 4}, [](const nn::Embedding& f, A x) { return Arrays{f.logits(x[0])}; });
+  add("Embedding", "embedding", {}, nn::Embedding{5, 4}, [](const nn::Embedding& f, A x) {
+    return Arrays{f(x[0])};
+  }).make = [] { return Arrays{FunctionCalls::places_of({3}, 5)}; };
+  to.add("append", {{1, 2, 3, 4}, {1, 2, 3, 4}}, [](A x) {
+      nn::KvCache cache;
+      cache.append(x[0], x[1], std::source_location::current());
+      return Arrays{cache.k, cache.v};
+    }).shown = "KvCache";
+  // From its functions on a net is called by the layers.
+  add("run", "linear", {s}, nn::Sequential{nn::Linear{4, 2}, relu},
+      [](const nn::Sequential& f, A x) { return Arrays{nn::run(f.stages(), x[0])}; });
+  add("run", "linear", {s}, nn::Sequential{nn::Linear{4, 2}, relu},
+      [](const nn::Sequential& f, A x) { return nn::run(f.stages(), nn::Arrays{x[0]}); });
+}
+
+/// Optimisers, clipping, metrics, and data.
+inline void add_net_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
-  RandomStream stream(1);
-  const auto forward = [&](const Dims& shape, auto layer) {
-    to.view("forward", {shape}, [layer](A x) { return Arrays{(*layer)(x[0])}; });
+  // A parameter takes the elements of an array, and a net nothing else; without a gradient a parameter stays.
+  to.view("assign", {s}, [](A x) {
+    nn::Parameter w{x[0].defined() ? x[0].shape() : Dims{1}, nn::constant(0)};
+    nn::initialise(w, 1);
+    w = x[0];
+    return Arrays{};
+  });
+  const auto of_gradient = [&](const char* name, auto call) -> FunctionCall& {
+    FunctionCall& added = to.view(name, {s}, [call, s](A x) {
+      const nn::Parameter w{s, nn::constant(1)};
+      nn::initialise(w, 1);
+      w.value().set_grad(x[0]);
+      return call(w);
+    });
+    added.optional = {0};
+    return added;
   };
-  forward(s, ModulePtr(new Linear(4, 2, stream)));
-  forward({1, 1, 3, 3}, ModulePtr(new Conv2d(1, 2, 2, stream)));
-  forward({1, 1, 3, 3}, ModulePtr(new MaxPool2d(2)));
-  forward(s, ModulePtr(new Relu()));
-  forward(s, ModulePtr(new Flatten()));
-  forward(s, ModulePtr(new Sequential(Relu(), Flatten())));
-  const auto clipped = [] {
-    const NDArray w = FunctionCalls::numbers_of({3}).with_grad();
-    w.set_grad(ones({3}));
-    return Arrays{w, FunctionCalls::numbers_of({3}).with_grad()};
+  of_gradient("clip_gradients", [](const nn::Parameter& w) { return Arrays{nn::clip_gradients(w, 1)}; });
+  of_gradient("clip_values", [](const nn::Parameter& w) { return nn::clip_values(w, 1), Arrays{}; });
+  of_gradient("gradient_norms", [](const nn::Parameter& w) { return nn::gradient_norms(w), Arrays{}; });
+  for (const nn::AnyRule& rule : {nn::AnyRule(nn::Sgd{}), nn::AnyRule(nn::Sgd{.momentum = 0.9, .nesterov = true}),
+                                  nn::AnyRule(nn::Adam{}), nn::AnyRule(nn::AdamW{}), nn::AnyRule(nn::RmsProp{}),
+                                  nn::AnyRule(nn::Adagrad{}), nn::AnyRule(nn::Lion{}), nn::AnyRule(nn::Muon{})}) {
+    of_gradient("Optimizer", [rule](const nn::Parameter& w) {
+      nn::Optimizer opt(w, {{"*", rule}});
+      opt.step();
+      return Arrays{};
+    });
+  }
+  // What a rule gives as the new value.
+  struct Given {
+    NDArray value;
+    void operator()(nn::Update& u) const { u.value.assign(value); }
   };
-  const auto add = [&](const char* name, auto call) {
-    FunctionCall& added = to.add(name, clipped, call);
-    added.view = true;
-  };
-  add("clip_gradients", [](A x) { return clip_gradients({x[0], x[1]}, 1), Arrays{}; });
-  add("Sgd", [](A x) {
-    Sgd sgd({x[0], x[1]}, {.lr = 0.1});
-    sgd.step();
-    return Arrays{};
-  });
-  to.list().back().shown = "sgd_step";
-  add("Adam", [](A x) {
-    Adam adam(std::vector<NamedArray>{{"a", x[0]}, {"b", x[1]}}, {});
-    adam.step();
-    return Arrays{};
-  });
-  to.list().back().shown = "adam_step";
-  const auto saved = [](A x, std::vector<NDArray>& arrays) {
-    arrays = {x[0], x[1]};
-    return std::vector<NamedParameter>{{"a", &arrays[0]}, {"b", &arrays[1]}};
-  };
-  add("save_checkpoint", [saved](A x) {
-    std::vector<NDArray> arrays;
-    const test::TemporaryDirectory folder;
-    save_checkpoint(folder / "x", saved(x, arrays), {{"state", x[1]}});
-    return Arrays{};
-  });
-  add("load_checkpoint", [saved](A x) {
-    std::vector<NDArray> arrays, there;
-    const test::TemporaryDirectory folder;
-    save_checkpoint(folder / "x", saved({ones({3}), ones({3})}, there), {{"state", ones({3})}});
-    load_checkpoint(folder / "x", saved(x, arrays), {{"state", x[1]}});
-    return Arrays{};
-  });
-  to.view("DataLoader", {s, {3}}, [](A x) {
-    DataLoader loader(x[0], x[1], {.batch = 2});
-    for (const Batch& batch : loader) batch.y.wait();
-    return Arrays{};
-  });
+  to.view("assign", {s}, [s](A x) {
+      const nn::Parameter w{s, nn::constant(1)};
+      nn::initialise(w, 1);
+      w.value().set_grad(ones(s));
+      nn::Optimizer opt(w, Given{x[0]});
+      opt.step();
+      return Arrays{};
+    }).shown = "nn::Optimizer::step";
+
+  const auto labelled = [s] { return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 4)}; };
+  const auto number = [] { return Arrays{FunctionCalls::numbers_of({1})}; };
+  to.add("add", number, [](A x) { return nn::Mean().add(x[0]), Arrays{}; }).shown = "nn::Mean::add";
+  to.add("add", number, [](A x) { return nn::Perplexity().add(x[0]), Arrays{}; }).shown = "nn::Mean::add";
+  to.add("add", labelled, [](A x) { return nn::Accuracy().add(x[0], x[1]), Arrays{}; }).shown = "nn::Accuracy::add";
+  to.add("add", labelled, [](A x) { return nn::TopK(2).add(x[0], x[1]), Arrays{}; }).shown = "nn::TopK::add";
+
+  to.view("Loader", {s, {3}}, [](A x) {
+      nn::Loader loader({x[0], x[1]}, {.batch = 2});
+      for (const nn::Batch& batch : loader) batch.y.wait();
+      return Arrays{};
+    }).shown = "nn::Loader";
+  FunctionCall& windows = to.add(
+      "Windows", [] { return Arrays{FunctionCalls::places_of({9}, 4)}; },
+      [](A x) {
+        nn::Windows made(x[0], {.batch = 2, .length = 2});
+        for (const nn::Batch& batch : made) batch.y.wait();
+        return Arrays{};
+      });
+  windows.shown = "nn::Windows";
+  to.add("split", {s, {3}}, [](A x) {
+      const nn::Split parts = nn::split({x[0], x[1]}, 1, 7);
+      return Arrays{parts.train.x, parts.train.y, parts.test.x, parts.test.y};
+    }).shown = "nn::split";
 }
 
 inline void add_parallel_calls(FunctionCalls& to) {
@@ -189,44 +276,21 @@ inline void add_parallel_calls(FunctionCalls& to) {
   using namespace parallel;
   to.add("all_reduce", {s, s}, [](A x) { return all_reduce(Communicator({cpu(0), cpu(0)}), x); });
   to.add("all_reduce", {s}, [](A x) { return all_reduce(Communicator({cpu(0)}), x); });
-  const auto group = [] { return Communicator({cpu(0), cpu(0)}); };
-  to.view("forward", {s}, [group](A x) {
-    RandomStream stream(1);
-    return ColumnLinear(4, 2, group(), stream).forward(x[0]);
-  });
-  to.view("forward", {{3, 2}, {3, 2}}, [group](A x) {
-    RandomStream stream(1);
-    return Arrays{RowLinear(4, 2, group(), stream).forward({x[0], x[1]})};
-  });
-  to.view("forward", {s}, [group](A x) {
-    RandomStream stream(1);
-    return Arrays{ShardedMlp(4, 2, 2, group(), stream).forward(x[0])};
-  });
-  const auto pipeline = [] {
-    RandomStream stream(1);
-    return Pipeline({{std::make_shared<Linear>(4, 2, stream), cpu(0)}});
-  };
-  to.view("forward", {s}, [pipeline](A x) { return Arrays{pipeline().forward(x[0])}; });
-  FunctionCall& step = to.add(
-      "step",
-      [s] {
-        return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 2)};
-      },
-      [pipeline](A x) { return Arrays{pipeline().step(x[0], x[1])}; });
+  const auto net = std::make_shared<const nn::Sequential>(nn::Linear{4, 2});
+  nn::initialise(*net, 1);
+  const auto pipeline = [net, s] { return Pipeline(*net, Spec{s, DType::f32, cpu(0)}, {.devices = {cpu(0)}}); };
+  to.view("forward", {s}, [pipeline](A x) { return Arrays{pipeline().forward(x[0])}; }).shown = "pipeline";
+  const auto batch = [s] { return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 2)}; };
+  FunctionCall& step = to.add("step", batch, [pipeline](A x) { return Arrays{pipeline().step(x[0], x[1])}; });
   step.view = true;
   step.shown = "pipeline";
-  const auto network = [] {
-    RandomStream stream(1);
-    return Sequential(Linear(4, 2, stream));
-  };
   const auto quick = [] { return MeasureOptions{.rows = {3}, .rounds = 1}; };
-  const auto batch = [s] { return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 2)}; };
   to.add("measure_layers", batch, [=](A x) {
-    (void)measure_layers(network(), {x[0], x[1]}, {cpu(0)}, quick());
+    (void)measure_layers(*net, {x[0], x[1]}, {cpu(0)}, quick());
     return Arrays{};
   });
   to.add("plan", batch, [=](A x) {
-    (void)plan(network(), {x[0], x[1]}, {cpu(0)}, {}, {.microbatches = {1}}, quick());
+    (void)plan(*net, {x[0], x[1]}, {cpu(0)}, {}, {.microbatches = {1}}, quick());
     return Arrays{};
   });
 }

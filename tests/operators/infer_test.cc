@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../support/devices.h"
+#include "../support/net_of.h"
 #include "ops_table.h"
 
 namespace sluice::testing {
@@ -205,9 +206,8 @@ TEST(Infer, OfAListOfOperands) {
   Arrays weights;
   for (int i = 0; i < kTensors; ++i) weights.push_back(ones({1 + i % 7, 3}).with_grad());
   for (const NDArray& w : weights) sum(w).backward();
-  std::vector<NamedParameter> parameters;
-  for (NDArray& w : weights) parameters.push_back({"", &w});
-  Adam adam(parameters, {});
+  const auto net = test::net_of(weights);
+  nn::Optimizer adam(net, nn::Adam{});
   std::vector<OperationRecord> records;
   {
     const RecordScope scope;

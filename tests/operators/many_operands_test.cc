@@ -199,7 +199,7 @@ TEST(ManyOperands, AStepTakesManyTensorsBehindOneGate) {
   }
   const NDArray a = ones({2}), b = ones({3});
   const Operator& gate = Registry::instance().get("gate");
-  EXPECT_EQ(apply(gate, {&a, &b}, GateAttributes{}).item<std::uint8_t>(), 1);
+  EXPECT_EQ(apply(gate, {&a, &b}, Attributes()).item<std::uint8_t>(), 1);
   const NDArray two = ones({2}, DType::u8), other = ones({2}, DType::f64);
   const Operator& step = Registry::instance().get("sgd_step");
   EXPECT_THROW(apply(step, {&a, &two}, SgdAttributes{}), ArrayError) << "a gate of two elements";

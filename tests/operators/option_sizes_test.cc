@@ -18,7 +18,7 @@ constexpr Size kLeast = std::numeric_limits<Size>::min(), kMost = std::numeric_l
 
 enum class Answer { result, refused, no_memory, wrong };
 
-/// The layer "MaxPool2d" and the operator "max_pool2d" are one name here.
+/// The layer "Conv2d" and the operator "conv2d" are one name here.
 std::string without_style(std::string text) {
   std::erase(text, '_');
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -29,7 +29,12 @@ std::string without_style(std::string text) {
 Answer ask(const SizeOption& option, Size n) {
   const std::string what = option.name + ", " + option.option + " " + std::to_string(n);
   const auto one_line = [&](const std::string& text, const std::string& name) {
-    EXPECT_TRUE(without_style(text).find(without_style(name) + "] sizeoption") != text.npos) << what << ": " << text;
+    const auto named = [&](const std::string& function) {
+      return without_style(text).find(without_style(function) + "] sizeoption") != text.npos;
+    };
+    EXPECT_TRUE(named(name) ||
+                std::ranges::any_of(option.also, [&](const std::string& other) { return named("[" + other); }))
+        << what << ": " << text;
     EXPECT_EQ(text.find('\n'), text.npos) << what << ": " << text;
   };
   try {
@@ -54,6 +59,7 @@ std::vector<SizeOption> size_options() {
   add_result_sizes(list);
   add_image_sizes(list);
   add_layer_sizes(list);
+  add_data_sizes(list);
   return list;
 }
 
@@ -114,7 +120,11 @@ TEST(OptionSizes, OfListsOfNineNumbersAreRefused) {
   refused("uniform", [&] { return uniform(nine, stream); });
   refused("randint", [&] { return randint(nine, stream, 0, 2); });
   refused("bernoulli", [&] { return bernoulli(nine, stream, 0.5); });
-  refused("DataLoader", [&] { return DataLoader(x, x, {.sample_shape = nine}).size(); });
+  refused("nn::Parameter", [&] { return nn::contents(nn::Parameter(nine, nn::constant(0))).slots.size(); });
+  refused("nn::Loader", [&] {
+    const nn::Map to_nine([&](const Dims&, DType dtype) { return nn::Map::Result{nine, dtype}; }, {});
+    return nn::Loader({x, x}, {.x = to_nine}).size();
+  });
   const Size parts[] = {1};
   refused("partitioned", [&] { return partitioned(parts, nine, DType::f32, cpu(0)).whole; });
   refused("partitioned", [&] { return partitioned(parts, deep.shape(), DType::f32, cpu(0)).whole; });
@@ -149,7 +159,7 @@ TEST(OptionSizes, LargeOnesHaveTheRightValues) {
   EXPECT_EQ(triu(ones({2, 2}), kMost).to_vector<float>(), (std::vector<float>{0, 0, 0, 0}));
   EXPECT_EQ(chunk(arange(0, 3), kMost).size(), 3U);
   EXPECT_EQ(split(arange(0, 3), kMost).size(), 1U);
-  EXPECT_EQ(DataLoader(ones({5, 2}), ones({5}), {.batch = kMost}).size(), 1);
+  EXPECT_EQ(nn::Loader({ones({5, 2}), ones({5})}, {.batch = kMost}).size(), 1);
   // Adaptive windows where there are more of them than elements: each has one element, or two.
   const NDArray row = from({1.0F, 3.0F, 8.0F}, {1, 1, 1, 3});
   EXPECT_EQ(adaptive_max_pool2d(row, {1, 5}).to_vector<float>(), (std::vector<float>{1, 3, 3, 8, 8}));

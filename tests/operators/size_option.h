@@ -14,6 +14,7 @@ struct SizeOption {
   std::string option;                        ///< for the test's texts
   std::function<Arrays(std::int64_t)> call;  ///< its results for a value of the option
   bool grows = true;                         ///< a large value makes a large result
+  std::vector<std::string> also = {};        ///< other functions that may refuse it
 };
 
 using Size = std::int64_t;

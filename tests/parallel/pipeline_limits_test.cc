@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 
 #include "network.h"
@@ -19,28 +20,26 @@ using parallel::Rings;
 constexpr std::int64_t kUnits = 64, kRowsEach = 64;
 
 /// tanh(x . weight).
-struct Dense : Module {
-  NDArray forward(const NDArray& x) override { return tanh(matmul(x, weight)); }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
-    out.push_back({prefix + "weight", &weight});
-  }
-  NDArray weight = full({kUnits, kUnits}, .01).with_grad();
+struct Dense {
+  nn::Parameter weight{{kUnits, kUnits}, nn::constant(.01)};
+  NDArray operator()(const NDArray& x) const { return tanh(matmul(x, weight)); }
 };
 
 /// The bytes that a step of so many microbatches has in use at most on both devices, beside what was there before it.
 std::size_t peak_of(int microbatches) {
   DefaultEngine engine({.threads = 1, .logical_cpus = 2});
-  parallel::Pipeline net({{std::make_shared<Dense>(), cpu(0)}, {std::make_shared<Dense>(), cpu(1)}}, loss_of);
+  const Chain net(std::make_shared<Dense>(), std::make_shared<Dense>());
+  nn::initialise(net, 1);
+  parallel::Pipeline stages(net, Spec{{kRowsEach, kUnits}}, {.devices = {cpu(0), cpu(1)}, .loss = loss_of});
   const NDArray x = ones({microbatches * kRowsEach, kUnits});
   const NDArray y = zeros({microbatches * kRowsEach, kUnits}).to(cpu(1));
-  x.wait();
-  y.wait();
+  default_engine().wait_all();  // the weights are where they belong
   std::size_t before = 0, peak = 0;
   for (const Device device : {cpu(0), cpu(1)}) {
     memory_pool(device).reset_peak();
     before += memory_pool(device).stats().in_use;
   }
-  net.step(x, y, {.microbatches = microbatches, .schedule = parallel::one_f_one_b}).wait();
+  stages.step(x, y, {.microbatches = microbatches, .schedule = parallel::one_f_one_b}).wait();
   default_engine().wait_all();
   for (const Device device : {cpu(0), cpu(1)}) peak += memory_pool(device).stats().peak;
   return peak - before;
@@ -53,13 +52,11 @@ TEST(StepMemory, DoesNotGrowWithTheMicrobatches) {
 }
 
 /// Counts how many microbatches have begun, and how many are over with each half of their backward pass.
-struct Counting : Module {
-  NDArray forward(const NDArray& x) override {
+struct Counting {
+  NDArray operator()(const NDArray& x) {
     return tanh(matmul(counted(x, &begun, &inputs), counted(weight, nullptr, &weights)));
   }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
-    out.push_back({prefix + "weight", &weight});
-  }
+  auto parts() { return nn::parts("weight", weight); }
   /// The same values, by operations that count in the forward pass and in the backward pass.
   NDArray counted(const NDArray& x, int* forwards, int* backwards) {
     const auto copy = [this](const NDArray& of, int* count) {
@@ -81,7 +78,7 @@ struct Counting : Module {
                         {x})[0];
   }
 
-  NDArray weight = full({kWidth, kWidth}, .1).with_grad();
+  nn::Parameter weight{{kWidth, kWidth}, nn::constant(.1)};
   std::mutex mutex;
   int begun = 0, inputs = 0, weights = 0, most_saved = 0, most_kept = 0;
 };
@@ -92,14 +89,16 @@ TEST(Rings, BoundWhatIsInFlightInAFreeOrder) {
     SCOPED_TRACE(std::to_string(rings.saved) + "," + std::to_string(rings.kept));
     DefaultEngine engine({.threads = 2, .logical_cpus = 2});
     const auto first = std::make_shared<Counting>(), second = std::make_shared<Counting>();
-    parallel::Pipeline net({{first, device(0)}, {second, device(1)}}, loss_of);
+    const Chain net(first, second);
+    nn::initialise(net, 1);
+    parallel::Pipeline stages = pipeline(net, on_devices({0, 1}));
     const auto [x, y] = batch(DType::f32, 1);
-    net.step(x, y, {.microbatches = kMicrobatches, .schedule = parallel::dynamic(rings)(2, kMicrobatches)}).wait();
+    stages.step(x, y, {.microbatches = kMicrobatches, .schedule = parallel::dynamic(rings)(2, kMicrobatches)}).wait();
     default_engine().wait_all();
-    for (const auto& module : {first, second}) {
-      EXPECT_EQ(module->begun, kMicrobatches);
-      EXPECT_EQ(module->weights, kMicrobatches);
-      EXPECT_LE(module->most_kept, rings.kept);
+    for (const auto& part : {first, second}) {
+      EXPECT_EQ(part->begun, kMicrobatches);
+      EXPECT_EQ(part->weights, kMicrobatches);
+      EXPECT_LE(part->most_kept, rings.kept);
     }
     EXPECT_EQ(second->inputs, kMicrobatches);  // nobody wants the gradient of the first one's input
     EXPECT_LE(second->most_saved, rings.saved);

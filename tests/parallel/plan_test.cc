@@ -1,4 +1,4 @@
-// The planner from a network and its devices: what is measured, against closed forms and against stages that are run
+// The planner from a net and its devices: what is measured, against closed forms and against stages that are run
 // directly; and that measuring leaves nothing behind.
 #include "sluice/parallel/plan.h"
 
@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -15,9 +16,8 @@
 #include "../support/devices.h"
 #include "sluice/autograd/autograd.h"
 #include "sluice/autograd/halves.h"
-#include "sluice/nn/nn.h"
+#include "sluice/nn/nets.h"
 #include "sluice/operators/operators.h"
-#include "sluice/schedule/verify.h"
 
 namespace sluice {
 namespace {
@@ -56,10 +56,16 @@ struct TestEngine : test::DefaultEngine {
 };
 
 /// Layers that share what they save in all ways: an output that the next one reads, a view, an input that nobody needs.
-Sequential small_network() {
-  RandomStream random(3);
-  return Sequential(Conv2d(1, 4, 3, random, ConvOptions{.relu = true}), MaxPool2d(2), Conv2d(4, 6, 3, random), Relu(),
-                    Flatten(), Linear(6 * 3 * 3, 16, random, LinearLayerOptions{.relu = true}), Linear(16, 5, random));
+nn::Sequential small_net() {
+  nn::Sequential net{nn::Conv2d{.in = 1, .out = 4, .kernel = 3, .relu = true},
+                     nn::MaxPool2d{2},
+                     nn::Conv2d{4, 6, 3},
+                     relu,
+                     nn::Flatten{},
+                     nn::Linear{.in = 6 * 3 * 3, .out = 16, .relu = true},
+                     nn::Linear{16, 5}};
+  nn::initialise(net, 3);
+  return net;
 }
 
 Batch small_batch(std::int64_t rows) {
@@ -69,19 +75,18 @@ Batch small_batch(std::int64_t rows) {
   return {normal({rows, 1, 12, 12}, random), from(labels, {rows})};
 }
 
-std::unique_ptr<Optimizer> momentum(const std::vector<NamedParameter>& parameters) {
-  return std::make_unique<Sgd>(parameters, SgdOptions{.lr = .1, .momentum = .9});
-}
+const nn::Sgd kMomentum{.lr = .1, .momentum = .9};
 
 TEST(MeasuredLayers, BytesOfDenseLayersAreTheirClosedForm) {
   TestEngine engine(2);
   RandomStream random(1);
-  const LinearLayerOptions with_relu{.relu = true};
-  const Sequential network(Linear(6, 10, random, with_relu), Linear(10, 7, random, with_relu), Linear(7, 5, random));
+  const nn::Sequential net{nn::Linear{.in = 6, .out = 10, .relu = true}, nn::Linear{.in = 10, .out = 7, .relu = true},
+                           nn::Linear{7, 5}};
+  nn::initialise(net, 1);
   const std::vector<std::int64_t> sizes{2, 8};
   const Batch batch{normal({8, 6}, random), from(std::vector<std::int64_t>{0, 1, 2, 3, 4, 0, 1, 2}, {8})};
   const parallel::Measured measured =
-      measure_layers(network, batch, engine.all, {.rows = sizes, .rounds = 1, .optimizer = momentum});
+      parallel::measure_layers(net, batch, engine.all, {.rows = sizes, .rounds = 1, .optimizer = kMomentum});
   const double widths[] = {6, 10, 7, 5};
   ASSERT_EQ(measured.layers.size(), 3U);
   for (std::size_t l = 0; l < 3; ++l) {
@@ -111,36 +116,41 @@ TEST(MeasuredLayers, BytesOfDenseLayersAreTheirClosedForm) {
   }
 }
 
-/// What the layers [begin, end) hold as a stage, run by themselves: their saved values with input and output.
-double held_by_stage(const Sequential& network, const Batch& batch, std::size_t begin, std::size_t end) {
-  const Sequential before = network.slice(0, begin);
-  NDArray x = batch.x.to(test::device(0)).copy();
-  for (std::size_t l = 0; l < begin; ++l) x = network.slice(l, l + 1).forward(x);
-  x = x.detach().copy();
-  if (begin > 0) x.with_grad();
-  NDArray y = network.slice(begin, end).forward(x);
-  if (end == network.size()) y = cross_entropy(y, batch.target.to(test::device(0)));
+/// What the functions [begin, end) hold as a stage, run by themselves: their saved values with inputs and outputs.
+template <class Net>
+double held_by_stage(const Net& net, const Batch& batch, std::size_t begin, std::size_t end) {
+  const nn::Stages functions = net.stages();
+  nn::Arrays x, y;
+  for (const NDArray& one : batch.x) x.push_back(one.to(test::device(0)).copy());
+  for (std::size_t l = 0; l < begin; ++l) x = functions.call(l, x);
+  for (NDArray& one : x) {
+    const bool wants_gradient = one.requires_grad();
+    one = one.detach().copy();
+    if (wants_gradient) one.with_grad();
+  }
+  y = x;
+  for (std::size_t l = begin; l < end; ++l) y = functions.call(l, y);
+  if (end == functions.size()) y = {cross_entropy(y[0], batch.target.to(test::device(0)))};
   std::set<std::pair<const void*, std::size_t>> pieces;
-  for (const KeptMemory& piece : kept_memory({y}, {x})) pieces.insert({piece.id, piece.bytes});
-  for (const NDArray& held : {x, y}) pieces.insert({memory_of(held).id, memory_of(held).bytes});
+  for (const KeptMemory& piece : kept_memory(y, x)) pieces.insert({piece.id, piece.bytes});
+  for (const nn::Arrays& list : {x, y}) {
+    for (const NDArray& held : list) pieces.insert({memory_of(held).id, memory_of(held).bytes});
+  }
   double bytes = 0;
   for (const auto& [id, size] : pieces) bytes += static_cast<double>(size);
   return bytes;
 }
 
-TEST(MeasuredLayers, BytesOfAnyStageAreThoseOfItsLayers) {
-  TestEngine engine(1);
-  const Sequential network = small_network();
-  constexpr std::int64_t kRows = 3;
-  const parallel::Measured measured =
-      measure_layers(network, small_batch(kRows), engine.all, {.rows = {kRows}, .rounds = 1});
-  const Batch batch = small_batch(kRows);
-  const auto layers = static_cast<int>(network.size());
+template <class Net>
+void expect_bytes_of_stages(const Net& net, const Batch& batch, const std::vector<Device>& devices) {
+  const std::int64_t rows = batch.target.size(0);
+  const parallel::Measured measured = parallel::measure_layers(net, batch, devices, {.rows = {rows}, .rounds = 1});
+  const auto layers = static_cast<int>(net.stages().size());
   const auto saved = [&](int stage, const std::vector<int>& first) {
     const parallel::Candidate cut{
         .schedule = "zb-h1", .microbatches = 1, .first_layer = first, .recompute = std::vector<bool>(first.size())};
-    const auto devices = static_cast<int>(first.size());
-    return bytes_of(measured.layers, {.devices = devices, .rows = kRows}, cut)[static_cast<std::size_t>(stage)].saved;
+    const auto count = static_cast<int>(first.size());
+    return bytes_of(measured.layers, {.devices = count, .rows = rows}, cut)[static_cast<std::size_t>(stage)].saved;
   };
   for (int begin = 0; begin < layers; ++begin) {
     for (int end = begin + 1; end <= layers; ++end) {
@@ -148,19 +158,69 @@ TEST(MeasuredLayers, BytesOfAnyStageAreThoseOfItsLayers) {
       if (begin > 0) first.push_back(begin);
       if (end < layers) first.push_back(end);
       EXPECT_EQ(saved(begin > 0 ? 1 : 0, first),
-                held_by_stage(network, batch, static_cast<std::size_t>(begin), static_cast<std::size_t>(end)))
+                held_by_stage(net, batch, static_cast<std::size_t>(begin), static_cast<std::size_t>(end)))
           << "layers " << begin << " to " << end - 1;
     }
   }
 }
 
+TEST(MeasuredLayers, BytesOfAnyStageAreThoseOfItsLayers) {
+  TestEngine engine(1);
+  expect_bytes_of_stages(small_net(), small_batch(3), engine.all);
+}
+
+/// Functions of several arrays: two are given, and what the first one makes goes on beside the rest.
+struct Several {
+  nn::Embedding token{7, 6};
+  nn::Linear up{4, 6}, down{6, 6}, head{6, 5};
+  nn::Stages stages() const {
+    nn::Stages list;
+    list.add("join", [this](const nn::Arrays& a) -> nn::Arrays { return {tanh(up(a[0])), token(a[1]), a[1]}; });
+    list.add("down", [this](const nn::Arrays& a) -> nn::Arrays { return {tanh(down(a[0])), a[1], a[2]}; });
+    list.add("again", [this](const nn::Arrays& a) { return a[0] * token(a[2]) * a[1]; });
+    list.add(head);
+    return list;
+  }
+};
+
+Batch batch_of_several(std::int64_t rows) {
+  RandomStream random(5);
+  const NDArray x = normal({rows, 4}, random), ids = randint({rows}, random, 0, 7);
+  return {nn::Arrays{x, ids}, randint({rows}, random, 0, 5)};
+}
+
+TEST(MeasuredLayers, FunctionsMayPassSeveralArrays) {
+  TestEngine engine(2);
+  const Several net;
+  nn::initialise(net, 1);
+  const parallel::Measured measured =
+      parallel::measure_layers(net, batch_of_several(8), engine.all, {.rows = {4}, .rounds = 1});
+  ASSERT_EQ(measured.layers.size(), 4U);
+  const double floats = 4 * 4, ids = 4 * 8;  // bytes of 4 rows
+  const double inputs[] = {4 * floats + ids, 12 * floats + ids, 12 * floats + ids, 6 * floats};
+  const double weights[] = {(7 * 6 + 4 * 6 + 6) * 4, (6 * 6 + 6) * 4, 0, (6 * 5 + 5) * 4};  // the table counts once
+  for (std::size_t l = 0; l < 4; ++l) {
+    SCOPED_TRACE(measured.layers[l].name);
+    EXPECT_EQ(measured.layers[l].samples[0].input, inputs[l]);
+    EXPECT_EQ(measured.layers[l].gradients, weights[l]);
+    EXPECT_GT(measured.layers[l].samples[0].forward, 0);
+  }
+  expect_bytes_of_stages(net, batch_of_several(3), {engine.all[0]});
+  const Batch batch = batch_of_several(12);
+  const parallel::Plan planned =
+      parallel::plan(net, batch, engine.all, {}, {.microbatches = {3}, .schedules = {"zb-h1"}}, {.rounds = 1});
+  parallel::Pipeline pipeline(net, {batch.x[0].spec(), batch.x[1].spec()},
+                              parallel::pipeline_options(planned.best(), engine.all));
+  EXPECT_GT(pipeline.step(batch.x, batch.target, {.microbatches = 3, .schedule = "zb-h1"}).item<double>(), 0);
+}
+
 TEST(MeasuredLayers, TimesAreOfWhatALayerDoes) {
   TestEngine engine(2);
-  const Sequential network = small_network();
+  const nn::Sequential net = small_net();
   const parallel::Measured measured =
-      measure_layers(network, small_batch(8), engine.all, {.rows = {{2, 4}}, .rounds = 2});
+      parallel::measure_layers(net, small_batch(8), engine.all, {.rows = {{2, 4}}, .rounds = 2});
   const std::vector<bool> weighted{true, false, true, false, false, true, true};
-  for (std::size_t l = 0; l < network.size(); ++l) {
+  for (std::size_t l = 0; l < net.size(); ++l) {
     for (const LayerSample& s : measured.layers[l].samples) {
       const bool is_view = l == 4;
       SCOPED_TRACE(measured.layers[l].name + ", " + std::to_string(s.rows) + " rows");
@@ -174,30 +234,18 @@ TEST(MeasuredLayers, TimesAreOfWhatALayerDoes) {
   EXPECT_GT(measured.link.latency, 0);
 }
 
-/// A layer with all that a forward pass can change.
-class Restless : public Module {
- public:
-  explicit Restless(std::uint64_t seed, std::int64_t width = 6)
-      : draws(seed, 77), statistics{zeros({width}), ones({width})} {
-    RandomStream random(seed, 5);
-    weight = uniform({width, width}, random, -.5, .5).with_grad();
-    frozen = uniform({width}, random, -.5, .5);
+/// A layer with all that a forward pass can change: statistics, the numbers of a scope of nn::Training and of a stream
+/// of the program's own.
+struct Restless {
+  nn::Size width;
+  std::reference_wrapper<RandomStream> draws;
+  nn::Parameter weight{{width, width}, nn::uniform(-.5, .5)}, frozen{{width}, nn::uniform(-.5, .5)};
+  nn::BatchNorm norm{width};
+  nn::Dropout drop{.25};
+  NDArray operator()(const NDArray& x) const {
+    const NDArray y = norm(tanh(matmul(x, weight) + frozen));
+    return checkpoint([this](const NDArray& h) { return drop(dropout(h, .25, draws)); }, y);
   }
-  NDArray forward(const NDArray& x) override {
-    const NDArray y = batch_norm(tanh(matmul(x, weight) + frozen), {statistics[0], statistics[1]});
-    return checkpoint([this](const NDArray& h) { return dropout(h, .25, draws); }, y);
-  }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
-    out.push_back({prefix + "weight", &weight});
-    out.push_back({prefix + "frozen", &frozen});
-  }
-  void to(Device device) override {
-    Module::to(device);
-    for (NDArray& s : statistics) s = s.to(device);
-  }
-  RandomStream draws;
-  NDArray weight, frozen;
-  std::vector<NDArray> statistics;
 };
 
 NDArray square_loss(const NDArray& output, const NDArray& target, double divisor) {
@@ -206,58 +254,89 @@ NDArray square_loss(const NDArray& output, const NDArray& target, double divisor
 
 TEST(MeasuredLayers, TheStateIsWhatItWas) {
   TestEngine engine(2);
-  std::vector<std::shared_ptr<Restless>> blocks;
-  Sequential network;
-  for (std::uint64_t i = 0; i < 4; ++i) {
-    blocks.push_back(std::make_shared<Restless>(10 + i));
-    network.push_back(blocks.back());
+  RandomStream draws(10, 77), modes(11, 78);
+  nn::Sequential net;
+  std::vector<nn::Parameter> shared;
+  for (int i = 0; i < 4; ++i) {
+    Restless block{.width = 6, .draws = draws};
+    if (i == 0) shared.push_back(block.weight.tied());
+    if (i == 3) block.weight = shared[0].tied();
+    net.push_back(std::move(block));
   }
+  nn::initialise(net, 10);
+  const std::vector<nn::Named> slots = nn::contents(net).slots;
+  nn::freeze(net, "*.frozen");
+  nn::Optimizer opt(net, kMomentum);
   RandomStream random(8);
   const Batch batch{normal({12, 6}, random), normal({12, 6}, random)};
-  square_loss(network.forward(batch.x), batch.target, 12).backward();  // there are gradients, and statistics
-  blocks[2]->weight.zero_grad();                                       // but for one
+  const auto backward = [&] {
+    const nn::Training on(modes);
+    square_loss(net(batch.x[0]), batch.target, 12).backward();
+  };
+  backward();
+  opt.step();                         // it keeps something
+  backward();                         // there are gradients, and statistics
+  slots[0].state->value.zero_grad();  // but for one
   using Bytes = std::vector<std::byte>;
   const auto state = [&] {
     std::vector<std::pair<const void*, Bytes>> all;
-    std::vector<Device> where;
-    for (const auto& block : blocks) {
-      for (const NDArray* x : {&block->weight, &block->frozen}) all.push_back({x->array().get(), x->to_bytes()});
-      all.push_back({nullptr, block->weight.grad().defined() ? block->weight.grad().to_bytes() : Bytes()});
-      for (const NDArray& s : block->statistics) {
-        all.push_back({nullptr, s.to_bytes()});
-        EXPECT_EQ(s.device(), test::device(0));
-      }
-      const RandomStream::State draws = block->draws.state();
-      all.push_back({nullptr, Bytes(1, static_cast<std::byte>(draws.draw))});
-      EXPECT_TRUE(block->weight.requires_grad());
-      EXPECT_FALSE(block->frozen.requires_grad());
+    const auto add = [&](const NDArray& x) { all.push_back({x.array().get(), x.defined() ? x.to_bytes() : Bytes()}); };
+    for (const auto& [name, slot] : slots) {
+      const bool is_trained = slot->kind == nn::Kind::parameter && !slot->frozen;
+      add(slot->value);
+      add(is_trained ? slot->value.grad() : NDArray());
+      EXPECT_EQ(slot->value.device(), test::device(0)) << name;
+      EXPECT_EQ(slot->value.requires_grad(), is_trained) << name;
+      EXPECT_FALSE(slot->stand_in.defined()) << name;
+      EXPECT_EQ(slot->path, name);
+    }
+    for (const nn::SavedArray& kept : opt.saved_arrays()) add(kept.value);
+    for (const RandomStream* stream : {&draws, &modes}) {
+      all.push_back({nullptr, Bytes(1, static_cast<std::byte>(stream->state().draw))});
     }
     return all;
   };
   const auto before = state();
   const parallel::Plan planned =
-      plan(network, batch, engine.all, {}, {.microbatches = {1, 3}, .schedules = {"1f1b", "zb-h1"}},
-           {.rounds = 1, .loss = square_loss, .optimizer = momentum});
+      parallel::plan(net, batch, engine.all, {}, {.microbatches = {1, 3}, .schedules = {"1f1b", "zb-h1"}},
+                     {.rounds = 1, .loss = square_loss, .optimizer = kMomentum});
   EXPECT_TRUE(state() == before);
   EXPECT_GE(planned.chosen, 0);
+  {  // Nor in the midst of a step, whose masks are those that they would have been.
+    const auto step = [&](bool measures) {
+      draws.restore({10, 77, 40});
+      RandomStream again(12);
+      const nn::Training on(again);
+      (void)net(batch.x[0]);
+      if (measures) {
+        (void)parallel::measure_layers(net, batch, engine.all, {.rows = {4}, .rounds = 1, .loss = square_loss});
+      }
+      return square_loss(net(batch.x[0]), batch.target, 12).to_bytes();
+    };
+    const Bytes expected = step(false);
+    EXPECT_TRUE(step(true) == expected);
+  }
   // Nor does anything change where a layer throws in the middle.
-  network.push_back(Linear(7, 2, random));
-  EXPECT_THROW(plan(network, batch, engine.all, {}, {}, {.loss = square_loss}), ArrayError);
-  EXPECT_TRUE(state() == before);
+  const auto later = state();
+  net.push_back(nn::Linear{7, 2});
+  nn::initialise(net[4], 1);
+  EXPECT_THROW(parallel::plan(net, batch, engine.all, {}, {}, {.loss = square_loss}), ArrayError);
+  EXPECT_TRUE(state() == later);
 }
 
 TEST(MeasuredLayers, APlanRunsAndItsTextHasAForm) {
   TestEngine engine(2);
-  const Sequential network = small_network();
+  const nn::Sequential net = small_net();
   const Batch batch = small_batch(12);
   const parallel::Plan planned =
-      plan(network, batch, engine.all, {}, {.microbatches = {4, 16}, .schedules = {"zbv"}}, {.rounds = 1});
+      parallel::plan(net, batch, engine.all, {}, {.microbatches = {4, 16}, .schedules = {"zbv"}}, {.rounds = 1});
   const parallel::Candidate& best = planned.best();
-  parallel::Pipeline net(stages_of(best, network, engine.all));
-  ASSERT_EQ(net.stages(), 4);
-  EXPECT_EQ(net.stage(3).device, test::device(0));
-  EXPECT_GT(net.step(batch.x, batch.target, {.microbatches = 4, .schedule = best.make()}).item<double>(), 0);
-  EXPECT_THROW(stages_of(best, network, {test::device(0)}), UsageError);
+  parallel::Pipeline pipeline(net, batch.x[0].spec(), parallel::pipeline_options(best, engine.all));
+  ASSERT_EQ(pipeline.stages(), 4);
+  EXPECT_EQ(pipeline.device(3), test::device(0));
+  for (int s = 0; s < 4; ++s) EXPECT_EQ(pipeline.functions(s).first, best.first_layer[static_cast<std::size_t>(s)]);
+  EXPECT_GT(pipeline.step(batch.x, batch.target, {.microbatches = 4, .schedule = best.make()}).item<double>(), 0);
+  EXPECT_THROW(parallel::pipeline_options(best, {test::device(0)}), UsageError);
   // Each number with a fraction is a time or a share; cuts and bytes depend on times too.
   const std::string text = without_figures(to_text(planned));
   EXPECT_THAT(text, HasSubstr("layer F us I us W us weights saved kept\n"
@@ -270,9 +349,9 @@ TEST(MeasuredLayers, APlanRunsAndItsTextHasAForm) {
 
 TEST(MeasuredLayers, TooLittleMemoryIsRefusedInALine) {
   TestEngine engine(2);
-  const Sequential network = small_network();
-  const parallel::Plan planned = plan(network, small_batch(8), engine.all, {2048, 2048},
-                                      {.microbatches = {2}, .schedules = {"1f1b", "zb-h2"}}, {.rounds = 1});
+  const nn::Sequential net = small_net();
+  const parallel::Plan planned = parallel::plan(net, small_batch(8), engine.all, {2048, 2048},
+                                                {.microbatches = {2}, .schedules = {"1f1b", "zb-h2"}}, {.rounds = 1});
   ASSERT_EQ(planned.chosen, -1);
   for (const parallel::Candidate& c : planned.table) {
     EXPECT_THAT(c.refused, testing::MatchesRegex("device [01] needs [0-9.]+ KiB of 2.00 KiB"));
@@ -288,13 +367,18 @@ TEST(MeasuredLayers, TooLittleMemoryIsRefusedInALine) {
 
 TEST(MeasuredLayers, WhatCannotBeMeasuredIsRefused) {
   TestEngine engine(1);
-  const Sequential network = small_network();
+  const nn::Sequential net = small_net();
   const Batch batch = small_batch(8);
-  EXPECT_THROW(measure_layers(Sequential(), batch, engine.all), UsageError);
-  EXPECT_THROW(measure_layers(network, batch, {}), UsageError);
-  EXPECT_THROW(measure_layers(network, batch, engine.all, {.rows = {{4, 4}}}), std::invalid_argument);
-  EXPECT_THROW(measure_layers(network, batch, engine.all, {.rows = {9}}), std::invalid_argument);
-  EXPECT_THROW(measure_layers(network, batch, engine.all, {.rounds = 0}), std::invalid_argument);
+  const auto measure = [&](const std::vector<Device>& devices, const parallel::MeasureOptions& options = {}) {
+    return [&net, &batch, devices, options] { (void)parallel::measure_layers(net, batch, devices, options); };
+  };
+  EXPECT_THROW(parallel::measure_layers(nn::Sequential(), batch, engine.all), UsageError);
+  EXPECT_THROW(measure({})(), UsageError);
+  EXPECT_THROW(measure(engine.all, {.rows = {4, 4}})(), std::invalid_argument);
+  EXPECT_THROW(measure(engine.all, {.rows = {9}})(), std::invalid_argument);
+  EXPECT_THROW(measure(engine.all, {.rounds = 0})(), std::invalid_argument);
+  const nn::Sequential without_values{nn::Flatten{}, nn::Linear{144, 5}};
+  EXPECT_THROW(parallel::measure_layers(without_values, batch, engine.all), UsageError);
 }
 
 }  // namespace

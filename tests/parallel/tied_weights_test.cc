@@ -1,78 +1,81 @@
-// Weights that stages share: who owns them, how their gradients are added, and what is refused. That training has the
-// bits of one device is in pipeline_orders_test.cc, whose network has two such weights.
+// Parameters that stages share: who owns them, how their gradients are added, and what is refused. That training has
+// the bits of one device is in pipeline_orders_test.cc, whose network has two such weights.
 #include "sluice/autograd/autograd.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "network.h"
-#include "sluice/autograd/uses.h"
 
 namespace sluice {
 namespace {
 
 using parallel::Schedule;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using namespace test;  // NOLINT: network.h
 
 /// A matrix product with a weight of its own or of another's, and nothing else.
-struct Times : Module {
-  explicit Times(std::uint64_t seed) {
-    RandomStream random(seed, 5);
-    weight = uniform({kWidth, kWidth}, random, -1, 1).with_grad();
-  }
-  NDArray forward(const NDArray& x) override { return tanh(matmul(x, weight)); }
-  void collect(const std::string& prefix, std::vector<NamedParameter>& out) override {
-    out.push_back({prefix + "weight", &weight});
-  }
-  NDArray weight;
+struct Times {
+  nn::Parameter weight{{kWidth, kWidth}, nn::uniform(-1, 1)};
+  NDArray operator()(const NDArray& x) const { return tanh(matmul(x, weight)); }
 };
 
-std::shared_ptr<Times> times(std::uint64_t seed) { return std::make_shared<Times>(seed); }
-
-/// `layers` in stages of one device each, the stages beginning at `cuts`.
-std::vector<parallel::Stage> cut(const std::vector<ModulePtr>& layers, const std::vector<std::size_t>& cuts) {
-  std::vector<parallel::Stage> stages;
-  for (std::size_t s = 0; s < cuts.size(); ++s) {
-    const std::size_t end = s + 1 < cuts.size() ? cuts[s + 1] : layers.size();
-    stages.push_back(
-        {std::make_shared<Sequential>(Sequential(layers).slice(cuts[s], end)), device(static_cast<int>(s))});
+/// One product for each number. Those of one number share a weight, whose name is that of the first: "0.weight".
+nn::Sequential tied(const std::vector<int>& weights) {
+  std::map<int, nn::Parameter> first;
+  nn::Sequential net;
+  for (const int w : weights) {
+    Times times;
+    const auto [at, is_first] = first.try_emplace(w, times.weight.tied());
+    if (!is_first) times.weight = at->second.tied();
+    net.push_back(std::move(times));
   }
-  return stages;
+  nn::initialise(net, 1);
+  return net;
 }
 
-/// The tied weight's gradient after a step, and whether a second step adds to it.
-Bytes gradients(const std::vector<parallel::Stage>& stages, const Schedule& schedule, bool strict = true) {
-  parallel::Pipeline net(stages, loss_of);
+NDArray value_of(const nn::Sequential& net, const std::string& name) {
+  for (const nn::Named& p : nn::parameters(net)) {
+    if (p.name == name) return p.state->value;
+  }
+  throw std::out_of_range(name);
+}
+
+std::vector<std::string> names(const std::vector<nn::Named>& list) {
+  std::vector<std::string> all;
+  for (const nn::Named& p : list) all.push_back(p.name);
+  return all;
+}
+
+/// The gradients of all parameters after two steps, the second of which adds to those of the first.
+template <class Net>
+Bytes gradients(const Net& net, std::vector<Device> devices, std::vector<int> cut, const Schedule& schedule,
+                bool strict = true) {
+  parallel::Pipeline pipeline = test::pipeline(net, std::move(devices), std::move(cut));
   const auto [x, y] = batch(DType::f32, 1);
   for (int step = 0; step < 2; ++step) {
-    (void)net.step(x, y,
-                   {.microbatches = schedule.microbatches,
-                    .schedule = schedule,
-                    .order = strict ? parallel::ActionOrder::listed : parallel::ActionOrder::ready});
+    (void)pipeline.step(x, y,
+                        {.microbatches = schedule.microbatches,
+                         .schedule = schedule,
+                         .order = strict ? parallel::ActionOrder::listed : parallel::ActionOrder::ready});
   }
-  Bytes bytes;
-  for (const NamedParameter& p : net.parameters()) bytes.push_back(p.value->grad().to_bytes());
-  return bytes;
+  return gradients_of(net);
 }
 
 /// Five uses of one weight: a stage that runs the same trees has the same bits, and other trees have others.
 TEST(PipelineTiedWeights, AreAddedByTheSchedulesTrees) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 4});
-  const auto layers = [] {
-    const auto first = times(1);
-    std::vector<ModulePtr> all{first};
-    for (std::uint64_t i = 2; i < 8; ++i) {
-      const auto next = times(i);
-      if (i != 3 && i != 6) next->weight = first->weight;
-      all.push_back(next);
-    }
-    return all;
+  const auto run = [](const std::vector<int>& cut, const Schedule& schedule, bool strict = true) {
+    std::vector<int> each;
+    for (int s = 0; s < schedule.stages; ++s) each.push_back(s);
+    return gradients(tied({0, 0, 1, 0, 0, 2, 0}), on_devices(each), cut, schedule, strict);
   };
   const auto with = [](Schedule schedule, std::vector<int> stages, const char* uses, const char* sum) {
     schedule.tied = {{"0.weight", std::move(stages), *uses ? parallel::sum_tree(uses) : parallel::SumTree()}};
@@ -87,202 +90,230 @@ TEST(PipelineTiedWeights, AreAddedByTheSchedulesTrees) {
   for (const char* uses : {"", "((0 1) (2 (3 4)))", "(4 3 2 1 0)"}) {
     for (const char* sum : {"", "((3 1) (2 0))"}) {
       SCOPED_TRACE(std::string("uses ") + uses + ", sum " + sum);
-      const Bytes expected = gradients(cut(layers(), {0}), with(parallel::gpipe(1, 4), {0}, uses, sum));
+      const Bytes expected = run({0}, with(parallel::gpipe(1, 4), {0}, uses, sum));
       EXPECT_THAT(seen, testing::Not(testing::Contains(expected)));
       seen.push_back(expected);
       const std::vector<int> all{0, 1, 2, 3}, ends{0, 2};
-      EXPECT_TRUE(gradients(cut(layers(), {0, 1, 3, 6}), with(parallel::zb_h1(4, 4), all, uses, sum)) == expected);
-      EXPECT_TRUE(gradients(cut(layers(), {0, 2, 3}), with(parallel::one_f_one_b(3, 4), ends, uses, sum), false) ==
-                  expected);
-      EXPECT_TRUE(gradients(cut(layers(), {0, 1, 3, 6}), with(reversed(parallel::gpipe(4, 4)), all, uses, sum)) ==
-                  expected);
-      EXPECT_TRUE(gradients(cut(layers(), {0, 4}), with(parallel::with_recompute(parallel::zb_h2(2, 4), {true, false}),
-                                                        {0, 1}, uses, sum)) == expected);
+      EXPECT_TRUE(run({0, 1, 3, 6}, with(parallel::zb_h1(4, 4), all, uses, sum)) == expected);
+      EXPECT_TRUE(run({0, 2, 3}, with(parallel::one_f_one_b(3, 4), ends, uses, sum), false) == expected);
+      EXPECT_TRUE(run({0, 1, 3, 6}, with(reversed(parallel::gpipe(4, 4)), all, uses, sum)) == expected);
+      EXPECT_TRUE(run({0, 4}, with(parallel::with_recompute(parallel::zb_h2(2, 4), {true, false}), {0, 1}, uses,
+                                   sum)) == expected);
       if (*sum) continue;
-      EXPECT_TRUE(gradients(cut(layers(), {0, 1, 5}), with(parallel::dynamic({2, 3})(3, 4), {0, 1, 2}, uses, sum)) ==
-                  expected);
+      EXPECT_TRUE(run({0, 1, 5}, with(parallel::dynamic({2, 3})(3, 4), {0, 1, 2}, uses, sum)) == expected);
     }
   }
 }
 
-/// The owner is the first stage that has it; between calls all handles are its array.
+/// The owner is the first stage that reads it; between calls the array lies there.
 TEST(PipelineTiedWeights, BelongToTheirFirstStage) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 3});
-  const auto a = times(1), b = times(2), c = times(3);
-  c->weight = b->weight;
-  parallel::Pipeline net({{a, device(0)}, {b, device(1)}, {c, device(2)}}, loss_of);
-  const auto names = [](const std::vector<NamedParameter>& list) {
-    std::vector<NDArray*> handles;
-    for (const NamedParameter& p : list) handles.push_back(p.value);
-    return handles;
-  };
-  EXPECT_THAT(names(net.parameters()), ElementsAre(&a->weight, &b->weight));
-  EXPECT_THAT(names(net.parameters(1)), ElementsAre(&b->weight));
-  EXPECT_THAT(names(net.parameters(2)), ElementsAre());
+  bool throws = false;
+  nn::Sequential net = tied({0, 1, 1});
+  net.push_back(std::function<NDArray(const NDArray&)>([&throws](const NDArray& x) {
+    if (throws) throw std::runtime_error("not pushed");
+    return x;
+  }));
+  parallel::Pipeline pipeline = test::pipeline(net, on_devices({0, 1, 2}), {0, 1, 2});
+  EXPECT_THAT(names(nn::parameters(net)), ElementsAre("0.weight", "1.weight"));
+  EXPECT_THAT(names(pipeline.parameters(0)), ElementsAre("0.weight"));
+  EXPECT_THAT(names(pipeline.parameters(1)), ElementsAre("1.weight"));
+  EXPECT_THAT(names(pipeline.parameters(2)), ElementsAre());
+  const NDArray weight = value_of(net, "1.weight");
   const auto rests = [&] {
-    EXPECT_TRUE(c->weight.same_array(b->weight));
-    EXPECT_TRUE(c->weight.device() == device(1));
-    EXPECT_TRUE(c->weight.requires_grad());
+    EXPECT_TRUE(value_of(net, "1.weight").same_array(weight));
+    EXPECT_TRUE(weight.device() == device(1));
+    EXPECT_TRUE(weight.requires_grad());
   };
   rests();
   const auto [x, y] = batch(DType::f32, 1);
-  (void)net.step(x, y, {.microbatches = 3});
+  (void)pipeline.step(x, y, {.microbatches = 3});
   rests();
-  EXPECT_TRUE(c->weight.grad().device() == device(1));
+  EXPECT_TRUE(weight.grad().device() == device(1));
   // Steps and forward() see what the weight is now, and backward outside of the pipeline adds to .grad() as ever.
-  const std::vector<std::byte> output = net.forward(x).to_bytes();
+  const std::vector<std::byte> output = pipeline.forward(x).to_bytes();
   {
     const NoGrad no_grad;
-    b->weight.fill(.25);
+    weight.fill(.25);
   }
-  EXPECT_NE(net.forward(x).to_bytes(), output);
-  b->weight.zero_grad();
-  sum(b->weight.detach().with_grad()).backward();
-  sum(b->weight * 3).backward();
-  EXPECT_EQ(b->weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 3));
+  EXPECT_NE(pipeline.forward(x).to_bytes(), output);
+  weight.zero_grad();
+  sum(weight.detach().with_grad()).backward();
+  sum(weight * 3).backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 3));
   // A step that throws while it is pushed leaves all as it was.
-  struct Throws : Module {
-    NDArray forward(const NDArray&) override { throw std::runtime_error("not pushed"); }
-  };
-  {
-    const auto last = std::make_shared<Sequential>(Sequential{ModulePtr(c), std::make_shared<Throws>()});
-    parallel::Pipeline throwing({{a, device(0)}, {b, device(1)}, {last, device(2)}}, loss_of);
-    EXPECT_EQ(message([&] { (void)throwing.step(x, y, {.microbatches = 3}); }), "not pushed");
-    EXPECT_EQ(message([&] { (void)throwing.forward(x); }), "not pushed");
-    rests();
-  }
-  // Another pipeline over the same modules finds the tie again.
-  parallel::Pipeline other({{a, device(0)}, {b, device(0)}, {c, device(1)}}, loss_of);
-  EXPECT_EQ(other.parameters().size(), 2U);
-  EXPECT_TRUE(c->weight.same_array(b->weight));
-  EXPECT_TRUE(c->weight.device() == device(0));
-  EXPECT_EQ(b->weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 3));
+  throws = true;
+  EXPECT_EQ(message([&] { (void)pipeline.step(x, y, {.microbatches = 3}); }), "not pushed");
+  EXPECT_EQ(message([&] { (void)pipeline.forward(x); }), "not pushed");
+  throws = false;
+  rests();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 3));
+  sum(weight).backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 4));
+  // Another pipeline over the same net finds the tie again.
+  parallel::Pipeline other = test::pipeline(net, on_devices({0, 0, 1}), {0, 1, 2});
+  EXPECT_THAT(names(other.parameters(1)), ElementsAre("1.weight"));
+  EXPECT_THAT(names(other.parameters(2)), ElementsAre());
+  const NDArray moved = value_of(net, "1.weight");
+  EXPECT_TRUE(moved.device() == device(0));
+  EXPECT_EQ(moved.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 4));
 }
 
-/// One module in two stages, on two devices or on one, has the bits of a module that is called twice.
-TEST(PipelineTiedWeights, AModuleMayBeInTwoStages) {
+/// One part in two stages, on two devices or on one, has the bits of a part that is called twice.
+TEST(PipelineTiedWeights, APartMayBeInTwoStages) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 3});
-  const auto shared = [](const std::vector<std::size_t>& cuts, const std::vector<int>& devices) {
-    const auto twice = times(1);
-    std::vector<parallel::Stage> stages = cut({twice, times(2), twice, times(4), twice}, cuts);
-    for (std::size_t s = 0; s < stages.size(); ++s) stages[s].device = device(devices[s]);
-    return stages;
+  struct Shared {
+    Times twice, second, fourth;
+    nn::Stages stages() const {
+      nn::Stages list;
+      for (const Times* part : {&twice, &second, &twice, &fourth, &twice}) list.add(*part);
+      return list;
+    }
   };
-  const Bytes expected = gradients(shared({0}, {0}), parallel::gpipe(1, 4));
+  const auto run = [](const std::vector<int>& cut, const std::vector<int>& devices, const Schedule& schedule,
+                      bool strict = true) {
+    const Shared net;
+    nn::initialise(net, 1);
+    return gradients(net, on_devices(devices), cut, schedule, strict);
+  };
+  const Bytes expected = run({0}, {0}, parallel::gpipe(1, 4));
   ASSERT_EQ(expected.size(), 3U);
-  EXPECT_TRUE(gradients(shared({0, 2, 4}, {0, 1, 2}), parallel::zb_h1(3, 4)) == expected);
-  EXPECT_TRUE(gradients(shared({0, 1, 3}, {2, 1, 0}),
-                        parallel::with_recompute(parallel::gpipe(3, 4), {true, true, true})) == expected);
-  EXPECT_TRUE(gradients(shared({0, 1, 2, 3}, {0, 1, 1, 0}), parallel::zbv(4, 4)) == expected);
-  EXPECT_TRUE(gradients(shared({0, 1, 2, 3}, {0, 1, 0, 1}), parallel::interleaved(2)(4, 4), false) == expected);
+  EXPECT_TRUE(run({0, 2, 4}, {0, 1, 2}, parallel::zb_h1(3, 4)) == expected);
+  EXPECT_TRUE(run({0, 1, 3}, {2, 1, 0}, parallel::with_recompute(parallel::gpipe(3, 4), {true, true, true})) ==
+              expected);
+  EXPECT_TRUE(run({0, 1, 2, 3}, {0, 1, 1, 0}, parallel::zbv(4, 4)) == expected);
+  EXPECT_TRUE(run({0, 1, 2, 3}, {0, 1, 0, 1}, parallel::interleaved(2)(4, 4), false) == expected);
 }
 
-/// An update that is given more than the stage's own parameters steps a tied weight with its owner alone.
+/// Where stages step by themselves, a tied weight is stepped with its owner alone, behind the uses of the others.
 TEST(PipelineTiedWeights, AreSteppedOnce) {
-  const auto run = [](const char* name, bool updates) {
+  const auto run = [](const char* name, By by, bool listed = false) {
     DefaultEngine engine({.threads = 2, .logical_cpus = 3});
-    const auto a = times(1), b = times(2), c = times(3);
-    c->weight = a->weight;
-    parallel::Pipeline net({{a, device(0)}, {b, device(1)}, {c, device(2)}}, loss_of);
-    Sgd sgd(net.parameters(), kSgd);
-    std::deque<Sgd> of_stage;
-    for (int s = 0; s < 3; ++s) of_stage.emplace_back(net.stage(s).module->parameters(), kSgd);
-    parallel::PipelineStep options{.microbatches = 4, .schedule = parallel::make_schedule(name, 3, 4)};
-    if (updates) {
-      options.schedule = parallel::with_updates(parallel::make_schedule(name, 3, 4));
-      options.update = [&](int s) { of_stage[static_cast<std::size_t>(s)].step(); };
-    }
+    const nn::Sequential net = tied({0, 1, 0});
+    parallel::Pipeline pipeline = test::pipeline(net, on_devices({0, 1, 2}));
+    nn::Optimizer opt(net, nn::Adam{.lr = .05});
+    Schedule schedule = parallel::make_schedule(name, 3, 4);
+    if (listed) schedule = parallel::with_updates(std::move(schedule));
+    const parallel::PipelineStep options{.microbatches = 4,
+                                         .schedule = schedule,
+                                         .optimizer = by == By::hand ? nullptr : &opt,
+                                         .gate = by == By::stages ? parallel::Gate::none : parallel::Gate::all};
     for (int step = 0; step < 4; ++step) {
       const auto [x, y] = batch(DType::f32, step);
-      (void)net.step(x, y, options);
-      if (!updates) sgd.step();
+      (void)pipeline.step(x, y, options);
+      if (by == By::hand) opt.step();
     }
-    return Bytes{a->weight.to_bytes(), b->weight.to_bytes(), c->weight.to_bytes()};
+    EXPECT_EQ(opt.steps(), 4);
+    return state_of(net, opt);
   };
+  const Bytes expected = run("gpipe", By::hand);
   for (const char* name : {"1f1b", "zb-h1", "dynamic"}) {
     SCOPED_TRACE(name);
-    EXPECT_TRUE(run(name, true) == run("gpipe", false));
+    EXPECT_TRUE(run(name, By::optimizer) == expected);
+    EXPECT_TRUE(run(name, By::stages) == expected);
+    EXPECT_TRUE(run(name, By::stages, true) == expected);
   }
 }
 
-/// A frozen weight is brought along, and has no gradient.
+/// A frozen weight is brought along, and has no gradient; so is one that is frozen, or thawed, later.
 TEST(PipelineTiedWeights, MayBeFrozen) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 2});
-  const auto a = times(1), b = times(2), c = times(3);
-  a->weight = a->weight.detach();
-  c->weight = a->weight;
-  parallel::Pipeline net(
-      {{std::make_shared<Sequential>(Sequential{ModulePtr(a), ModulePtr(b)}), device(0)}, {c, device(1)}}, loss_of);
+  const nn::Sequential net = tied({0, 1, 0});
+  nn::freeze(net, "0.weight");
+  parallel::Pipeline pipeline = test::pipeline(net, on_devices({0, 1}), {0, 2});
   const auto [x, y] = batch(DType::f32, 1);
   Schedule schedule = parallel::gpipe(2, 3);
   schedule.sum = parallel::sum_tree("(2 1 0)");
-  net.step(x, y, {.microbatches = 3, .schedule = schedule}).wait();
-  EXPECT_FALSE(c->weight.grad().defined());
-  EXPECT_TRUE(b->weight.grad().defined());
+  const auto has_gradients = [&](bool frozen) {
+    pipeline.step(x, y, {.microbatches = 3, .schedule = schedule}).wait();
+    EXPECT_EQ(value_of(net, "0.weight").grad().defined(), !frozen);
+    EXPECT_TRUE(value_of(net, "1.weight").grad().defined());
+  };
+  has_gradients(true);
+  nn::freeze(net, "0.weight", false);
+  has_gradients(false);
+  nn::freeze(net, "0.weight");
+  has_gradients(true);
 }
 
 TEST(PipelineTiedWeights, WhatWouldBeSilentlyWrongIsRefused) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 3});
-  const auto a = times(1), b = times(2), c = times(3);
-  const auto make = [&] { return parallel::Pipeline({{a, device(0)}, {b, device(1)}, {c, device(2)}}, loss_of); };
-  c->weight = a->weight.permute({1, 0});
-  EXPECT_THAT(message(make), HasSubstr("[Pipeline] the parameter 'weight' of stage 2 is another view of 'weight' of "
-                                       "stage 0"));
-  c->weight = a->weight;
-  parallel::Pipeline net = make();
+  const nn::Sequential net = tied({0, 1, 0});
+  parallel::Pipeline pipeline = test::pipeline(net, on_devices({0, 1, 2}));
   const auto [x, y] = batch(DType::f32, 1);
   const auto step = [&](const Schedule& schedule) {
-    return message([&] { (void)net.step(x, y, {.microbatches = 2, .schedule = schedule}); });
+    return message([&] { (void)pipeline.step(x, y, {.microbatches = 2, .schedule = schedule}); });
   };
   Schedule schedule = parallel::gpipe(3, 2);
-  const auto tied = [&](const char* name, std::vector<int> stages, const char* uses = "") {
+  const auto with = [&](const char* name, std::vector<int> stages, const char* uses = "") {
     schedule.tied = {{name, std::move(stages), *uses ? parallel::sum_tree(uses) : parallel::SumTree()}};
     return schedule;
   };
-  EXPECT_EQ(step(tied("weight", {0, 2})), "nothing thrown");
-  EXPECT_EQ(step(tied("weight", {0, 1})),
-            "schedule 'gpipe' has the tied weight 'weight' in the stages 0 and 1, and the pipeline has it in the "
+  EXPECT_EQ(step(with("0.weight", {0, 2})), "nothing thrown");
+  EXPECT_EQ(step(with("0.weight", {0, 1})),
+            "schedule 'gpipe' has the tied weight '0.weight' in the stages 0 and 1, and the pipeline has it in the "
             "stages 0 and 2");
-  EXPECT_EQ(step(tied("weight", {1, 2})),
-            "schedule 'gpipe' has the tied weight 'weight' in the stages 1 and 2, and the pipeline has it in stage 1 "
+  EXPECT_EQ(step(with("1.weight", {1, 2})),
+            "schedule 'gpipe' has the tied weight '1.weight' in the stages 1 and 2, and the pipeline has it in stage 1 "
             "alone");
-  EXPECT_EQ(step(tied("bias", {0, 2})),
-            "schedule 'gpipe' has the tied weight 'bias' in the stages 0 and 2, and the pipeline has no parameter of "
+  EXPECT_EQ(step(with("0.bias", {0, 2})),
+            "schedule 'gpipe' has the tied weight '0.bias' in the stages 0 and 2, and the pipeline has no parameter of "
             "that name in stage 0");
-  EXPECT_EQ(step(tied("weight", {3})),
-            "schedule 'gpipe' has the tied weight 'weight' in stage 3, and the pipeline has 3 stages");
-  EXPECT_EQ(step(tied("weight", {0, 2}, "(0 (1 2))")),
-            "the tied weight 'weight' of the stages 0 and 2 has 2 uses: the sum (0 (1 2)) counts use 2 of 2");
+  EXPECT_EQ(step(with("2.weight", {2})),
+            "schedule 'gpipe' has the tied weight '2.weight' in stage 2, and the pipeline has no parameter of that "
+            "name in stage 2");
+  EXPECT_EQ(step(with("0.weight", {3})),
+            "schedule 'gpipe' has the tied weight '0.weight' in stage 3, and the pipeline has 3 stages");
+  EXPECT_EQ(step(with("0.weight", {0, 2}, "(0 (1 2))")),
+            "the tied weight '0.weight' of the stages 0 and 2 has 2 uses: the sum (0 (1 2)) counts use 2 of 2");
   // What was thrown leaves all as it was.
-  for (const NamedParameter& p : net.parameters()) p.value->zero_grad();
+  for (const nn::Named& p : nn::parameters(net)) p.state->value.zero_grad();
   EXPECT_EQ(step(parallel::gpipe(3, 2)), "nothing thrown");
-  sum(c->weight).backward();
-  EXPECT_TRUE(c->weight.grad().defined());
-  c->weight = times(4)->weight;
-  EXPECT_THAT(step(parallel::gpipe(3, 2)), HasSubstr("was one array on " + to_string(device(0))));
+  const NDArray weight = value_of(net, "0.weight");
+  weight.zero_grad();
+  sum(weight).backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 1));
 }
 
-/// The parts of one module stay tied where it is moved, and one optimiser takes them.
-TEST(PipelineTiedWeights, OfOneModuleStayTiedWhereItIsMoved) {
+/// The places of a net stay tied where it is moved, and one optimiser takes them.
+TEST(PipelineTiedWeights, StayTiedWhereTheNetIsMoved) {
   DefaultEngine engine({.threads = 2, .logical_cpus = 2});
-  const auto a = times(1), b = times(2), c = times(3);
-  c->weight = a->weight;
-  Sequential net{ModulePtr(a), ModulePtr(b), ModulePtr(std::make_shared<Sequential>(Sequential{ModulePtr(c)}))};
-  net.to(device(1));
-  EXPECT_TRUE(c->weight.same_array(a->weight));
-  EXPECT_TRUE(c->weight.device() == device(1));
-  EXPECT_TRUE(c->weight.requires_grad());
-  EXPECT_EQ(net.parameters().size(), 2U);
-  EXPECT_NO_THROW(Sgd(net.parameters(), kSgd));
+  nn::Sequential net = tied({0, 1});
+  Times inner;
+  std::shared_ptr<nn::State> state;
+  for (const nn::Named& p : nn::parameters(net)) {
+    if (p.name == "0.weight") state = p.state;
+  }
+  inner.weight = nn::Parameter(state);
+  net.push_back(nn::Sequential{std::move(inner)});
+  const auto is_on = [&](Device device) {
+    EXPECT_TRUE(state->value.device() == device);
+    EXPECT_TRUE(state->value.requires_grad());
+    EXPECT_THAT(names(nn::parameters(net)), ElementsAre("0.weight", "1.weight"));
+    EXPECT_TRUE(value_of(net, "0.weight").same_array(state->value));
+  };
+  nn::to(net, device(1));
+  is_on(device(1));
+  nn::Optimizer opt(net, kSgd);
   // As a stage of a pipeline, too.
-  parallel::Pipeline one({{std::make_shared<Sequential>(net), device(0)}}, loss_of);
-  EXPECT_TRUE(c->weight.same_array(a->weight));
-  EXPECT_TRUE(c->weight.device() == device(0));
+  parallel::Pipeline one = test::pipeline(net, on_devices({0}));
+  is_on(device(0));
   const auto [x, y] = batch(DType::f32, 1);
   Schedule schedule = parallel::gpipe(1, 2);
   schedule.sum = parallel::sum_tree("(1 0)");
-  (void)one.step(x, y, {.microbatches = 2, .schedule = schedule});
-  EXPECT_TRUE(a->weight.grad().defined());
+  const auto gradient = [&] {
+    (void)one.step(x, y, {.microbatches = 2, .schedule = schedule});
+    const std::vector<std::byte> bytes = state->value.grad().to_bytes();
+    state->value.zero_grad();
+    return bytes;
+  };
+  const std::vector<std::byte> expected = gradient();
+  // The next step takes a net back that the program has moved away.
+  nn::to(net, device(1));
+  is_on(device(1));
+  EXPECT_TRUE(gradient() == expected);
+  is_on(device(0));
+  opt.step();
 }
 
 }  // namespace

@@ -171,18 +171,19 @@ TEST_F(Pushers, AnArrayWhoseHistoryGrows) {
 TEST_F(Pushers, TrainingOfOwnNetworks) {
   expect_the_same_alone([](int t) {
     RandomStream random(static_cast<std::uint64_t>(t) + 10);
-    Sequential net(
-        {std::make_shared<Linear>(12, 16, random), std::make_shared<Relu>(), std::make_shared<Linear>(16, 4, random)});
-    Adam adam(net.parameters(), {.lr = 0.01});
+    const nn::Sequential net{nn::Linear{12, 16}, relu, nn::Dropout{0.25}, nn::Linear{16, 4}};
+    nn::initialise(net, static_cast<std::uint64_t>(t));
+    nn::Optimizer adam(net, nn::Adam{.lr = 0.01});
     const NDArray x = normal({8, 12}, random);
     const NDArray labels = from(std::vector<std::int64_t>{0, 1, 2, 3, 0, 1, 2, 3}, {8});
     Bytes bytes;
     for (int i = 0; i < kSteps / 2; ++i) {
-      cross_entropy(net.forward(x), labels).backward();
+      const nn::Training on(random);
+      cross_entropy(net(x), labels).backward();
       adam.step();
     }
-    for (const NamedParameter& p : net.parameters()) {
-      const Bytes one = p.value->to_bytes();
+    for (const nn::Named& p : nn::parameters(net)) {
+      const Bytes one = p.state->value.to_bytes();
       bytes.insert(bytes.end(), one.begin(), one.end());
     }
     return bytes;
@@ -193,18 +194,16 @@ TEST_F(Pushers, PipelinesBesideEachOther) {
   const auto schedules = {parallel::gpipe, parallel::one_f_one_b, parallel::zb_h1, parallel::zb_h2};
   expect_the_same_alone([&](int t) {
     RandomStream random(static_cast<std::uint64_t>(t) + 20);
-    std::vector<parallel::Stage> stages;
-    for (int i = 0; i < 2; ++i)
-      stages.push_back(
-          {std::make_shared<Sequential>(Sequential({std::make_shared<Linear>(8, 8, random), std::make_shared<Relu>()})),
-           test::device(i)});
-    parallel::Pipeline net(stages);
+    const nn::Sequential net{nn::Linear{8, 8}, relu, nn::Linear{8, 8}, relu};
+    nn::initialise(net, static_cast<std::uint64_t>(t));
     const NDArray x = normal({8, 8}, random);
     const NDArray labels = from(std::vector<std::int64_t>{7, 6, 5, 4, 3, 2, 1, 0}, {8});
-    for (int i = 0; i < kSteps / 4; ++i) net.step(x, labels, {.microbatches = 4, .schedule = std::data(schedules)[t]});
+    parallel::Pipeline pipeline(net, x.spec(), {.devices = {test::device(0), test::device(1)}, .cut = {0, 2}});
+    for (int i = 0; i < kSteps / 4; ++i)
+      pipeline.step(x, labels, {.microbatches = 4, .schedule = std::data(schedules)[t]});
     Bytes bytes;
-    for (const NamedParameter& p : net.parameters()) {
-      const Bytes one = p.value->grad().to_bytes();
+    for (const nn::Named& p : nn::parameters(net)) {
+      const Bytes one = p.state->value.grad().to_bytes();
       bytes.insert(bytes.end(), one.begin(), one.end());
     }
     return bytes;

@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <stdexcept>
 
+#include "../support/net_of.h"
 #include "sluice/sluice.h"
 
 namespace sluice::testing {
@@ -78,8 +80,8 @@ class Run {
       leaves_.push_back(full({kColumns}, 0.5 + static_cast<double>(i)).with_grad());
       arrays_.push_back(arange(0, kCount, 1, DType::f32).reshape({kRows, kColumns}));
     }
-    sgd_ = std::make_unique<Sgd>(ParameterList{leaves_[0], leaves_[1], leaves_[2]},
-                                 SgdOptions{.lr = 0.01, .momentum = 0.5});
+    net_ = test::net_of(leaves_);
+    sgd_.emplace(net_, nn::Sgd{.lr = 0.01, .momentum = 0.5});
     const std::int64_t sizes[] = {1, 2, 1};
     parts_ = partitioned(sizes, {kColumns}, DType::f32, device(1));
     parts_.whole.fill(2);
@@ -458,6 +460,7 @@ class Run {
     losses_.clear();
     leaves_.clear();
     sgd_.reset();
+    net_.clear();
     parts_ = {};
     see([this] {
       engine_.wait_all();
@@ -474,7 +477,8 @@ class Run {
   RandomStream random_;
   std::shared_ptr<std::vector<float>> block_;
   std::vector<NDArray> arrays_, leaves_, losses_;
-  std::unique_ptr<Sgd> sgd_;
+  std::vector<nn::Parameter> net_;
+  std::optional<nn::Optimizer> sgd_;
   Partitioned parts_;
   std::size_t at_ = 0;
   bool failed_ = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../engine/support.h"
+#include "../support/net_of.h"
 #include "device_training.h"
 #include "sluice/ndarray/push.h"
 
@@ -60,7 +61,8 @@ struct LateNews {
 TEST(DeviceGate, AnErrorBetweenTheKernelsOfAStepDoesNotTearIt) {
   Devices devices;
   const Pair pair;
-  Sgd sgd({pair.list[0], pair.list[1]}, {.lr = 1});
+  const auto net = test::net_of({pair.list[0], pair.list[1]});
+  nn::Optimizer sgd(net, nn::Sgd{.lr = 1});
   {
     LateNews news(devices);
     sgd.step();
@@ -74,7 +76,8 @@ TEST(DeviceGate, AnErrorBetweenTheKernelsOfAStepDoesNotTearIt) {
 TEST(DeviceGate, AnErrorBeforeItRefusesTheWholeStep) {
   Devices devices;
   const Pair pair;
-  Sgd sgd({pair.list[0], pair.list[1]}, {.lr = 1});
+  const auto net = test::net_of({pair.list[0], pair.list[1]});
+  nn::Optimizer sgd(net, nn::Sgd{.lr = 1});
   {
     LateNews news(devices);
     // The gradient comes behind the news, and the gate behind the gradient.

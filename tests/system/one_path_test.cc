@@ -57,13 +57,12 @@ TEST(OnePath, AKernelIsCalledByTheOperationOfItsPushAlone) {
                    "operators/backends/device_transfer.cc",  // a function is handed to the registry
                    "operators/registry.cc",                  // whether there is a function
                    "parallel/layer_bytes.cc",                // the second half of a run of the tape
-                   "parallel/pipeline.cc"}));                // the same
+                   "parallel/pipeline_step.cc"}));           // the same
 }
 
 TEST(OnePath, AKernelIsChosenByThePathAlone) {
   EXPECT_EQ(files_with(R"((->|\.)kernels?\()"),
-            (Files{"nn/optimizer.cc",                                   // whether there is one for a parameter
-                   "operators/apply.cc", "parallel/collectives.cc"}));  // whether there is one for a rank
+            (Files{"operators/apply.cc", "parallel/collectives.cc"}));  // whether there is one for a rank
   EXPECT_EQ(files_with(R"(\bKernelFunction\b)"),
             (Files{"operators/backends/cuda/kernels.h",  // hands functions to the registry
                    "operators/register.h", "operators/registry.h"}));

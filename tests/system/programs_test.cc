@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "paths.h"
@@ -112,12 +113,6 @@ TEST_F(FashionMnistProgram, ComparesSchedules) {
   EXPECT_THAT(run.out, ContainsRegex("\ndynamic +[0-9]+ +[0-9]+ +[0-9.]+ +[0-9.]+ % +[0-9.]+ % "));
 }
 
-TEST_F(FashionMnistProgram, ShardsItsDenseLayers) {
-  const Outcome run = train({"--tensor-parallel", "2", "--epochs", "4"});
-  ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_THAT(run.out, ContainsRegex("test accuracy   (0\\.[6-9]|1\\.0)[0-9]+ "));
-}
-
 TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
   const std::string whole = model({"--epochs", "6"});
   const std::string kept = out_ / "kept.safetensors";
@@ -138,9 +133,8 @@ TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
 TEST_F(FashionMnistProgram, HelpNamesEveryFlag) {
   const Outcome run = test::run_program(example("fashion_mnist"), {"--help"});
   EXPECT_EQ(run.status, 0);
-  for (const char* flag :
-       {"--stages", "--schedule", "--microbatches", "--tensor-parallel", "--epochs", "--batch", "--lr", "--seed",
-        "--data", "--save", "--resume", "--device", "--plan", "--compare", "--memory"})
+  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--epochs", "--batch", "--lr", "--seed",
+                           "--data", "--save", "--resume", "--device", "--plan", "--compare", "--memory"})
     EXPECT_THAT(run.out, HasSubstr(flag));
 }
 
@@ -167,7 +161,6 @@ TEST_F(FashionMnistProgram, BadArgumentsAreOneLine) {
       "--schedule interleaved:2: schedule 'interleaved:2' needs a multiple of its 2 devices as microbatches, not 7");
   refuses({"--schedule", "interleaved:5"}, "--schedule interleaved:5: 10 stages want as many layers, and there are 8");
   refuses({"--memory", "1"}, "--schedule 1f1b: device ");
-  refuses({"--schedule", "auto", "--tensor-parallel", "2"}, "--tensor-parallel 2: layers on two devices cannot be");
   refuses({"--lr", "-1"}, "--lr");
   refuses({"--epochs"}, "--epochs");
   refuses({"--device", "tpu"}, "--device");
@@ -206,7 +199,17 @@ TEST_F(FashionMnistProgram, BadCheckpointsAreOneLine) {
   refuses({"--resume", kept, "--seed", "2"}, "made with --batch 64 --seed 1");
   refuses({"--resume", kept, "--batch", "32"}, "made with --batch 64 --seed 1");
   refuses({"--resume", kept, "--epochs", "1"}, "is at step 20, past the 10 wanted");
-  refuses({"--resume", kept, "--tensor-parallel", "2"}, "kept.safetensors");
+  const auto refuses_with = [&](const std::string& name, const std::string& other, const std::string& words) {
+    std::string file = read_file(kept);
+    const std::size_t at = file.find(name);
+    ASSERT_NE(at, std::string::npos) << name;
+    write_file(out_ / "changed.safetensors", file.replace(at, name.size(), other));
+    refuses({"--resume", out_ / "changed.safetensors"}, "changed.safetensors: " + words);
+  };
+  refuses_with("\"net.2.weight\"", "\"net.3.height\"", "no tensor 'net.2.weight', wanted as f32 (32, 32, 3, 3); ");
+  refuses_with("\"opt.7.bias.momentum\"", "\"opt.7.bias.momenta_\"", "opt: no tensor '7.bias.momentum'; ");
+  refuses_with("\"data.epoch\"", "\"data.reach\"", "data: [nn::Feed::set_position] fashion_mnist.cc:");
+  refuses_with("\"batch\"", "\"match\"", "nothing is there for 'batch'\n");
   const Outcome again = train({"--resume", kept});  // nothing left to do: the test alone
   EXPECT_EQ(again.status, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("test accuracy"));

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "../support/net_of.h"
 #include "semantics_programs.h"
 
 namespace sluice::testing {
@@ -141,7 +142,8 @@ TEST(Semantics15Batches, OneBadGradientStopsAllParametersAndTheirState) {
   on_each_engine([](Engine&) {
     const NDArray w = from({1.0F, 2.0F}, {2}).with_grad(), b = from({3.0}, {1}).with_grad();
     // Of two dtypes, so that they step in two operations.
-    Sgd sgd({w, b}, {.lr = 0.5, .momentum = 0.5});
+    const auto net = test::net_of({w, b});
+    nn::Optimizer sgd(net, nn::Sgd{.lr = 0.5, .momentum = 0.5});
     const NDArray bad = failed({2});
     const auto step = [&](const NDArray& batch) {
       (sum(w * batch) + sum(b)).backward();  // the gradients are the batch, and 1
@@ -163,7 +165,8 @@ TEST(Semantics15Batches, OneBadGradientStopsAllParametersAndTheirState) {
 TEST(Semantics15Batches, ATrainingLoopTrainsOn) {
   on_each_engine([](Engine&) {
     const NDArray w = from({10.0F}, {1}).with_grad();
-    Sgd sgd({w}, {.lr = 1});
+    const auto net = test::net_of({w});
+    nn::Optimizer sgd(net, nn::Sgd{.lr = 1});
     int caught = 0;
     for (int i = 0; i < 6; ++i) {
       try {
@@ -185,7 +188,8 @@ TEST(Semantics15Batches, ATrainingLoopTrainsOn) {
 TEST(Semantics15Batches, AnAdamThatSkippedABatchHasTheBitsOfOneThatNeverSawIt) {
   const auto weights_after = [](bool with_a_bad_batch) {
     const NDArray w = from({1.0F, -2.0F, 3.0F}, {3}).with_grad();
-    Adam adam({w}, {.lr = 0.1});
+    const auto net = test::net_of({w});
+    nn::Optimizer adam(net, nn::Adam{.lr = 0.1});
     for (int i = 0; i < 4; ++i) {
       if (i == 2 && with_a_bad_batch) {
         sum(w * failed({3})).backward();
@@ -204,7 +208,8 @@ TEST(Semantics15Batches, AnAdamThatSkippedABatchHasTheBitsOfOneThatNeverSawIt) {
 TEST(Semantics15Batches, RecoveryDropsTheGradientsOfTheBadBatch) {
   on_each_engine([](Engine&) {
     const NDArray w = from({1.0F}, {1}).with_grad();
-    Sgd sgd({w}, {.lr = 1});
+    const auto net = test::net_of({w});
+    nn::Optimizer sgd(net, nn::Sgd{.lr = 1});
     sum(w * 100.0F).backward();       // the first half of a batch
     sum(w * failed({1})).backward();  // the second
     EXPECT_EQ(floats(w), Floats{1});  // gradients are not the weights

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +14,8 @@ namespace sluice::testing {
 
 enum class Kind { sgd, adam };
 inline const char* row_of(Kind kind) { return kind == Kind::sgd ? "sgd_momentum_step" : "adam_step"; }
+/// What errors call each operation of a step, its gate too.
+inline constexpr const char* kStep = "nn::Optimizer::step";
 
 /// An array's bytes, or why it has none.
 struct Read {
@@ -37,20 +38,14 @@ using Values = std::vector<std::string>;
 /// A network with two layers on each device. Two gradients are a program's own, and lie transposed in memory.
 class Training {
  public:
-  explicit Training(Kind kind, DeviceKind where = DeviceKind::sim) : devices_{{where, 0}, {where, 1}} {
-    RandomStream stream(4);
-    lower_ = std::make_unique<Linear>(4, 5, stream, LinearLayerOptions{.relu = true});
-    upper_ = std::make_unique<Linear>(5, 3, stream);
-    mixed_[0] = uniform({5, 5}, stream, -0.5, 0.5).to(devices_[0]).with_grad();
-    mixed_[1] = uniform({5, 5}, stream, -0.5, 0.5).to(devices_[1]).with_grad();
-    lower_->to(devices_[0]);
-    upper_->to(devices_[1]);
-    const ParameterList parameters{lower_->weight, lower_->bias, mixed_[0], upper_->weight, upper_->bias, mixed_[1]};
-    if (kind == Kind::adam) {
-      optimizer_ = std::make_unique<Adam>(parameters, AdamOptions{.lr = 0.01});
-    } else {
-      optimizer_ = std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.1, .momentum = 0.9});
-    }
+  explicit Training(Kind kind, DeviceKind where = DeviceKind::sim)
+      : devices_{{where, 0}, {where, 1}}, optimizer_(net_, {{"*", rule_of(kind)}}) {
+    nn::initialise(net_, 4);
+    nn::to(net_.lower, devices_[0]);
+    nn::to(net_.upper, devices_[1]);
+    // A step of nothing, so that what is kept between steps is there.
+    for (const nn::Named& p : nn::parameters(net_)) p.state->value.set_grad(zeros_like(p.state->value));
+    optimizer_.step();
   }
 
   /// Pushes the step with batch t; the loss.
@@ -61,18 +56,19 @@ class Training {
     for (std::uint64_t i = 0; i < 32; ++i) pixels.push_back(2 * uniform01_f32(key, i) - 1);
     for (int i = 0; i < 8; ++i) labels.push_back((i + t) % 3);
     const NDArray x = from(pixels, {8, 4}).to(devices_[0]), y = from(labels, {8}).to(devices_[1]);
-    const NDArray low = matmul((*lower_)(x), mixed_[0].transpose()).to(devices_[1]);
-    const NDArray loss = cross_entropy((*upper_)(matmul(low, mixed_[1].transpose())), y);
+    const NDArray mixed[] = {net_.lower.mixed, net_.upper.mixed};
+    const NDArray low = matmul(net_.lower.linear(x), mixed[0].transpose()).to(devices_[1]);
+    const NDArray loss = cross_entropy(net_.upper.linear(matmul(low, mixed[1].transpose())), y);
     loss.backward();
-    for (const NDArray& w : mixed_) w.set_grad(w.grad().transpose().copy().transpose());
-    optimizer_->step();
+    for (const NDArray& w : mixed) w.set_grad(w.grad().transpose().copy().transpose());
+    optimizer_.step();
     return loss.detach();
   }
-  Optimizer& optimizer() { return *optimizer_; }
+  nn::Optimizer& optimizer() { return optimizer_; }
   std::vector<NDArray> arrays() const {
     std::vector<NDArray> list;
-    for (const NamedArray& p : optimizer_->parameters()) list.push_back(p.value);
-    for (const NamedArray& s : optimizer_->state()) list.push_back(s.value);
+    for (const nn::Named& p : nn::parameters(net_)) list.push_back(p.state->value);
+    for (const nn::SavedArray& s : optimizer_.saved_arrays()) list.push_back(s.value);
     return list;
   }
   std::vector<Read> read() const {
@@ -100,10 +96,21 @@ class Training {
   }
 
  private:
+  struct Half {
+    nn::Linear linear;
+    nn::Parameter mixed{{5, 5}, nn::uniform(-0.5, 0.5)};
+  };
+  struct Net {
+    Half lower{{.in = 4, .out = 5, .relu = true}}, upper{{.in = 5, .out = 3}};
+  };
+  static nn::AnyRule rule_of(Kind kind) {
+    if (kind == Kind::adam) return nn::Adam{.lr = 0.01};
+    return nn::Sgd{.lr = 0.1, .momentum = 0.9};
+  }
+
   const Device devices_[2];
-  std::unique_ptr<Linear> lower_, upper_;
-  NDArray mixed_[2];
-  std::unique_ptr<Optimizer> optimizer_;
+  Net net_;
+  nn::Optimizer optimizer_;
 };
 
 /// The training without faults, from its start on: values and losses of its first steps.
@@ -157,7 +164,7 @@ inline Outcome judge(Training& training, const CleanRun& clean, int t, const Fau
       outcome.failed.insert(r.error->operation);
       if (!recovered || is_gone) continue;
       outcome.torn = true;
-      EXPECT_TRUE(faults.several || r.error->operation == row_of(clean.kind))
+      EXPECT_TRUE(faults.several || r.error->operation == kStep)
           << r.error->to_string() << ": not recovered, array " << i;
     }
   };

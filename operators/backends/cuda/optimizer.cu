@@ -216,7 +216,6 @@ void open_gate(ArrayContext& c) {
   OpenGate open{c.output().as<std::uint8_t>(), {}, {}, 0, issue.reporter()};
   for (int i = 0; i < issue.provider().devices(); ++i) {
     const Device device{DeviceKind::gpu, static_cast<std::uint8_t>(i)};
-    if (device != c.device() && c.attributes<GateAttributes>().alone) continue;
     open.rings[open.count] = issue.provider().core().at(i).errors;
     open.known[open.count] = issue.issuing().settled_errors(device);
     ++open.count;

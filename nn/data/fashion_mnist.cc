@@ -1,15 +1,16 @@
-#include "sluice/nn/fashion_mnist.h"
+#include "sluice/nn/data/table.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/idx.h"
 
-namespace sluice {
+namespace sluice::nn {
 namespace {
 
 std::filesystem::path find_file(const std::filesystem::path& directory, const std::string& name) {
@@ -18,17 +19,16 @@ std::filesystem::path find_file(const std::filesystem::path& directory, const st
   return !std::filesystem::exists(packed, error) && std::filesystem::exists(plain, error) ? plain : packed;
 }
 
-void load_split(const std::filesystem::path& directory, const std::string& split, HostTensor& images,
-                HostTensor& labels) {
+Table load_part(const std::filesystem::path& directory, const std::string& split) {
   const auto image_path = find_file(directory, split + "-images-idx3-ubyte");
   const auto label_path = find_file(directory, split + "-labels-idx1-ubyte");
-  images = load_idx(image_path);
+  HostTensor images = load_idx(image_path);
   const auto found = [](const HostTensor& t) { return to_string(t.shape) + " of " + std::string(name_of(t.dtype)); };
   if (images.dtype != DType::u8 || images.shape.rank() != 3 || images.shape[1] != 28 || images.shape[2] != 28 ||
       images.shape[0] < 1) {
     throw FormatError(image_path, "holds shape " + found(images) + ", wanted images: (n, 28, 28) of u8");
   }
-  labels = load_idx(label_path);
+  HostTensor labels = load_idx(label_path);
   if (labels.dtype != DType::u8 || labels.shape.rank() != 1) {
     throw FormatError(label_path, "holds shape " + found(labels) + ", wanted labels: (n,) of u8");
   }
@@ -43,12 +43,13 @@ void load_split(const std::filesystem::path& directory, const std::string& split
     throw FormatError(label_path, "label " + std::to_string(bad - values.begin()) + " is " + std::to_string(*bad) +
                                       ", wanted 0 to 9");
   }
+  return {column(std::move(images)), column(std::move(labels))};
 }
 
 }  // namespace
 
-FashionMnist load_fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
-  const detail::Called called("load_fashion_mnist", where);
+Split fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
+  const sluice::detail::Called called("nn::fashion_mnist", where);
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
     throw FormatError(directory, std::filesystem::exists(directory, error)
@@ -56,10 +57,7 @@ FashionMnist load_fashion_mnist(const std::filesystem::path& directory, std::sou
                                      : "no such directory; wanted the one that holds Fashion-MNIST's IDX files "
                                        "(Debian package dataset-fashion-mnist)");
   }
-  FashionMnist data;
-  load_split(directory, "train", data.train_images, data.train_labels);
-  load_split(directory, "t10k", data.test_images, data.test_labels);
-  return data;
+  return {load_part(directory, "train"), load_part(directory, "t10k")};
 }
 
-}  // namespace sluice
+}  // namespace sluice::nn
