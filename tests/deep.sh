@@ -9,6 +9,8 @@
 #   programs   10,000 random programs of arrays, with gradients, against an interpreter   tests/autograd/
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
+#   nets       500 made-up nets, with a seed of each run's own (CI has 20)        tests/nn/make_up_nets.py
+#   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
 #   debian13   every test in a fresh Debian 13; as root, else it says `not run`   tests/debian13.sh
@@ -23,7 +25,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs sums pipelines soak mutants debian13 explore"
+all="models searches programs sums pipelines nets compare soak mutants debian13 explore"
 turns=(models searches programs sums pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
@@ -32,7 +34,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -67,6 +69,26 @@ pipelines() {
   if [ -n "$slice" ]; then shard=("GTEST_SHARD_INDEX=$((${slice%/*} - 1))" "GTEST_TOTAL_SHARDS=${slice#*/}"); fi
   env SLUICE_TEST_DEVICE=sim "${shard[@]}" "${deep[@]}" "$root/build/release/tests/parallel_test" --gtest_brief=1 \
     --gtest_filter='*PipelineOrders.*'
+}
+nets() {
+  local count=500 seed=$((RANDOM * 32768 + RANDOM)) status
+  if [ ${#quick[@]} -gt 0 ]; then count=60; fi
+  echo "$count nets of seed $seed"
+  build_preset release nets nn_test -DSLUICE_TESTS=ON "-DSLUICE_MADE_UP_NETS=$count" "-DSLUICE_MADE_UP_SEED=$seed"
+  "$root/build/release/tests/nn_test" --gtest_brief=1 --gtest_filter='MadeUpNets.*'
+  status=$?
+  env SLUICE_TEST_DEVICE=sim "$root/build/release/tests/nn_test" --gtest_brief=1 --gtest_filter='MadeUpNets.*' ||
+    status=1
+  cmake --preset release -USLUICE_MADE_UP_NETS -USLUICE_MADE_UP_SEED >/dev/null
+  return $status
+}
+compare() {
+  local python=${SLUICE_PYTHON:-python3} seed
+  if ! "$python" -c 'import numpy, safetensors, torch' 2>/dev/null; then
+    echo "not run: $python has no torch; SLUICE_PYTHON says another"
+    return 77
+  fi
+  for seed in 1 2 3 $((RANDOM + 4)); do "$root/tests/compare.sh" --python "$python" --seed "$seed" || return 1; done
 }
 soak() {
   local loads=(flood bare wrap)

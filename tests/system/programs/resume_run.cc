@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   const int from = std::atoi(argv[1]), to = std::atoi(argv[2]), threads = std::atoi(argv[3]);
   const std::string file = argv[4];
-  Engine engine({.threads = threads});
+  Engine engine({.threads = 2 * threads, .logical_cpus = 2});  // one half makes batches
   set_default_engine(&engine);
   {
     RandomStream data(99);
@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
                               .shuffle = true,
                               .seed = 5,
                               .prefetch = 2,
-                              .x = nn::then(nn::random_crop(1), nn::then(nn::random_flip(), nn::pixels(0.5, 0.25)))});
+                              .x = nn::then(nn::random_crop(1), nn::then(nn::random_flip(), nn::pixels(0.5, 0.25))),
+                              .workers = cpu(1)});
     Net net;
     nn::initialise(net, 1);
     Net average = nn::clone(net);
