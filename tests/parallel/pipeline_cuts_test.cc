@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "pipeline_support.h"
 #include "sluice/autograd/autograd.h"
+#include "sluice/autograd/checkpoint.h"
 #include "sluice/resources/memory_pool.h"
 
 namespace sluice {
@@ -117,6 +119,50 @@ TEST(PipelineCuts, ARepeatedColumnBetweenStagesOfOneDeviceCountsOnce) {
   parallel::Pipeline pipeline(net, x.spec(), {.devices = on_devices({0, 1, 1, 0})});
   (void)pipeline.step(x, y, {.microbatches = kMicrobatches, .schedule = "zbv"});
   EXPECT_TRUE(gradients_of(net) == expected);
+}
+
+/// What a checkpoint inside of a stage computes again reads the stage's copies: of a weight that the first stage has
+/// too, and of statistics.
+TEST(PipelineCuts, ACheckpointInsideOfAStageReadsItsCopies) {
+  struct Block {
+    nn::Linear linear{kWidth, kWidth};
+    nn::BatchNorm norm{kWidth};
+    nn::Dropout drop{.25};
+    NDArray operator()(const NDArray& x) const {
+      return checkpoint([this](const NDArray& a) { return drop(norm(tanh(linear(a)))); }, x);
+    }
+  };
+  struct Net {
+    std::vector<Block> blocks = std::vector<Block>(4);
+    nn::Stages stages() const {
+      nn::Stages list;
+      for (const Block& block : blocks) list.add("block", block);
+      return list;
+    }
+  };
+  const auto trained = [](const char* schedule) {
+    ManyDevices many(2);
+    Net net;
+    net.blocks[3].linear.weight = net.blocks[0].linear.weight.tied();
+    nn::initialise(net, 3);
+    nn::Optimizer opt(net, kSgd);
+    RandomStream stream(1), random(5);
+    const NDArray x = normal({12, kWidth}, random), y = labels(12);
+    std::optional<parallel::Pipeline> pipeline;
+    if (schedule) pipeline.emplace(net, x.spec(), parallel::PipelineOptions{.devices = devices(2), .cut = {0, 2}});
+    for (int step = 0; step < 3; ++step) {
+      const nn::Training on(stream);
+      if (pipeline) {
+        (void)pipeline->step(x, y, {.microbatches = 3, .schedule = schedule, .optimizer = &opt});
+      } else {
+        (void)one_after_another(net, {x}, y, 3);
+        opt.step();
+      }
+    }
+    return state_of(net, opt);
+  };
+  const Bytes expected = trained(nullptr);
+  for (const char* schedule : {"1f1b", "zb-h1"}) EXPECT_TRUE(trained(schedule) == expected) << schedule;
 }
 
 /// An auxiliary loss of a stage, whose backward pass is made when the step is over.
