@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline_support.h"
@@ -297,6 +298,80 @@ TEST(PipelineCuts, StepsThatWouldTrainNothingAreRefused) {
   EXPECT_THAT(message([&] { pipeline.forward(x); }), HasSubstr("it was moved from"));  // NOLINT: that is the point
   EXPECT_THAT(message([&] { pipeline.step(x, y); }), HasSubstr("it was moved from"));
   EXPECT_EQ(message([&] { moved.step(x, y, {.optimizer = &opt}).wait(); }), "nothing thrown");
+}
+
+TEST(PipelineCuts, AStepInsideOfAStepOfThePipelineIsRefused) {
+  ManyDevices many(2, 1);
+  RandomStream random(4);
+  const NDArray x = normal({19, kWidth}, random), y = labels(19);
+  parallel::Pipeline* itself = nullptr;
+  bool steps = false;
+  Chain net(std::make_shared<nn::Linear>(nn::Linear{kWidth, kWidth}));
+  net.add([&](const NDArray& h) {
+    parallel::Pipeline* const now = std::exchange(itself, nullptr);
+    if (now && steps) (void)now->step(x, y);
+    if (now) (void)now->forward(x);
+    return h;
+  });
+  net.add(std::make_shared<nn::Linear>(nn::Linear{kWidth, 5}));
+  nn::initialise(net, 1);
+  parallel::Pipeline pipeline(net, x.spec(), {.devices = devices(2)});
+  (void)pipeline.step(x, y);
+  const Bytes expected = gradients_of(net);
+  for (const bool inside : {true, false}) {
+    for (const nn::Named& p : nn::parameters(net)) p.state->value.zero_grad();
+    itself = &pipeline;
+    steps = inside;
+    EXPECT_THAT(message([&] { (void)pipeline.step(x, y); }),
+                HasSubstr(inside ? "a step inside of a step" : "nothing thrown"));
+    itself = nullptr;
+  }
+  EXPECT_TRUE(gradients_of(net) == expected);
+}
+
+/// A mode that a function opens by itself, one frozen statistic of two, and a name of two words.
+struct Odd {
+  nn::Linear up{kWidth, kWidth};
+  nn::BatchNorm norm{kWidth};
+  nn::Parameter shared{{kWidth, kWidth}, nn::uniform(-1, 1)};
+  RandomStream* own = nullptr;
+  bool* fails = nullptr;
+  auto parts() { return nn::parts("up", up, "norm", norm, "the shared", shared); }
+  nn::Stages stages() const {
+    nn::Stages list;
+    list.add("up", [this](const NDArray& x) { return matmul(up(x), shared); });
+    list.add("norm", [this](const NDArray& h) {
+      const nn::Training on(*own);
+      return matmul(norm(h), shared);
+    });
+    list.add("end", [this](const NDArray& h) {
+      if (*fails) throw std::runtime_error("bad");
+      return h;
+    });
+    return list;
+  }
+};
+
+TEST(PipelineCuts, StatisticsOfAModeOfItsOwnStayBehindTheGate) {
+  ManyDevices many(2, 1);
+  RandomStream own(1);
+  bool fails = false;
+  Odd net{.own = &own, .fails = &fails};
+  nn::initialise(net, 1);
+  const auto [x, y] = batch(DType::f32, 1);
+  parallel::Pipeline pipeline = test::pipeline(net, devices(2));
+  nn::Optimizer opt(net, kSgd);
+  const Bytes before = values_of(net);
+  fails = true;
+  EXPECT_THAT(message([&] { pipeline.step(x, y, {.optimizer = &opt}); }), HasSubstr("bad"));
+  opt.recover();
+  EXPECT_TRUE(values_of(net) == before);
+  fails = false;
+  nn::freeze(net, "norm.running_var");
+  EXPECT_EQ(message([&] { pipeline.step(x, y, {.microbatches = 2, .optimizer = &opt}).wait(); }), "nothing thrown");
+  const std::vector<float> variance = net.norm.running_var.value().to_vector<float>();
+  EXPECT_EQ(variance, std::vector<float>(kWidth, 1)) << "a norm with a frozen statistic evaluates";
+  EXPECT_FALSE(values_of(net) == before);
 }
 
 /// With Gate::none too the optimiser steps what it has beside the net.
