@@ -7,12 +7,13 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
 #include "fashion_mnist_compare.h"
+#include "fashion_mnist_data.h"
+#include "fashion_mnist_devices.h"
 #include "fashion_mnist_model.h"
 #include "fashion_mnist_report.h"
 #include "progress.h"
@@ -23,43 +24,13 @@ using namespace sluice;
 
 namespace {
 
-const nn::Map kPixels = nn::pixels(0.286, 0.353);  ///< mean and deviation of the training pixels, where white is 1
-
 volatile std::sig_atomic_t interrupted = 0;
 
-/// The machine's cards. Where they are fewer than the devices wanted each is several, unless SLUICE_LOGICAL_GPUS says
-/// how many.
-Cards find_cards(const Arguments& a) {
-  if (!cuda_unavailable().empty()) throw std::runtime_error("no CUDA device: " + cuda_unavailable());
-  Cards cards{.count = cuda_devices({.logical = 1})()->devices()};
-  const char* const asked = std::getenv("SLUICE_LOGICAL_GPUS");
-  if (!asked || !*asked) cards.logical = (a.stages + cards.count - 1) / cards.count;
-  return cards;
-}
-
-double test_accuracy(const parallel::Pipeline& pipeline, const nn::Table& images) {
-  nn::Loader loader(images, {.batch = 500, .x = kPixels, .device = pipeline.device(0)});
-  const Device last = pipeline.device(pipeline.stages() - 1);
-  nn::Accuracy right;
-  for (const auto& [x, y, first] : loader) right.add(pipeline.forward(x.unsqueeze(1)), y.to(last));
-  return right.value();
-}
-
 int train(const Arguments& a) {
-  Cards cards;
-  EngineOptions options;
-  if (a.device == "cuda") {
-    cards = find_cards(a);
-    options.providers = {cuda_devices({.logical = cards.logical})};
-  } else {
-    options.logical_cpus = a.stages;
-  }
-  Engine engine(options);
+  const Cards cards = find_cards(a);
+  Engine engine(engine_options(a, cards));
   set_default_engine(&engine);
-  if (const int there = engine.device_count(device(a, 0).kind); there < a.stages)
-    throw BadInput("--stages " + std::to_string(a.stages) + ": " + std::to_string(a.stages) +
-                   " devices are wanted, and SLUICE_LOGICAL_GPUS makes " + std::to_string(there));
-
+  check_devices(a, engine);
   const nn::Sequential network = make_network(a);
   if (a.plan) {
     std::fputs(to_text(make_plan(a, network)).c_str(), stdout);
@@ -69,14 +40,8 @@ int train(const Arguments& a) {
     compare(a, engine);
     return 0;
   }
-  nn::Split images = nn::fashion_mnist(a.data);
-  if (a.train_limit > 0) {
-    const std::int64_t n = std::min<std::int64_t>(a.train_limit, images.train.x.size(0));
-    images.train = {images.train.x.narrow(0, 0, n), images.train.y.narrow(0, 0, n)};
-  }
-  std::error_code ignored;
-  std::filesystem::create_directories(a.out, ignored);
-  if (!std::filesystem::is_directory(a.out)) throw BadInput("--out " + a.out + ": not a folder that can be made");
+  const nn::Split images = read_images(a);
+  make_folder(a.out);
 
   const Choice choice = choose(a, network);
   const parallel::Candidate& chosen = choice.candidate;
@@ -87,17 +52,8 @@ int train(const Arguments& a) {
   }
   const parallel::Schedule schedule = chosen.make();
   parallel::Pipeline pipeline = make_pipeline(a, network, chosen);
-  nn::Loader loader(images.train, {.batch = a.batch,
-                                   .shuffle = true,
-                                   .seed = a.seed,
-                                   .prefetch = 4,
-                                   .drop_last = true,
-                                   .x = kPixels,
-                                   .device = device(a, 0)});
+  nn::Loader loader = training_loader(a, images.train);
   const std::int64_t per_epoch = loader.size(), total = per_epoch * a.epochs;
-  if (per_epoch == 0)
-    throw BadInput("--batch " + std::to_string(a.batch) + ": more than the " + std::to_string(loader.samples()) +
-                   " training images");
   nn::Optimizer opt(network, nn::Sgd{.lr = nn::linear(a.lr, 0.1 * a.lr, total), .momentum = 0.9});
   if (!a.resume.empty()) {
     int batch = 0;
@@ -184,17 +140,9 @@ int main(int argc, char** argv) {
   int status = 1;
   try {
     status = train(parse(argc, argv));
-  } catch (const BadInput& e) {
-    std::fprintf(stderr, "fashion_mnist: %s\n", e.what());
-    status = 2;
-  } catch (const FormatError& e) {
-    std::fprintf(stderr, "fashion_mnist: %s\n", e.what());
-    status = 2;
-  } catch (const UsageError& e) {
-    std::fprintf(stderr, "fashion_mnist: %s\n", e.what());
-    status = 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fashion_mnist: %s\n", e.what());
+    status = exit_status(e);
   }
   set_default_engine(nullptr);
   return status;

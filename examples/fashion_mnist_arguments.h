@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "sluice/sluice.h"
 
@@ -23,6 +25,14 @@ struct Arguments {
 struct BadInput : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// 2 for what the user can mend in the arguments or files, 1 for what failed while it ran.
+inline int exit_status(const std::exception& e) {
+  return dynamic_cast<const BadInput*>(&e) || dynamic_cast<const sluice::FormatError*>(&e) ||
+                 dynamic_cast<const sluice::UsageError*>(&e)
+             ? 2
+             : 1;
+}
 
 /// What is wrong with arguments that are fine one by one.
 inline void check_together(const Arguments& a) {
@@ -83,6 +93,12 @@ inline Arguments parse(int argc, char** argv) {
   check_together(a);
   if (a.save.empty()) a.save = a.out + "/model.safetensors";
   return a;
+}
+
+inline void make_folder(const std::string& out) {
+  std::error_code ignored;
+  std::filesystem::create_directories(out, ignored);
+  if (!std::filesystem::is_directory(out, ignored)) throw BadInput("--out " + out + ": not a folder that can be made");
 }
 
 /// The i-th device of a run.

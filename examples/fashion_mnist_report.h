@@ -10,13 +10,9 @@
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
+#include "fashion_mnist_devices.h"
 #include "fashion_mnist_model.h"
 #include "sluice/sluice.h"
-
-struct Cards {
-  int count = 0;
-  int logical = 0;  ///< the devices that each is, as CudaOptions::logical; 0: as SLUICE_LOGICAL_GPUS says
-};
 
 /// The same boxes with the numbers of the devices in place of those of the stages.
 inline std::vector<sluice::parallel::TimelineBox> by_device(std::vector<sluice::parallel::TimelineBox> boxes,
