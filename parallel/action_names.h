@@ -2,16 +2,34 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
-#include "sluice/schedule/action_lists.h"
+#include "sluice/schedule/action.h"
 
 namespace sluice::parallel::detail {
 
-/// The trace tag of an action's operations: the step above, the action below (plus one: 0 is no action).
-inline std::uint64_t tag_of(std::uint64_t step, const Schedule& schedule, const Action& action) {
-  constexpr int kActionBits = 24;
-  return step << kActionBits | static_cast<std::uint64_t>(index_of(schedule, action) + 1);
+/// The trace tag of an action's operations, whichever the schedule: the number of the step, from 1 on, in the upper
+/// bits, then kind, stage and microbatch.
+inline constexpr int kMicrobatchBits = 20, kStageBits = 12, kKindBits = 4;
+static_assert(kActionKinds <= 1 << kKindBits);
+
+inline std::uint64_t tag_of(std::uint64_t step, const Action& action) {
+  std::uint64_t tag = step << kKindBits | static_cast<std::uint64_t>(action.kind);
+  tag = tag << kStageBits | static_cast<std::uint64_t>(action.stage);
+  return tag << kMicrobatchBits | static_cast<std::uint64_t>(action.microbatch);
+}
+
+/// The action, where the tag is one of that step's.
+inline std::optional<Action> action_of(std::uint64_t tag, std::uint64_t step) {
+  const auto low = [&](int bits) {
+    const auto value = static_cast<int>(tag & ((std::uint64_t{1} << bits) - 1));
+    tag >>= bits;
+    return value;
+  };
+  const int microbatch = low(kMicrobatchBits), stage = low(kStageBits), kind = low(kKindBits);
+  if (tag != step || kind >= kActionKinds) return std::nullopt;
+  return Action{static_cast<ActionKind>(kind), stage, microbatch};
 }
 
 /// The layer of the part of the net that a microbatch goes through in a stage.

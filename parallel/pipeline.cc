@@ -208,12 +208,6 @@ NDArray Pipeline::forward(const nn::Arrays& x, std::source_location where) const
 
 std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std::uint64_t step) const {
   std::map<std::uint64_t, TimelineBox> found;
-  if (!plan_) return {};
-  for (const auto& actions : plan_->schedule.per_device)
-    for (const Action& a : actions) {
-      TimelineBox box{a.kind, a.stage, a.microbatch, 0, 0};
-      found.emplace(detail::tag_of(step, plan_->schedule, a), box);
-    }
   // An op on a stream has no box while it is issued. The device may say when it worked; else the op begins when the
   // device is over with the op before it.
   std::map<std::pair<DeviceKind, int>, std::int64_t> free_at;
@@ -233,16 +227,16 @@ std::vector<TimelineBox> Pipeline::boxes(std::span<const TraceEvent> events, std
       from = std::max(from, free);
       free = to = std::max(from, e.done);
     }
-    const auto it = found.find(e.tag);
-    if (it == found.end()) continue;
+    const std::optional<Action> action = detail::action_of(e.tag, step);
+    if (!action) continue;
     const double start = static_cast<double>(from) * 1e-9, end = static_cast<double>(to) * 1e-9;
-    TimelineBox& box = it->second;
+    TimelineBox& box =
+        found.try_emplace(e.tag, TimelineBox{action->kind, action->stage, action->microbatch, 0, 0}).first->second;
     box.start = box.end == 0 ? start : std::min(box.start, start);
     box.end = std::max(box.end, end);
   }
   std::vector<TimelineBox> boxes;
-  for (auto& [tag, box] : found)
-    if (box.end > 0) boxes.push_back(box);
+  for (const auto& [tag, box] : found) boxes.push_back(box);
   return boxes;
 }
 

@@ -67,7 +67,7 @@ class Pipeline::Turn {
       : engine_(*net.engine_),
         device_(net.device(action.stage)),
         scope_(device_),
-        tag_(detail::tag_of(net.step_, plan.schedule, action)),
+        tag_(detail::tag_of(net.step_, action)),
         layer_(detail::layer_of(action)),
         joins_at_end_(!gives(action.kind, Result::output)) {
     current_scope().flags |= kNoWaitFlag;  // until the device's scope ends

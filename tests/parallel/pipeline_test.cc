@@ -10,6 +10,7 @@
 #include <latch>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -290,6 +291,25 @@ TEST(Pipeline, StagesMeetAndTheMeasuredTimelineShowsIt) {
     }
     EXPECT_GT(overlaps(boxes), 0) << schedule.name;
   }
+}
+
+TEST(Pipeline, BoxesOfAnEarlierStepAreThoseOfItsSchedule) {
+  ManyDevices many(2, 1);
+  const nn::Sequential net = make_net(7);
+  parallel::Pipeline pipeline(net, input_spec(), {.devices = devices(2), .cut = {0, 3}});
+  const Data data = make_data(48, 7);
+  many.engine.start_trace();
+  pipeline.step(data.x, data.y, {.microbatches = 6, .schedule = parallel::gpipe}).wait();
+  pipeline.step(data.x, data.y, {.microbatches = 2, .schedule = parallel::one_f_one_b}).wait();
+  many.engine.wait_all();
+  const std::vector<TraceEvent> events = many.engine.stop_trace();
+  for (const auto& [step, microbatches] : {std::pair(1U, 6), {2U, 2}}) {
+    std::set<parallel::Action> found, wanted;
+    for (const parallel::TimelineBox& b : pipeline.boxes(events, step)) found.insert({b.kind, b.stage, b.microbatch});
+    for (const auto& list : parallel::gpipe(2, microbatches).per_device) wanted.insert(list.begin(), list.end());
+    EXPECT_EQ(found, wanted) << "step " << step;
+  }
+  EXPECT_TRUE(pipeline.boxes(events, 3).empty());
 }
 
 // On devices that give times the boxes are these, whenever the host issued the ops and learnt of their ends.
