@@ -18,18 +18,18 @@ NDArray adopt(HostTensor tensor) {
 
 }  // namespace
 
-void save_npy(const std::filesystem::path& path, const NDArray& x, std::source_location where) {
+void save_npy(const std::string& path, const NDArray& x, std::source_location where) {
   const detail::Called called("save_npy", where);
   save_npy(path, x.checked("save_npy", where).dtype(), x.shape(), x.to_bytes(where));
 }
 
-NDArray read_npy(const std::filesystem::path& path, std::source_location where) {
+NDArray read_npy(const std::string& path, std::source_location where) {
   const detail::Called called("read_npy", where);
   return adopt(load_npy(path));
 }
 
-void save_npz(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
-              const NpzOptions& options, std::source_location where) {
+void save_npz(const std::string& path, const std::map<std::string, NDArray>& arrays, const NpzOptions& options,
+              std::source_location where) {
   const detail::Called called("save_npz", where);
   std::vector<std::vector<std::byte>> bytes;
   std::vector<NamedTensor> tensors;
@@ -40,14 +40,14 @@ void save_npz(const std::filesystem::path& path, const std::map<std::string, NDA
   save_npz(path, tensors, NpzWriteOptions{.compress = options.compress});
 }
 
-std::map<std::string, NDArray> read_npz(const std::filesystem::path& path, std::source_location where) {
+std::map<std::string, NDArray> read_npz(const std::string& path, std::source_location where) {
   const detail::Called called("read_npz", where);
   std::map<std::string, NDArray> arrays;
   for (auto& [name, tensor] : load_npz(path)) arrays.emplace(name, adopt(std::move(tensor)));
   return arrays;
 }
 
-void save_arrays(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
+void save_arrays(const std::string& path, const std::map<std::string, NDArray>& arrays,
                  const std::map<std::string, std::string>& metadata, std::source_location where) {
   const detail::Called called("save_arrays", where);
   std::vector<std::vector<std::byte>> bytes;
@@ -59,7 +59,7 @@ void save_arrays(const std::filesystem::path& path, const std::map<std::string, 
   save_safetensors(path, tensors, metadata);
 }
 
-LoadedArrays load_arrays(const std::filesystem::path& path, std::source_location where) {
+LoadedArrays load_arrays(const std::string& path, std::source_location where) {
   const detail::Called called("load_arrays", where);
   Safetensors file = load_safetensors(path);
   LoadedArrays loaded;

@@ -1,9 +1,9 @@
-// Arrays in files: .npy, .npz and .safetensors. Errors name the function and the line of the call.
+// Arrays in files: .npy, .npz and .safetensors. Errors name the function and the line of the call. A path is a string;
+// a std::filesystem::path becomes one by itself.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <source_location>
@@ -16,24 +16,23 @@ namespace sluice {
 
 /// Writes the elements as .npy; waits for them. Throws FormatError where the file cannot be written, Error where the
 /// array is poisoned. Blocking.
-void save_npy(const std::filesystem::path& path, const NDArray& x,
-              std::source_location where = std::source_location::current());
+void save_npy(const std::string& path, const NDArray& x, std::source_location where = std::source_location::current());
 /// Reads a .npy file into an array on the device of the thread's scope. Throws FormatError. Blocking.
-NDArray read_npy(const std::filesystem::path& path, std::source_location where = std::source_location::current());
+NDArray read_npy(const std::string& path, std::source_location where = std::source_location::current());
 
 /// Writes named arrays as .npz; `compress` packs them. Waits; throws as save_npy. Blocking.
 struct NpzOptions {
   bool compress = false;
 };
-void save_npz(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
-              const NpzOptions& options = {}, std::source_location where = std::source_location::current());
+void save_npz(const std::string& path, const std::map<std::string, NDArray>& arrays, const NpzOptions& options = {},
+              std::source_location where = std::source_location::current());
 /// Reads a .npz file, stored or packed, onto the device of the thread's scope: at most 4 GiB when unpacked. (load_npz()
 /// in ndarray/formats/npz.h has that as an option.) Throws FormatError. Blocking.
-std::map<std::string, NDArray> read_npz(const std::filesystem::path& path,
+std::map<std::string, NDArray> read_npz(const std::string& path,
                                         std::source_location where = std::source_location::current());
 
 /// Writes named arrays and text as .safetensors, whole or not at all. Waits; throws as save_npy. Blocking.
-void save_arrays(const std::filesystem::path& path, const std::map<std::string, NDArray>& arrays,
+void save_arrays(const std::string& path, const std::map<std::string, NDArray>& arrays,
                  const std::map<std::string, std::string>& metadata = {},
                  std::source_location where = std::source_location::current());
 struct LoadedArrays {
@@ -43,8 +42,7 @@ struct LoadedArrays {
   std::map<std::string, std::string> refused{};
 };
 /// Reads a .safetensors file onto the device of the thread's scope. Throws FormatError. Blocking.
-LoadedArrays load_arrays(const std::filesystem::path& path,
-                         std::source_location where = std::source_location::current());
+LoadedArrays load_arrays(const std::string& path, std::source_location where = std::source_location::current());
 
 /// A .safetensors file whose arrays are the file itself, mapped into memory: opening it reads the header alone, and an
 /// array's pages come from the disk when an op touches them. Any number of threads may use one object.
@@ -64,8 +62,7 @@ class MappedArrays {
     bool known = true;  ///< false: Sluice has no such dtype, and array() refuses it
   };
   /// Maps the file and checks its header. Throws FormatError as load_arrays() does. Blocking.
-  explicit MappedArrays(const std::filesystem::path& path,
-                        std::source_location where = std::source_location::current());
+  explicit MappedArrays(const std::string& path, std::source_location where = std::source_location::current());
   ~MappedArrays();
   MappedArrays(MappedArrays&&) noexcept;
   MappedArrays& operator=(MappedArrays&&) noexcept;

@@ -36,7 +36,7 @@ struct MappedArrays::State {
   mutable std::atomic<std::uint64_t> copied{0};
 };
 
-MappedArrays::MappedArrays(const std::filesystem::path& path, std::source_location where) {
+MappedArrays::MappedArrays(const std::string& path, std::source_location where) {
   const detail::Called called("MappedArrays", where);
   state_ = std::make_unique<State>(path);
 }

@@ -9,7 +9,7 @@
 #   programs   10,000 random programs of arrays, with gradients, against an interpreter   tests/autograd/
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
-#   nets       500 made-up nets, with a seed of each run's own (CI has 20)        tests/nn/make_up_nets.py
+#   nets       500 made-up nets, with a seed of each run's own (CI has 50)        tests/nn/make_up_nets.py
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
@@ -17,7 +17,7 @@
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
 #   --quick    a short form of each
-#   PART:K/N   the K-th of N slices of a part: of pipelines, mutants and soak (of which there are three)
+#   PART:K/N   the K-th of N slices of a part: of pipelines, nets, mutants and soak (of which there are three)
 #   PART:quick the short form of this part
 #
 # The output of a part is also in build/deep/PART.log. The last line says how each ended, and after how many seconds;
@@ -26,7 +26,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
 all="models searches programs sums pipelines nets compare soak mutants debian13 explore"
-turns=(models searches programs sums pipelines:{1..4}/4 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
+turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
 parts=()
@@ -73,6 +73,7 @@ pipelines() {
 nets() {
   local count=500 seed=$((RANDOM * 32768 + RANDOM)) status
   if [ ${#quick[@]} -gt 0 ]; then count=60; fi
+  if [ -n "$slice" ]; then count=$((count / ${slice#*/})); fi
   echo "$count nets of seed $seed"
   build_preset release nets nn_test -DSLUICE_TESTS=ON "-DSLUICE_MADE_UP_NETS=$count" "-DSLUICE_MADE_UP_SEED=$seed"
   "$root/build/release/tests/nn_test" --gtest_brief=1 --gtest_filter='MadeUpNets.*'

@@ -34,8 +34,8 @@ std::string place_of_call() {
 
 }  // namespace
 
-FormatError::FormatError(const std::filesystem::path& path, std::string_view message)
-    : std::runtime_error(one_line(place_of_call() + path.string() + ": " + std::string(message))) {}
+FormatError::FormatError(const std::string& path, std::string_view message)
+    : std::runtime_error(one_line(place_of_call() + path + ": " + std::string(message))) {}
 
 namespace formats {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -21,7 +20,7 @@ class FormatError : public std::runtime_error {
  public:
   /// "[load_npy] main.cc:41: PATH: MESSAGE", and outside of the library's functions "PATH: MESSAGE". Control characters
   /// are replaced, so that it stays one line.
-  FormatError(const std::filesystem::path& path, std::string_view message);
+  FormatError(const std::string& path, std::string_view message);
 };
 
 /// A row-major array in host memory, without engine or views. A value: copies copy the bytes. Threads may read one

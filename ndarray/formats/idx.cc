@@ -137,7 +137,7 @@ DType dtype_of_magic(const std::filesystem::path& path, std::uint32_t magic) {
 
 }  // namespace
 
-HostTensor load_idx(const std::filesystem::path& path, std::source_location where) {
+HostTensor load_idx(const std::string& path, std::source_location where) {
   const detail::Called called("load_idx", where);
   ByteSource source(path);
   const std::uint32_t magic = read_u32(source, path, "the magic number");

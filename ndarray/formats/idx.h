@@ -1,8 +1,8 @@
 // IDX files (the format of MNIST), gzipped or plain.
 #pragma once
 
-#include <filesystem>
 #include <source_location>
+#include <string>
 
 #include "sluice/ndarray/formats/host_tensor.h"
 
@@ -13,6 +13,6 @@ namespace sluice {
 /// Throws FormatError where the file is missing, is not a regular file, is truncated, has bytes to spare, is no IDX
 /// file, or is corrupt gzip. A header that promises more than 4 GiB, or more than gzip can hold in a file of this
 /// size, is refused before anything is unpacked; memory grows with what was unpacked, not with the promise.
-HostTensor load_idx(const std::filesystem::path& path, std::source_location where = std::source_location::current());
+HostTensor load_idx(const std::string& path, std::source_location where = std::source_location::current());
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -48,7 +49,7 @@ Table load_part(const std::filesystem::path& directory, const std::string& split
 
 }  // namespace
 
-Split fashion_mnist(const std::filesystem::path& directory, std::source_location where) {
+Split fashion_mnist(const std::string& directory, std::source_location where) {
   const sluice::detail::Called called("nn::fashion_mnist", where);
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {

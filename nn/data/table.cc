@@ -1,13 +1,14 @@
 #include "sluice/nn/data/table.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <memory>
+#include <span>
 #include <system_error>
 #include <vector>
 
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/formats/file_io.h"
 #include "sluice/operators/shaping.h"
 #include "sluice/resources/random.h"
 
@@ -15,15 +16,6 @@ namespace sluice::nn {
 namespace {
 
 constexpr std::uint64_t kSplitStream = 0x73706c6974;
-
-std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FormatError(path, "cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw FormatError(path, "cannot be read");
-  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
-  return {begin, begin + text.size()};
-}
 
 }  // namespace
 
@@ -52,7 +44,7 @@ Split split(const Table& table, std::int64_t test_rows, std::uint64_t seed, std:
   return {rows_of(test_rows, rows), rows_of(0, test_rows)};
 }
 
-NDArray read_tokens(const std::filesystem::path& path, std::source_location where) {
+NDArray read_tokens(const std::string& path, std::source_location where) {
   const sluice::detail::Called called("nn::read_tokens", where);
   std::vector<std::filesystem::path> files{path};
   std::error_code error;
@@ -65,8 +57,10 @@ NDArray read_tokens(const std::filesystem::path& path, std::source_location wher
   }
   HostTensor all{DType::u8, {}, {}};
   for (const std::filesystem::path& file : files) {
-    const std::vector<std::byte> bytes = bytes_of(file);
-    all.bytes.insert(all.bytes.end(), bytes.begin(), bytes.end());
+    formats::InputFile in(file);
+    const std::size_t begin = all.bytes.size();
+    all.bytes.resize(begin + in.size());
+    in.read(std::span(all.bytes).subspan(begin), "the text");
   }
   if (all.bytes.empty()) throw FormatError(path, "holds no text");
   all.shape = {static_cast<std::int64_t>(all.bytes.size())};

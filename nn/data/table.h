@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <source_location>
 #include <string>
 
@@ -35,11 +34,11 @@ inline constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashi
 /// {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] of a directory. Any number of images is taken, at least one, so
 /// that a part of the data set can stand for all of it. Blocks. Throws FormatError as load_idx does, and where a file's
 /// dtype, rank or image size is another, labels and images differ in number, or a label is above 9.
-Split fashion_mnist(const std::filesystem::path& directory = kFashionMnistDirectory,
+Split fashion_mnist(const std::string& directory = kFashionMnistDirectory,
                     std::source_location where = std::source_location::current());
 
 /// The bytes of a text file, or of all files of a folder in the order of their names, as u8, (n,). Blocks. Throws
 /// FormatError where nothing can be read, or there is nothing.
-NDArray read_tokens(const std::filesystem::path& path, std::source_location where = std::source_location::current());
+NDArray read_tokens(const std::string& path, std::source_location where = std::source_location::current());
 
 }  // namespace sluice::nn

@@ -4,15 +4,16 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <system_error>
 #include <unordered_map>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/files.h"
+#include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/host_tensor.h"
 
 namespace sluice::nn {
@@ -170,11 +171,7 @@ std::map<std::string, std::int64_t> counts_of(const std::string& name, const Sav
   for (const auto& [key, text] : file.metadata) {
     if (key != name && !key.starts_with(prefix_of(name))) continue;
     std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) {
-      plan.wrong.push_back("'" + key + "' is '" + text + "', no whole number");
-      return {};
-    }
+    if (!read_number(text, key, value, plan)) return {};
     counts[key == name ? "" : key.substr(prefix_of(name).size())] = value;
   }
   if (counts.empty()) plan.wrong.push_back("nothing is there for '" + name + "'");
@@ -194,11 +191,26 @@ std::string number_text(double x) {
   return text;
 }
 
-void read_number(const std::string& text, const std::string& name, double& x, LoadPlan& plan) {
+namespace {
+
+template <class T>
+bool read_text(const std::string& text, const std::string& name, const char* wanted, T& x, LoadPlan& plan) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    plan.wrong.push_back("'" + name + "' is '" + text + "', no number");
-  }
+  if (error == std::errc() && end == text.data() + text.size()) return true;
+  plan.wrong.push_back("'" + name + "' is '" + text + "', no " + wanted);
+  return false;
+}
+
+}  // namespace
+
+bool read_number(const std::string& text, const std::string& name, double& x, LoadPlan& plan) {
+  return read_text(text, name, "number", x, plan);
+}
+bool read_number(const std::string& text, const std::string& name, std::int64_t& x, LoadPlan& plan) {
+  return read_text(text, name, "whole number", x, plan);
+}
+bool read_number(const std::string& text, const std::string& name, std::uint64_t& x, LoadPlan& plan) {
+  return read_text(text, name, "whole number from 0", x, plan);
 }
 
 std::string stream_text(const RandomStream& stream) {
@@ -241,9 +253,9 @@ void add_file(const std::filesystem::path& path, SavedFile& file) {
 
 /// The files that an index names, in the folder of the index.
 std::set<std::filesystem::path> files_of_index(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw FormatError(path, "cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  formats::InputFile in(path);
+  std::string text(in.size(), ' ');
+  in.read(std::as_writable_bytes(std::span(text)), "the index");
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw FormatError(path, "holds no index: an object with \"weight_map\" is wanted");
@@ -273,7 +285,7 @@ void check_names(const char* function, const Saved& items) {
 }  // namespace
 }  // namespace detail
 
-void save(const std::filesystem::path& path, const Saved& items, std::source_location where) {
+void save(const std::string& path, const Saved& items, std::source_location where) {
   const sluice::detail::Called called("nn::save", where);
   detail::check_names("nn::save", items);
   detail::SavedFile file{path, {}, {}, {}};
@@ -281,12 +293,11 @@ void save(const std::filesystem::path& path, const Saved& items, std::source_loc
   sluice::save_arrays(path, file.arrays, file.metadata, where);
 }
 
-void load(const std::filesystem::path& path, const Saved& items, const LoadOptions& options,
-          std::source_location where) {
+void load(const std::string& path, const Saved& items, const LoadOptions& options, std::source_location where) {
   const sluice::detail::Called called("nn::load", where);
   detail::check_names("nn::load", items);
   detail::SavedFile file{path, {}, {}, {}};
-  if (path.extension() == ".json") {
+  if (path.ends_with(".json")) {
     for (const std::filesystem::path& part : detail::files_of_index(path)) detail::add_file(part, file);
   } else {
     detail::add_file(path, file);
@@ -304,7 +315,7 @@ void load(const std::filesystem::path& path, const Saved& items, const LoadOptio
   for (const auto& change : plan.changes) change();
 }
 
-bool exists(const std::filesystem::path& path) {
+bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error);
 }

@@ -10,7 +10,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -39,7 +38,7 @@ namespace detail {
 
 /// What a file holds: arrays in its mapped memory, and text.
 struct SavedFile {
-  std::filesystem::path path;
+  std::string path;
   std::map<std::string, NDArray> arrays;
   std::map<std::string, std::string> metadata;
   std::map<std::string, std::string> refused;  ///< tensors of dtypes that there are not: name to dtype
@@ -69,7 +68,10 @@ std::map<std::string, std::int64_t> counts_of(const std::string& name, const Sav
 /// Null, and a line in plan.wrong, where there is none.
 const std::string* text_of(const std::string& name, const SavedFile& file, LoadPlan& plan);
 std::string number_text(double x);
-void read_number(const std::string& text, const std::string& name, double& x, LoadPlan& plan);
+/// False, and a line in plan.wrong, where the text is no such number.
+bool read_number(const std::string& text, const std::string& name, double& x, LoadPlan& plan);
+bool read_number(const std::string& text, const std::string& name, std::int64_t& x, LoadPlan& plan);
+bool read_number(const std::string& text, const std::string& name, std::uint64_t& x, LoadPlan& plan);
 std::string stream_text(const RandomStream& stream);
 void read_stream(const std::string& text, const std::string& name, RandomStream& stream, LoadPlan& plan);
 
@@ -125,20 +127,16 @@ class SavedObject final : public SavedThing {
         plan.changes.push_back([&object, value = *text] { object = value; });
       }
     } else if constexpr (std::is_arithmetic_v<T>) {
-      double x = 0;
+      using Integer = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+      std::conditional_t<std::is_integral_v<T>, Integer, double> x = 0;
       const std::string* text = text_of(name, file, plan);
-      if (!text) return;
+      if (!text || !read_number(*text, name, x, plan)) return;
       if constexpr (std::is_integral_v<T>) {
-        const auto counts = counts_of(name, file, plan);
-        if (counts.empty()) return;
-        if (!std::in_range<std::conditional_t<std::is_same_v<T, bool>, unsigned char, T>>(counts.begin()->second)) {
+        if (!std::in_range<std::conditional_t<std::is_same_v<T, bool>, unsigned char, T>>(x)) {
           plan.wrong.push_back("'" + name + "' is " + *text + ", which does not fit its type");
         }
-        plan.changes.push_back([&object, value = counts.begin()->second] { object = static_cast<T>(value); });
-      } else {
-        read_number(*text, name, x, plan);
-        plan.changes.push_back([&object, x] { object = static_cast<T>(x); });
       }
+      plan.changes.push_back([&object, x] { object = static_cast<T>(x); });
     } else {
       load_net(contents(object), name, file, options, plan);
     }
@@ -168,8 +166,7 @@ using Saved = std::vector<SavedItem>;
 /// saved once, under the first of its paths), what optimisers keep, positions, numbers. Blocking: waits for the values.
 /// Throws Error where one is poisoned, FormatError where the file cannot be written, UsageError for a parameter without
 /// a value, a name used twice, and a path with control characters.
-void save(const std::filesystem::path& path, const Saved& items,
-          std::source_location where = std::source_location::current());
+void save(const std::string& path, const Saved& items, std::source_location where = std::source_location::current());
 
 /// Reads the file into the same items: all of them, or nothing. If a tensor of an item is missing, is not expected, or
 /// has another shape or dtype, or a text does not fit, it throws a FormatError that lists everything that is wrong, and
@@ -181,10 +178,10 @@ void save(const std::filesystem::path& path, const Saved& items,
 /// `path` may also be a `.safetensors.index.json`, which names the files of a model in parts. The file is mapped, and
 /// only what is asked for is read: values are copied as operations run, so it must not be written in place meanwhile
 /// (nn::save replaces it, which is safe). Blocks on the header.
-void load(const std::filesystem::path& path, const Saved& items, const LoadOptions& options = {},
+void load(const std::string& path, const Saved& items, const LoadOptions& options = {},
           std::source_location where = std::source_location::current());
 
 /// Whether there is such a file.
-bool exists(const std::filesystem::path& path);
+bool exists(const std::string& path);
 
 }  // namespace sluice::nn

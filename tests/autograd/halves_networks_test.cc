@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../ndarray/ndarray_test_support.h"
+#include "sluice/ndarray/operation_record.h"
 
 namespace sluice::testing {
 namespace {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "../ndarray/ndarray_test_support.h"
+#include "sluice/ndarray/operation_record.h"
 
 namespace sluice::testing {
 namespace {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "../ndarray/ndarray_test_support.h"
+#include "sluice/ndarray/operation_record.h"
 
 namespace sluice::testing {
 namespace {

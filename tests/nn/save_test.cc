@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 #include "nn_support.h"
 #include "sluice/nn/nets.h"
@@ -270,6 +271,31 @@ TEST_F(SaveTest, TextsThatAreNoStreamAreRefused) {
     EXPECT_THAT(what_of([&] { nn::load(path(), {{"stream", again}}); }), HasSubstr("seed, stream and draw are wanted"));
     EXPECT_EQ(again.state(), stream.state()) << bad;
   }
+}
+
+TEST_F(SaveTest, NumbersOfEachTypeComeBackOrAreRefused) {
+  std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  bool yes = true;
+  double third = 1.0 / 3;
+  nn::save(path(), {{"most", most}, {"least", least}, {"yes", yes}, {"third", third}});
+  most = 0, least = 0, yes = false, third = 0;
+  nn::load(path(), {{"most", most}, {"least", least}, {"yes", yes}, {"third", third}});
+  EXPECT_EQ(most, std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(least, std::numeric_limits<std::int64_t>::min());
+  EXPECT_TRUE(yes);
+  EXPECT_EQ(third, 1.0 / 3);
+  const auto refused = [&](const char* name, auto value) {
+    const auto before = value;
+    const std::string said = what_of([&] { nn::load(path(), {{name, value}}); });
+    EXPECT_EQ(value, before);
+    return said;
+  };
+  EXPECT_THAT(refused("most", std::int64_t{5}), HasSubstr("'most' is '18446744073709551615', no whole number"));
+  EXPECT_THAT(refused("least", std::uint64_t{5}),
+              HasSubstr("'least' is '-9223372036854775808', no whole number from 0"));
+  EXPECT_THAT(refused("least", 5), HasSubstr("'least' is -9223372036854775808, which does not fit its type"));
+  EXPECT_THAT(refused("third", 5), HasSubstr("'third' is '0.333"));
 }
 
 TEST_F(SaveTest, PartsAndOtherNames) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/ndarray/operation_record.h"
 #include "sluice/operators/attention.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/decomposition_conventions.h"

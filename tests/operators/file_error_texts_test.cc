@@ -98,7 +98,10 @@ TEST(ErrorTexts, OfFilesNameTheFunctionAndTheLineOfTheCall) {
   EXPECT_FILE_TEXT(nn::fashion_mnist(folder.path()),
                    "[nn::fashion_mnist] FILE:LINE: DIR/train-images-idx3-ubyte.gz: cannot open: No such file or "
                    "directory");
-  EXPECT_FILE_TEXT(nn::read_tokens(folder / "none"), "[nn::read_tokens] FILE:LINE: DIR/none: cannot be opened");
+  EXPECT_FILE_TEXT(nn::read_tokens(folder / "none"),
+                   "[nn::read_tokens] FILE:LINE: DIR/none: cannot open: No such file or directory");
+  EXPECT_FILE_TEXT(nn::load(folder / "none.index.json", {}),
+                   "[nn::load] FILE:LINE: DIR/none.index.json: cannot open: No such file or directory");
   const struct { nn::Parameter w{{3}, nn::constant(1)}; } net;
   const struct { nn::Parameter x{{3}, nn::constant(1)}; } other;
   EXPECT_FILE_TEXT(nn::load(folder / "x.safetensors", {{"", net}}),

@@ -13,6 +13,7 @@
 #include "../support/devices.h"
 #include "../support/net_of.h"
 #include "ops_table.h"
+#include "sluice/ndarray/operation_record.h"
 
 namespace sluice::testing {
 namespace {
