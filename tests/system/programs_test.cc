@@ -208,7 +208,7 @@ TEST_F(FashionMnistProgram, BadCheckpointsAreOneLine) {
   };
   refuses_with("\"net.2.weight\"", "\"net.3.height\"", "no tensor 'net.2.weight', wanted as f32 (32, 32, 3, 3); ");
   refuses_with("\"opt.7.bias.momentum\"", "\"opt.7.bias.momenta_\"", "opt: no tensor '7.bias.momentum'; ");
-  refuses_with("\"data.epoch\"", "\"data.reach\"", "data: [nn::Feed::set_position] fashion_mnist.cc:");
+  refuses_with("\"data.epoch\"", "\"data.reach\"", "data: [nn::Feed::set_position] fashion_mnist_data.h:");
   refuses_with("\"batch\"", "\"match\"", "nothing is there for 'batch'\n");
   const Outcome again = train({"--resume", kept});  // nothing left to do: the test alone
   EXPECT_EQ(again.status, 0) << again.err;
