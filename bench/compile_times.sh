@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a program costs the compiler: an empty main with sluice.h, and a net of 15 structs that is initialised, trained,
-# summed up, copied and saved. Prints the least user time of several runs and the memory, for each compiler.
+# clipped, copied and saved. Prints the least user time of several runs and the memory, for each compiler.
 #
 #   bench/compile_times.sh [RUNS] [COMPILER ...]       default: 5 g++ clang++-19
 set -eu
