@@ -1,6 +1,7 @@
 // The gradient members of NDArray.
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/rerun.h"
 
@@ -24,6 +25,7 @@ autograd::Node* leaf_of(const NDArray& x) {
 NDArray NDArray::with_grad(Where where) const {
   autograd::install_recorder();
   Array& array = checked("with_grad", where);
+  autograd::follow_writes(array);
   if (!is_floating(array.dtype())) {
     throw ArrayError("with_grad", where, "needs a floating dtype, not " + std::string(name_of(array.dtype())));
   }
@@ -50,6 +52,7 @@ NDArray NDArray::with_grad(Where where) const {
 
 bool NDArray::requires_grad(Where where) const {
   Array& array = checked("requires_grad", where);
+  autograd::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return static_cast<bool>(array.history);
 }

@@ -6,6 +6,7 @@
 #include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/anomaly.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 
 namespace sluice {
 namespace autograd {
@@ -25,7 +26,9 @@ Variable gate_behind(const std::vector<NDArray>& gradients, const std::source_lo
   const NDArray* one = nullptr;
   for (const NDArray& gradient : gradients) {
     if (!gradient.defined()) continue;
-    each_variable_of(gradient, [&](const Variable& variable) { accesses.push_back(read(variable)); });
+    detail::each_plain(gradient, [&](const NDArray& x) {
+      each_variable_of(x, [&](const Variable& variable) { accesses.push_back(read(variable)); });
+    });
     one = &gradient;
   }
   if (!one) return {};

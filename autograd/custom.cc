@@ -58,7 +58,9 @@ Ref<Version> version_of(const NDArray& x) {
 
 /// True if `kept`, which is no input, is the value of the result.
 bool same_value(const NDArray& kept, const NDArray& result) {
-  return !past_of(kept).node && version_of(kept) == version_of(result) && kept.shape() == result.shape() &&
+  if (result.array()->owned()) return false;
+  return kept.array()->kind() == result.array()->kind() && !past_of(kept).node &&
+         version_of(kept) == version_of(result) && kept.shape() == result.shape() &&
          kept.strides() == result.strides() && kept.offset() == result.offset();
 }
 

@@ -8,6 +8,7 @@
 
 #include "sluice/autograd/kept_memory.h"
 #include "sluice/autograd/node.h"
+#include "sluice/ndarray/owner.h"
 
 namespace sluice::autograd {
 
@@ -21,8 +22,10 @@ class Kept {
 
   void add(const NDArray& x, const detail::Layer* layer = nullptr) {
     if (!x.defined()) return;
-    const KeptMemory piece = memory_of(x);
-    if (seen_.insert(piece.id).second) pieces_.push_back({piece, layer});
+    detail::each_plain(x, [&](const NDArray& part) {
+      const KeptMemory piece = memory_of(part);
+      if (seen_.insert(piece.id).second) pieces_.push_back({piece, layer});
+    });
   }
   void add(const std::vector<NDArray>& list, const detail::Layer* layer = nullptr) {
     for (const NDArray& x : list) add(x, layer);

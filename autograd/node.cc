@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
@@ -160,7 +161,10 @@ Ref<History> new_node() {
   return Ref<History>(new Node(next_sequence() + 1));
 }
 
-/// True where the operation's node is there already, and only wants what it has not kept.
+}  // namespace
+
+Ref<Node> node_for_push() { return node_of(new_node()); }
+
 bool computed_again() {
   if ((current_scope().flags & kRerunFlag) == 0) [[likely]]
     return false;
@@ -168,9 +172,14 @@ bool computed_again() {
   return at && at->is_again();
 }
 
+namespace {
+
 class TapeRecorder final : public detail::Recorder {
  public:
-  TapeRecorder() { begin = new_node; }
+  TapeRecorder() {
+    begin = new_node;
+    owned = record_owned;
+  }
 
   void finish(const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
               std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) override {
@@ -247,6 +256,7 @@ class TapeRecorder final : public detail::Recorder {
 Past past_of(const NDArray& given) {
   const NDArray x = Rerun::seen(given);
   Array& array = *x.array();
+  follow_writes(array);
   std::lock_guard lock(array.mutex());
   return {node_of(array.history), array.history_output};
 }

@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/ndarray/anomaly.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/creation.h"
 
 namespace sluice::autograd {
@@ -17,11 +18,18 @@ Rule::Rule(Node& node, std::vector<NDArray>& gradients, std::vector<bool> wanted
 const NDArray& Rule::gradient(int i) {
   if (resumed_) throw ArrayError(node_.op->name, node_.where, "its gradient rule uses gradient() beside common()");
   NDArray& g = gradients_[index(i)];
-  if (!g.defined()) {
-    const DeviceScope scope(node_.device);
-    g = zeros(node_.outputs[index(i)].shape, node_.outputs[index(i)].dtype, options_.where);
-  }
+  if (!g.defined()) g = no_gradient(node_.outputs[index(i)]);
   return g;
+}
+
+/// Zeros for an output that nothing used, of the owner that the other outputs' gradients have.
+NDArray Rule::no_gradient(const Spec& spec) const {
+  for (const NDArray& other : gradients_) {
+    if (!other.defined()) continue;
+    if (const Ref<Owner> owner = owner_of(other)) return owner->constant(spec, 0, options_.where);
+  }
+  const DeviceScope scope(node_.device);
+  return zeros(spec.shape, spec.dtype, options_.where);
 }
 
 const NDArray& Rule::common(NDArray (*make)(GradientContext&)) {

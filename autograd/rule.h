@@ -49,6 +49,7 @@ class Rule final : public GradientContext {
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   const NDArray& kept(const std::vector<NDArray>& list, int i) const;
   NDArray with_history(std::size_t i);
+  NDArray no_gradient(const Spec& spec) const;
 
   Node& node_;
   std::vector<NDArray>& gradients_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/operators/add_n.h"
 
@@ -20,6 +21,7 @@ NDArray alias(const NDArray& x, bool recorded) {
 
 Ref<Node> maker_of(const NDArray& x) {
   Array& array = *x.array();
+  follow_writes(array);
   std::lock_guard lock(array.mutex());
   return Ref<Node>(static_cast<Node*>(array.history.get()));
 }
@@ -27,6 +29,7 @@ Ref<Node> maker_of(const NDArray& x) {
 Edge edge_to(const NDArray& x) {
   Array& array = *x.array();
   std::unique_ptr<Window> window = window_of(x);
+  follow_writes(array);
   std::lock_guard lock(array.mutex());
   return {Ref<Node>(static_cast<Node*>(array.history.get())), array.history_output, std::move(window)};
 }

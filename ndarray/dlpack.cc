@@ -29,7 +29,7 @@ struct Export {
 
 template <class Managed>
 Managed* export_tensor(const NDArray& x, bool writable, const char* name, const std::source_location& where) {
-  Array& array = x.checked(name, where);
+  Array& array = x.in_memory(name, where);
   DryRun::check_elements(array, name, where);
   if (array.device().kind != DeviceKind::cpu) {
     throw ArrayError(name, where, "the array is on " + to_string(array.device()) + ", wanted the host: use to(cpu(0))");

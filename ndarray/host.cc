@@ -37,20 +37,20 @@ T load(const std::byte* from) {
 }  // namespace
 
 void NDArray::wait(Where where) const {
-  Array& array = checked("wait", where);
+  Array& array = in_memory("wait", where);
   DryRun::check_elements(array, "wait", where);
   const Ref<Version> version = version_of(array);
   version->each_variable([&](const Variable& v) { array.engine().wait(v, where); });
 }
 
 void NDArray::check_type(DType type, const char* who, Where where) const {
-  if (checked(who, where).dtype() != type) {
+  if (in_memory(who, where).dtype() != type) {
     throw ArrayError(who, where, std::string(name_of(type)) + " asked of an array of " + std::string(name_of(dtype())));
   }
 }
 
 void NDArray::copy_out(std::byte* into, Where where) const {
-  Array& array = checked("to_vector", where);
+  Array& array = in_memory("to_vector", where);
   DryRun::check_elements(array, "to_vector", where);
   // Elements on a device are brought to the host first, as this array's value is now; no tape hears of it.
   if (array.device().kind != DeviceKind::cpu) {
@@ -71,7 +71,7 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
-  checked("to_bytes", where);
+  in_memory("to_bytes", where);
   const auto n = static_cast<std::int64_t>(bytes(where));
   std::vector<std::byte> result = detail::host_list<std::byte>("to_bytes", n, where);
   copy_out(result.data(), where);
@@ -79,7 +79,7 @@ std::vector<std::byte> NDArray::to_bytes(Where where) const {
 }
 
 double NDArray::item_real(Where where) const {
-  const DType type = checked("item", where).dtype();
+  const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (!is_floating(type)) {
     throw ArrayError("item", where, "a floating type asked of an array of " + std::string(name_of(type)));
@@ -99,7 +99,7 @@ double NDArray::item_real(Where where) const {
 }
 
 std::int64_t NDArray::item_integer(bool boolean, Where where) const {
-  const DType type = checked("item", where).dtype();
+  const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (boolean ? type != DType::boolean : !is_integer(type)) {
     throw ArrayError(
@@ -146,7 +146,7 @@ NDArray detail::host_array(std::span<const std::byte> bytes, const Dims& shape, 
 namespace detail {
 
 std::pair<Ref<Version>, std::vector<Borrow>> borrow_array(const NDArray& x, bool update, std::source_location where) {
-  Array& array = x.checked("borrow", where);
+  Array& array = x.in_memory("borrow", where);
   DryRun::check_elements(array, "borrow", where);
   if (array.device().kind != DeviceKind::cpu) {
     throw ArrayError("borrow", where,

@@ -119,12 +119,13 @@ void Call::answer(std::vector<NDArray> results) {
   }
   if (!std::equal(given.begin(), given.end(), specs_.begin(), specs_.end())) {
     throw ArrayError(row_.name, where_,
-                     "an interpreter answered with " + in_words(given) + "; the call gives " + in_words(specs_));
+                     std::string(who_) + " answered with " + in_words(given) + "; the call gives " + in_words(specs_));
   }
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const NDArray &y = results[i], &target = targets_[i];
     if (!y.same_array(target) || y.offset() != target.offset() || !(y.strides() == target.strides())) {
-      throw ArrayError(row_.name, where_, "an interpreter answered with arrays that are not the targets of the call");
+      throw ArrayError(row_.name, where_,
+                       std::string(who_) + " answered with arrays that are not the targets of the call");
     }
   }
   results_ = std::move(results);
@@ -153,6 +154,7 @@ void Next::operator()(Call& call) const {
 InterpreterScope::InterpreterScope(std::shared_ptr<Interpreter> interpreter)
     : number_(last_number.fetch_add(1) + 1), outer_(current_scope().interpreter) {
   if (!interpreter) throw UsageError("[InterpreterScope] a null interpreter");
+  detail::views_are_told.store(true, std::memory_order_relaxed);
   standing.push_back({number_, outer_, std::move(interpreter)});
   current_scope().interpreter = number_;
 }
@@ -193,6 +195,36 @@ std::vector<NDArray> interpret(const OperatorInfo& row, std::span<const NDArray*
                                const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
                                std::span<const Spec> specs, const std::source_location& where, Proceed& proceed) {
   return Interpretation::of(row, inputs, attributes, targets, updates, specs, where, proceed);
+}
+
+void tell_view(NDArray& view, const NDArray& of, ViewKind kind, const std::source_location& where, const Dims& axes,
+               std::span<const Cut> cuts) {
+  const bool owned = of.array()->kind() == Array::Kind::owned;
+  const Standing* at = standing_at(current_scope().interpreter);
+  if (!owned && !at) return;
+  // The same elements in the same places: the same array.
+  if (owned && view.shape() == of.shape() && view.strides() == of.strides() && view.offset() == of.offset()) return;
+  const std::source_location& program = current_scope().where;
+  Dims positive;
+  for (const std::int64_t axis : axes) positive.push_back(axis < 0 ? axis + of.rank() : axis);
+  ViewCall call(kind, of, view.shape(), positive, {cuts.begin(), cuts.end()}, program.line() != 0 ? program : where);
+  const ScopeGuard scope;
+  current_scope().where = call.where();
+  if (owned) {
+    const std::uint64_t inner = std::exchange(current_scope().interpreter, 0);
+    make_owned_view(call);
+    current_scope().interpreter = inner;
+  } else {
+    call.result_ = view;
+  }
+  view = call.result_;
+  while (at) {
+    const std::shared_ptr<Interpreter> interpreter = at->interpreter;
+    const std::uint64_t outer = at->outer;
+    current_scope().interpreter = outer;
+    interpreter->view(call);
+    at = standing_at(outer);
+  }
 }
 
 bool interpreted() noexcept { return standing_at(current_scope().interpreter) != nullptr; }

@@ -10,10 +10,11 @@
 //   loss(net(x)).backward();                    // gradients are made of calls too
 //
 // A call is one row of the registry with its operands and attributes; a function that is composed of rows is several.
-// Views, ops of a program's own (push_op), waits and reads on the host (borrow, item, to_vector) and raw pushes to an
-// engine are no calls. Several scopes on one thread nest: a call goes to the innermost first, and what that passes on,
-// or pushes itself, to those outside of it. The outermost passes it on to the tape and the engine. Threads that bodies
-// run on have no interpreters, and neither has what a body pushes.
+// Views are calls of their own kind (view_call.h), which an interpreter may look at. Ops of a program's own (push_op),
+// waits and reads on the host (borrow, item, to_vector), detach and raw pushes to an engine are no calls. Several
+// scopes on one thread nest: a call goes to the innermost first, and what that passes on, or pushes itself, to those
+// outside of it. The outermost passes it on to the tape and the engine. Threads that bodies run on have no
+// interpreters, and neither has what a body pushes.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/operand_sets.h"
 #include "sluice/ndarray/spec.h"
+#include "sluice/ndarray/view_call.h"
 
 namespace sluice {
 
@@ -62,9 +64,9 @@ class Call {
   void set_input(int i, NDArray x);
   void set_attributes(Attributes attributes);
 
-  /// The results, in place of Next's. Throws ArrayError where their number or their specs are not those of specs(), and
-  /// for a call with targets where they are not the targets themselves, which the interpreter has then written. Throws
-  /// UsageError after Next: what was pushed stands.
+  /// The results, in place of Next's, or an owner's answer. Throws ArrayError where their number or their specs are not
+  /// those of specs(), and for a call with targets where they are not the targets themselves, which the interpreter has
+  /// then written. Throws UsageError after Next: what was pushed stands.
   void answer(std::vector<NDArray> results);
   /// What Next or answer() gave, the targets where there are some; empty before.
   std::span<const NDArray> results() const { return results_; }
@@ -72,6 +74,7 @@ class Call {
  private:
   friend class Next;
   friend struct Interpretation;
+  friend struct Asking;
   Call(const OperatorInfo& row, std::span<const NDArray* const> inputs, const Attributes& attributes,
        std::span<const NDArray> targets, const Updates& updates, std::span<const Spec> specs,
        const std::source_location& where)
@@ -93,6 +96,7 @@ class Call {
   std::span<const Spec> specs_;
   std::source_location where_;
   std::vector<NDArray> results_;
+  const char* who_ = "an interpreter";  ///< answers, for errors
   bool passed_on_ = false, answered_ = false;
 };
 
@@ -121,6 +125,11 @@ class Interpreter {
   ///
   /// An interpreter that lives on several threads is called by all of them at once.
   virtual void apply(Call& call, Next next) { next(call); }
+  /// Called on the thread that made the view, with no lock held, after it was made: call.result() is it. An interpreter
+  /// can look, and make the same view of another array (call.of(x)); it cannot answer with another array, to which a
+  /// write would be no write to the input. A function for views may be several calls: x(1, slice(0, 3)) slices, and
+  /// then reshapes. What it throws the caller gets. Default: does nothing.
+  virtual void view(const ViewCall& call) { (void)call; }
 };
 
 /// While it lives, the thread's calls go to the interpreter, and so do those of a backward pass that the thread makes,

@@ -53,6 +53,8 @@ namespace detail {
 [[noreturn]] void refuse_empty(std::string_view operation, const std::source_location& where);
 /// Of an array without elements (dry_run.h). Throws ArrayError unless the calling thread runs dry.
 void check_absent(std::string_view operation, const std::source_location& where);
+/// Of an array without memory of its own: that, and an owner's (owner.h), for which it throws ArrayError.
+void check_memory(const Array& array, std::string_view operation, const std::source_location& where);
 /// Throws ArrayError where the host can have no list of n elements of `item` bytes: it is more than the machine has.
 /// For lists that a call makes itself; arrays get their memory as their ops run.
 void check_host_list(std::string_view operation, std::int64_t n, std::size_t item, const std::source_location& where);
@@ -270,17 +272,27 @@ class NDArray {
       detail::refuse_empty(operation, where);
     return *array_;
   }
-  /// The same; throws also for an array without elements, but in a dry run.
+  /// The same; throws also for an array without elements, but in a dry run. It may be an owner's, without a version:
+  /// for what makes calls of it.
   Array& checked(const char* operation = "array", Where where = Where::current()) const {
     Array& array = present(operation, where);
     if (array.absent()) [[unlikely]]
       detail::check_absent(operation, where);
     return array;
   }
+  /// The same; throws also for an array of an owner: for what asks for its version.
+  Array& in_memory(const char* operation = "array", Where where = Where::current()) const {
+    Array& array = present(operation, where);
+    if (array.kind() != Array::Kind::memory) [[unlikely]]
+      detail::check_memory(array, operation, where);
+    return array;
+  }
   /// The same window on another array.
   NDArray on(Ref<Array> array) const { return {std::move(array), shape_, strides_, offset_}; }
 
  private:
+  friend struct Views;
+  friend struct IndexViews;
   double item_real(Where where) const;
   std::int64_t item_integer(bool boolean, Where where) const;
   void copy_out(std::byte* into, Where where) const;
@@ -398,7 +410,7 @@ Variable variable_of(const NDArray& x, std::source_location where = std::source_
 /// Calls f(variable) for each variable of the present value: engine.recover(x) recovers all of them.
 template <class F>
 void each_variable_of(const NDArray& x, F&& f, std::source_location where = std::source_location::current()) {
-  Array& array = x.checked("variable", where);
+  Array& array = x.in_memory("variable", where);
   Ref<Version> version;
   {
     std::lock_guard lock(array.mutex());

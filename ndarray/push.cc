@@ -14,6 +14,7 @@
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/operation_record.h"
 #include "sluice/ndarray/overlaps.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/resolution.h"
 #include "sluice/ndarray/user_names.h"
@@ -41,7 +42,7 @@ void check_reach(const ArrayPush& push, const char* name, Array& array, Device d
 
 void check(const ArrayPush& push, const char* name, Device device, const Engine& engine) {
   const auto usable = [&](const NDArray& x) {
-    Array& array = x.checked(name, push.where);
+    Array& array = x.in_memory(name, push.where);
     if (&array.engine() != &engine) [[unlikely]]
       throw ArrayError(name, push.where, "arrays of different engines");
     if (array.device().kind != DeviceKind::cpu || device.kind != DeviceKind::cpu) [[unlikely]]
@@ -142,14 +143,18 @@ void copy_held(const ArrayPush& push, const PushOptions& options, Records* recor
 
 void copy_held_values(std::span<const NDArray> outputs, std::source_location where) {
   if (DryRun::current()) return;
-  for (const NDArray& y : outputs) {
+  const auto copy = [&](const NDArray& y) {
     ArrayPush push;
     push.outputs = std::span(&y, 1);
     push.updates = Updates::only(0);
     push.where = where;
     PushOptions options;
-    options.on = y.checked("copy on write", where).device();
+    options.on = y.in_memory("copy on write", where).device();
     copy_held(push, options, current_scope().records);
+  };
+  for (const NDArray& y : outputs) {
+    y.checked("copy on write", where);
+    detail::each_plain(y, copy);
   }
 }
 
@@ -179,7 +184,7 @@ Ticket push_seen(const ArrayPush& push) {
   const char* const name = push.options.name ? push.options.name : push.options.op ? push.options.op->name : "push";
   if (push.inputs.empty() && push.outputs.empty()) throw ArrayError(name, push.where, "no arrays");
   const NDArray& any = push.outputs.empty() ? *push.inputs[0] : push.outputs[0];
-  Array& first = any.checked(name, push.where);
+  Array& first = any.in_memory(name, push.where);
   const ScopeState& scope = current_scope();
   std::optional<PushOptions> placed;
   if (!push.options.on.given) placed.emplace(push.options).on = first.device();

@@ -7,6 +7,9 @@ namespace {
 
 constinit thread_local Rerun::Scope* current = nullptr;
 
+/// What is kept of an array that is found. The parts of an owner's are found themselves, when they are used.
+Ref<Array> value_of(Array& array) { return array.kind() == Array::Kind::owned ? array.twin() : array.snapshot(); }
+
 }  // namespace
 
 Rerun::Scope::Scope(Rerun& rerun, bool again) : outer_(current), rerun_(rerun), again_(again) {
@@ -25,7 +28,7 @@ NDArray Rerun::look_up(const NDArray& x) {
     for (Scope* s = scope; s && !s->again_; s = s->outer_) {
       if (s->made_.count(key) != 0 || s->rerun_.found_.count(key) != 0) continue;
       std::lock_guard lock(key->mutex());
-      s->rerun_.found_.emplace(key, Found{x.array(), key->snapshot()});
+      s->rerun_.found_.emplace(key, Found{x.array(), value_of(*key)});
     }
     return x;
   }
@@ -34,7 +37,7 @@ NDArray Rerun::look_up(const NDArray& x) {
   Ref<Array>& instead = scope->replaced_[key];
   if (!instead) {
     std::lock_guard lock(found->second.value->mutex());
-    instead = found->second.value->snapshot();
+    instead = value_of(*found->second.value);
   }
   return x.on(instead);
 }

@@ -1,5 +1,6 @@
 #include "sluice/ndarray/storage.h"
 
+#include "sluice/ndarray/owner.h"
 #include "sluice/resources/memory_pool.h"
 
 namespace sluice {
@@ -96,7 +97,17 @@ Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> versio
   version_->shown();
 }
 
+Array::Array(Engine& engine, const Spec& spec, Ref<detail::Owned> owned)
+    : engine_(&engine),
+      core_(nullptr),
+      device_(spec.device),
+      dtype_(spec.dtype),
+      kind_(Kind::owned),
+      shape_(spec.shape),
+      owned_(std::move(owned)) {}
+
 Array::~Array() {
+  if (!version_) return;
   if (listed_) ShareGroup::strike_snapshot(group(), this);
   if (stays_ && version_->buffer().import()) version_->buffer().import()->set_recorded(false);
   version_->hidden();
@@ -113,13 +124,26 @@ void Array::set_version(Ref<Version> version) {
   version_ = std::move(version);
 }
 
+Ref<Array> Array::twin() {
+  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, owned_));
+  copy->history = history;
+  copy->history_output = history_output;
+  copy->leaf = leaf;
+  return copy;
+}
+
 Ref<Array> Array::snapshot() {
+  if (kind_ == Kind::owned) [[unlikely]] {
+    Ref<Array> copy = twin();
+    copy->owned_ = Ref<detail::Owned>(new detail::Owned(owned_->owner->snapshot()));
+    return copy;
+  }
   Ref<Array> copy(new Array(*engine_, dtype_, shape_, version_));
   copy->history = history;
   copy->history_output = history_output;
   copy->leaf = leaf;
   copy->base_offset_ = base_offset_;
-  copy->absent_ = absent_;
+  copy->kind_ = kind_;
   if (stays_ || listed_) {
     copy->mutex_.join(group());
     group()->list_snapshot(copy.get());

@@ -17,6 +17,7 @@
 #include "sluice/ndarray/imports.h"
 #include "sluice/ndarray/ref.h"
 #include "sluice/ndarray/sharing.h"
+#include "sluice/ndarray/spec.h"
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/object_pool.h"
 
@@ -148,11 +149,17 @@ class Version final : public RefCounted, public Pooled<Version> {
 /// What made an array's value. Only autograd/ knows what is inside.
 class History : public RefCounted {};
 
+namespace detail {
+struct Owned;  // owner.h
+}
+
 /// The identity that all views share. `version` and `history` are guarded by mutex(), which is recursive because serial
 /// mode runs a body inside its push.
 class Array final : public RefCounted, public Pooled<Array> {
  public:
   Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version);
+  /// Of an owner, without a version.
+  Array(Engine& engine, const Spec& spec, Ref<detail::Owned> owned);
   ~Array() override;
 
   ArrayMutex& mutex() { return mutex_; }
@@ -164,6 +171,18 @@ class Array final : public RefCounted, public Pooled<Array> {
   const Dims& shape() const { return shape_; }
   std::int64_t base_offset() const { return base_offset_; }
 
+  /// What is behind it. Dry: a dry run made it (dry_run.h), and it has no elements. Owned: it has no version (owner.h).
+  enum class Kind : std::uint8_t { memory, dry, owned };
+  Kind kind() const { return kind_; }
+  bool absent() const { return kind_ == Kind::dry; }
+  /// Called before another thread can see it.
+  void set_absent() { kind_ = Kind::dry; }
+  /// Of the kind `owned`; else null.
+  const Ref<detail::Owned>& owned() const { return owned_; }
+  /// Another array of the same owner and history, without a value of its own. Called with mutex() held.
+  Ref<Array> twin();
+
+  /// Of the kinds `memory` and `dry`.
   const Ref<Version>& version() const { return version_; }
   void set_version(Ref<Version> version);
   /// True when a write must not change this value in place but must make a new version. Called with mutex() held.
@@ -172,10 +191,6 @@ class Array final : public RefCounted, public Pooled<Array> {
   /// version, and a write copies held values away. Never changes.
   bool stays() const { return stays_; }
   bool imported() const { return stays_ && version_->buffer().import(); }
-  /// True for an array that a dry run made (dry_run.h): it has no elements.
-  bool absent() const { return absent_; }
-  /// Called before another thread can see it.
-  void set_absent() { absent_ = true; }
 
   Ref<History> history;             ///< null: no gradient is wanted
   std::int32_t history_output = 0;  ///< which output of `history` the value is
@@ -197,10 +212,11 @@ class Array final : public RefCounted, public Pooled<Array> {
   DType dtype_;
   bool listed_ = false;  ///< it is a snapshot that shows the memory of arrays that stay
   bool stays_ = false;
-  bool absent_ = false;
+  Kind kind_ = Kind::memory;
   Dims shape_;
   std::int64_t base_offset_ = 0;
   Ref<Version> version_;
+  Ref<detail::Owned> owned_;
   ArrayMutex mutex_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/interpreter.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/registry.h"
 
@@ -15,18 +16,25 @@ namespace {
 thread_local int rank_limit = 1 << 30;
 std::atomic<detail::Recorder*> tape_recorder{nullptr};
 
-void check_inputs(const Operator& op, std::span<const NDArray* const> inputs, const ApplyOptions& options,
+/// True if one of them is an owner's.
+bool check_inputs(const Operator& op, std::span<const NDArray* const> inputs, const ApplyOptions& options,
                   const std::source_location& where) {
   detail::check_count(op, inputs.size(), where);
+  bool owned = false;
   for (const NDArray* x : inputs) {
-    const Device device = x->checked(op.name, where).device();
+    const Array& array = x->present(op.name, where);
+    if (array.kind() != Array::Kind::memory) [[unlikely]]
+      owned |= x->checked(op.name, where).kind() == Array::Kind::owned;
+    const Device device = array.device();
     if (!options.on.given && !(device == inputs[0]->device())) {
       detail::refuse_devices(op, inputs[0]->device(), device, where);
     }
   }
+  return owned;
 }
 
-void check_target(const Operator& op, const NDArray& target, const Spec& wanted, const std::source_location& where) {
+/// True if it is an owner's.
+bool check_target(const Operator& op, const NDArray& target, const Spec& wanted, const std::source_location& where) {
   const Array& array = target.checked(op.name, where);
   if (!(target.shape() == wanted.shape) || target.dtype() != wanted.dtype) {
     throw ArrayError(op.name, where,
@@ -37,6 +45,7 @@ void check_target(const Operator& op, const NDArray& target, const Spec& wanted,
     throw ArrayError(op.name, where,
                      "a target on " + to_string(array.device()) + ", inputs on " + to_string(wanted.device));
   }
+  return array.kind() == Array::Kind::owned;
 }
 
 /// The inputs as an elementwise kernel sees them: broadcast, with strides of 0.
@@ -89,6 +98,25 @@ void interpret_row(const Operator& op, std::span<const NDArray* const> inputs, c
   for (NDArray& y : results) made.emplace_back(std::move(y));
 }
 
+/// Has the owner of an operand make the call, and records it.
+void ask_owner(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+               const ApplyOptions& options, std::span<const Spec> specs, const std::source_location& where,
+               Made& made) {
+  const ScopeGuard scope;
+  current_scope().where = where;
+  const auto ask = [&] {
+    std::vector<NDArray> results =
+        detail::ask_owner(op, inputs, attributes, options.into, options.updates, specs, where);
+    if (!options.into.empty()) results.clear();
+    return results;
+  };
+  const detail::Recorder* const recorder = grad_mode() ? tape_recorder.load(std::memory_order_acquire) : nullptr;
+  for (NDArray& y :
+       recorder ? recorder->owned(op, inputs, attributes, options.into, options.updates, where, ask) : ask()) {
+    made.emplace_back(std::move(y));
+  }
+}
+
 [[noreturn]] void refuse_change(const Operator& op, std::span<const Spec> specs, std::span<const Spec> promised,
                                 const std::source_location& where) {
   const auto in_words = [](std::span<const Spec> list) {
@@ -105,7 +133,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
                const ApplyOptions& options, Made& made, const std::span<const Spec>* promised) {
   const ScopeState& scope = current_scope();
   const std::source_location where = scope.where.line() != 0 ? scope.where : options.where;
-  check_inputs(op, inputs, options, where);
+  bool owned = check_inputs(op, inputs, options, where);
   const Device device = options.on.given        ? options.on.device
                         : !inputs.empty()       ? inputs[0]->array()->device()
                         : !options.into.empty() ? options.into[0].checked(op.name, where).device()
@@ -116,12 +144,14 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const bool in_place = !options.into.empty();
   if (in_place) {
     if (options.into.size() != wanted.size()) throw ArrayError(op.name, where, "a wrong number of targets");
-    for (std::size_t i = 0; i < wanted.size(); ++i) check_target(op, options.into[i], wanted[i], where);
+    for (std::size_t i = 0; i < wanted.size(); ++i) owned |= check_target(op, options.into[i], wanted[i], where);
   }
   if (promised && !std::equal(wanted.begin(), wanted.end(), promised->begin(), promised->end())) [[unlikely]]
     refuse_change(op, wanted, *promised, where);
   if (scope.interpreter != 0 && detail::interpreted()) [[unlikely]]
     return interpret_row(op, inputs, attributes, options, wanted, where, made);
+  if (owned) [[unlikely]]
+    return ask_owner(op, inputs, attributes, options, wanted, where, made);
 
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -98,29 +99,31 @@ NDArray full(const Dims& shape, const Scalar& value, DType dtype, std::source_lo
   check_number("full", value, dtype, where);
   return filled("full", shape, value, 0, dtype, {}, where);
 }
-NDArray zeros_like(const Operand& x) {
-  const Array& array = x.array.checked("zeros_like", x.where);
-  return filled("zeros_like", x.array.shape(), 0, 0, array.dtype(), array.device(), x.where);
-}
-NDArray ones_like(const Operand& x) {
-  const Array& array = x.array.checked("ones_like", x.where);
-  return filled("ones_like", x.array.shape(), 1, 0, array.dtype(), array.device(), x.where);
+namespace {
+
+/// An array like x of one value; like one of an owner, what the owner gives.
+NDArray filled_like(const char* name, const Operand& x, const Scalar& value, std::optional<DType> wanted) {
+  const Array& array = x.array.checked(name, x.where);
+  const DType dtype = wanted.value_or(array.dtype());
+  check_number(name, value, dtype, x.where);
+  if (array.kind() == Array::Kind::owned) {
+    return owner_of(x.array)->constant({x.array.shape(), dtype, array.device()}, value, x.where);
+  }
+  return filled(name, x.array.shape(), value, 0, dtype, array.device(), x.where);
 }
 
-NDArray zeros_like(const Operand& x, DType dtype) {
-  return filled("zeros_like", x.array.shape(), 0, 0, dtype, x.array.checked("zeros_like", x.where).device(), x.where);
-}
-NDArray ones_like(const Operand& x, DType dtype) {
-  return filled("ones_like", x.array.shape(), 1, 0, dtype, x.array.checked("ones_like", x.where).device(), x.where);
-}
-NDArray full_like(const Operand& x, const Scalar& value, std::optional<DType> wanted) {
-  const Array& array = x.array.checked("full_like", x.where);
-  const DType dtype = wanted.value_or(array.dtype());
-  check_number("full_like", value, dtype, x.where);
-  return filled("full_like", x.array.shape(), value, 0, dtype, array.device(), x.where);
+}  // namespace
+
+NDArray zeros_like(const Operand& x) { return filled_like("zeros_like", x, 0, {}); }
+NDArray ones_like(const Operand& x) { return filled_like("ones_like", x, 1, {}); }
+NDArray zeros_like(const Operand& x, DType dtype) { return filled_like("zeros_like", x, 0, dtype); }
+NDArray ones_like(const Operand& x, DType dtype) { return filled_like("ones_like", x, 1, dtype); }
+NDArray full_like(const Operand& x, const Scalar& value, std::optional<DType> dtype) {
+  return filled_like("full_like", x, value, dtype);
 }
 NDArray empty_like(const Operand& x, std::optional<DType> dtype) {
   const Array& array = x.array.checked("empty_like", x.where);
+  if (array.kind() == Array::Kind::owned) return filled_like("empty_like", x, 0, dtype);
   return empty(x.array.shape(), dtype.value_or(array.dtype()), array.device(), x.where);
 }
 

@@ -304,6 +304,11 @@ struct Recorder {
   virtual ~Recorder() = default;
   /// Makes an empty node. Called under the locks of a push.
   Ref<History> (*begin)() = nullptr;
+  /// Makes a call that has an operand of an owner (ndarray/owner.h) by `ask`, and records it. Gives the results.
+  std::vector<NDArray> (*owned)(const Operator& op, std::span<const NDArray* const> inputs,
+                                const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
+                                const std::source_location& where,
+                                const std::function<std::vector<NDArray>()>& ask) = nullptr;
   /// Called after the push: fills the node.
   virtual void finish(const Operator& op, const Attributes& attributes, std::span<const NDArray* const> inputs,
                       std::span<const NDArray> outputs, Tape& tape, const std::source_location& where) = 0;

@@ -192,10 +192,11 @@ NDArray NDArray::to(Device device, Where where) const {
   detail::check_device("to", device, where);
   static const Operator& row = Registry::instance().get("transfer");
   const bool from_host = from.kind == DeviceKind::cpu, to_host = device.kind == DeviceKind::cpu;
+  const bool owned = array_->kind() == Array::Kind::owned;
   // Kinds of devices that know nothing of each other meet in host memory.
-  if (!from_host && !to_host && from.kind != device.kind) return to(cpu(0), where).to(device, where);
+  if (!owned && !from_host && !to_host && from.kind != device.kind) return to(cpu(0), where).to(device, where);
   // Between CPU devices a copy is a few microseconds of the receiver's own core: waking a copy lane would take longer.
-  if (from_host && to_host) {
+  if (owned || (from_host && to_host)) {
     return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = device});
   }
   // A device copies one stretch of memory, on the host of pinned memory: what is not so is packed where it is.

@@ -6,6 +6,7 @@
 
 #include "../support/temporary_directory.h"
 #include "function_call.h"
+#include "sluice/ndarray/owner.h"
 
 namespace sluice::testing {
 
@@ -186,6 +187,10 @@ inline void add_host_calls(FunctionCalls& to) {
   of_host("save_arrays", s, [](const NDArray& x) {
     const test::TemporaryDirectory folder;
     save_arrays(folder.path() / "x.safetensors", {{"a", ones({2})}, {"b", x}});
+  });
+  to.view("owner_of", {s}, [](const Arrays& x) {
+    (void)owner_of(x[0]);
+    return Arrays{};
   });
   to.view("copy_held_values", {s}, [](const Arrays& x) {
     copy_held_values(x, std::source_location::current());

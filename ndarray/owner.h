@@ -1,0 +1,87 @@
+// Owner: what stands behind an array that has no elements of its own. Such an array is made of others (halves, shards,
+// a recipe), and its owner answers the calls that have it as an operand.
+//
+//   class Halves final : public Owner { ... NDArray first, second; ... };
+//   const NDArray x = owned_array({{8, 4}, DType::f32, cpu(0)}, Ref<Owner>(new Halves(a, b)));
+//   mean(relu(matmul(x, w))).backward();        // each call goes to Halves::apply
+//
+// The array has a shape, a dtype and a device, copies of its handle are the same array, and it can want a gradient. It
+// has no memory: waits, item, to_vector, borrow, printing, push_op and windows that only memory has (strided, unfold,
+// diagonal) throw ArrayError with the owner's refusal().
+//
+// Order: interpreters of the thread see a call first; then the tape records it, as one node, before anything is pushed;
+// then the owner is asked. Of several owners that of the first operand is, inputs before targets, and it sees the
+// others. What an owner calls is not recorded for gradients and is seen by no interpreter: the tape has the call of the
+// program. Its gradient is made of calls and of views, which go to the owners of their operands in turn.
+//
+// A view of such an array is an array of its own for its owner, made of views of the parts; to gradients it is a view:
+// it follows later writes to the array. Recorded writes to such a view are refused.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sluice/ndarray/interpreter.h"
+#include "sluice/ndarray/view_call.h"
+
+namespace sluice {
+
+/// One for each array; arrays may share one. Its functions are called on the thread that makes the call, by several
+/// threads at once where arrays of it are used so. What they throw the caller gets, and nothing is recorded.
+class Owner : public RefCounted {
+ public:
+  /// Answers a call by Call::answer, with plain arrays or arrays of owners: it makes it of other calls, such as
+  /// apply_all(row_of(call), inputs, call.attributes(), {.where = call.where()}). A call with targets has it write its
+  /// parts, and answer with the targets.
+  virtual void apply(Call& call) = 0;
+  /// Answers a view by ViewCall::answer, with an array of an owner. Writes to its parts must be writes to the parts of
+  /// the array: it is made of views of them. Never called for ViewKind::window.
+  virtual void view(ViewCall& call) = 0;
+  /// The same value, which stays when the parts of this one are written: made of their detach(). The tape keeps values
+  /// so.
+  virtual Ref<Owner> snapshot() const = 0;
+  /// An array of this spec, laid out as this one is where that can be, whose elements are all `value`: zeros_like,
+  /// ones_like, full_like and empty_like, and the gradients with which a backward pass begins.
+  virtual NDArray constant(const Spec& spec, const Scalar& value, const std::source_location& where) const = 0;
+  /// The arrays that hold its elements.
+  virtual std::vector<NDArray> parts() const = 0;
+  /// Why there is no memory to look at, and what to call instead: "is in two halves: join(x) first".
+  virtual std::string refusal() const = 0;
+};
+
+/// An array of an owner. It belongs to default_engine(). Throws ArrayError for a shape that no array can have, and
+/// UsageError for null.
+NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location where = std::source_location::current());
+/// The owner of an array; null for a plain one. Throws ArrayError for an empty handle.
+Ref<Owner> owner_of(const NDArray& x, std::source_location where = std::source_location::current());
+
+namespace detail {
+/// Calls f(plain array) for x, or for the parts that it is made of.
+template <class F>
+void each_plain(const NDArray& x, F&& f) {
+  const Ref<Owner> owner = owner_of(x);
+  if (!owner) return f(x);
+  for (const NDArray& part : owner->parts()) each_plain(part, f);
+}
+/// Asks the owner of the first operand that has one. Throws ArrayError where it does not answer.
+std::vector<NDArray> ask_owner(const OperatorInfo& row, std::span<const NDArray* const> inputs,
+                               const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
+                               std::span<const Spec> specs, const std::source_location& where);
+
+/// What an Array has in place of a version.
+struct Owned final : RefCounted {
+  explicit Owned(Ref<Owner> by) : owner(std::move(by)) {}
+  const Ref<Owner> owner;
+
+  /// Of a view: what it shows, and what the tape knew of that when it was recorded last. Guarded by the mutex of the
+  /// view's array.
+  struct View {
+    ViewCall call;
+    Ref<History> history;
+    std::int32_t output = 0;
+  };
+  std::unique_ptr<View> view;
+};
+}  // namespace detail
+
+}  // namespace sluice
