@@ -1,8 +1,8 @@
 // The gradient members of NDArray.
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
-#include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
 
 namespace sluice {
@@ -25,7 +25,9 @@ autograd::Node* leaf_of(const NDArray& x) {
 NDArray NDArray::with_grad(Where where) const {
   autograd::install_recorder();
   Array& array = checked("with_grad", where);
-  autograd::follow_writes(array);
+  if (sluice::detail::is_owned_view(*this)) {
+    throw ArrayError("with_grad", where, "a view of an array of an owner: give the array itself, or use detach()");
+  }
   if (!is_floating(array.dtype())) {
     throw ArrayError("with_grad", where, "needs a floating dtype, not " + std::string(name_of(array.dtype())));
   }
@@ -42,17 +44,20 @@ NDArray NDArray::with_grad(Where where) const {
       const std::lock_guard undo(of->mutex());
       of->history = Ref<History>();
       of->leaf = false;
+      sluice::detail::one_more_history_changed();
     });
   }
   array.history = Ref<History>(leaf);
   array.history_output = 0;
   array.leaf = true;
+  if (array.owned()) [[unlikely]]
+    sluice::detail::one_more_history_changed();
   return *this;
 }
 
 bool NDArray::requires_grad(Where where) const {
   Array& array = checked("requires_grad", where);
-  autograd::follow_writes(array);
+  sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return static_cast<bool>(array.history);
 }
@@ -103,9 +108,7 @@ void NDArray::backward(const BackwardOptions& options, Where where) const {
 NDArray NDArray::detach(Where where) const {
   checked("detach", where);
   const NDArray x = Rerun::seen(*this);
-  Array& array = *x.array();
-  std::lock_guard lock(array.mutex());
-  Ref<Array> copy = array.snapshot();
+  Ref<Array> copy = sluice::detail::snapshot_of(x.array());
   copy->history = Ref<History>();
   copy->leaf = false;
   NDArray made = on(std::move(copy));

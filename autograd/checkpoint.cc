@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/autograd/owned.h"
 #include "sluice/autograd/recomputation.h"
 #include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/anomaly.h"
@@ -127,7 +128,8 @@ std::vector<NDArray> checkpoint(const ArrayFunction& f, const NDArrays& xs, std:
 
 void compute_again(const NDArray& y, std::source_location where) {
   y.checked("compute_again", where);
-  const Ref<autograd::Node> node = autograd::maker_of(y);
+  Ref<autograd::Node> node = autograd::maker_of(y);
+  while (node && autograd::is_view(*node)) node = node->edges[0].node;
   if (!node) return;
   const Ref<autograd::Recomputation> checkpoint = node->checkpoint;
   if (checkpoint && !checkpoint->is_again()) checkpoint->again({});

@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/ndarray/owner.h"
 
 namespace sluice {
 namespace autograd {
@@ -58,9 +59,13 @@ Ref<Version> version_of(const NDArray& x) {
 
 /// True if `kept`, which is no input, is the value of the result.
 bool same_value(const NDArray& kept, const NDArray& result) {
-  if (result.array()->owned()) return false;
-  return kept.array()->kind() == result.array()->kind() && !past_of(kept).node &&
-         version_of(kept) == version_of(result) && kept.shape() == result.shape() &&
+  const Ref<Owner> of_kept = owner_of(kept), of_result = owner_of(result);
+  if (past_of(kept).node || !of_kept != !of_result) return false;
+  if (of_kept) {  // the values of their parts
+    const std::vector<NDArray> a = of_kept->parts(), b = of_result->parts();
+    return kept.shape() == result.shape() && std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
+  }
+  return version_of(kept) == version_of(result) && kept.shape() == result.shape() &&
          kept.strides() == result.strides() && kept.offset() == result.offset();
 }
 
@@ -71,9 +76,7 @@ void Saved::keep(const NDArrays& arrays, std::source_location where) {
   for (const NDArray& given : arrays) {
     given.checked("Saved::keep", where);
     const NDArray x = Rerun::seen(given);
-    Array& array = *x.array();
-    std::lock_guard lock(array.mutex());
-    arrays_.push_back(x.on(array.snapshot()));
+    arrays_.push_back(x.on(detail::snapshot_of(x.array())));
   }
 }
 
@@ -141,6 +144,9 @@ GradientHook on_gradient(const NDArray& x, std::function<NDArray(const NDArray& 
   if (!f) throw ArrayError("on_gradient", where, "no function");
   const autograd::Past past = autograd::past_of(x);
   if (!past.node) throw ArrayError("on_gradient", where, "an array that wants no gradient");
+  if (detail::is_owned_view(x)) {
+    throw ArrayError("on_gradient", where, "a view of an array of an owner: the hook must be on the array itself");
+  }
   std::shared_ptr<const autograd::Window> window = autograd::window_of(x);
   if (window && !autograd::shows_all_once(*window)) {
     throw ArrayError(

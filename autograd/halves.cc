@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "sluice/autograd/kept.h"
+#include "sluice/autograd/owned.h"
 #include "sluice/autograd/tape_run.h"
 #include "sluice/operators/creation.h"
 
@@ -40,6 +41,7 @@ SecondHalf::~SecondHalf() {
     for (Edge& edge : node->edges) {
       if (edge.node) left.push_back(edge.node);
     }
+    if (is_view(*node)) continue;
     node->freed = true;
     node->attributes = Attributes();
     node->release();
@@ -103,6 +105,7 @@ WeightGradients backward_inputs(const NDArrays& roots, const NDArrays& gradients
   run.first_half(roots, inputs);
   for (std::size_t i = roots.size(); i-- > 0;) {
     LaterRoot root{edge_to(roots[i]), gradients[i], roots[i].spec()};
+    if (!root.gradient.defined() && owner_of(roots[i])) root.gradient = ones_like({roots[i], where});
     if (run.reaches(root.edge)) {
       run.seed(root.edge, root.gradient.defined() ? root.gradient : one_for(root, where));
     } else {

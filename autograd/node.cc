@@ -7,6 +7,7 @@
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/reduction.h"
@@ -256,7 +257,7 @@ class TapeRecorder final : public detail::Recorder {
 Past past_of(const NDArray& given) {
   const NDArray x = Rerun::seen(given);
   Array& array = *x.array();
-  follow_writes(array);
+  sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return {node_of(array.history), array.history_output};
 }

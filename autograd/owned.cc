@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/dry_run.h"
@@ -46,12 +47,21 @@ NDArray unsliced(NDArray g, const ViewCall& view, const std::source_location& wh
       g = g.flip(i, where);
     }
     if (step > 1 && length > 1) {  // step - 1 zeros behind each element but the last
-      Dims apart = g.shape();
-      apart.push_back(1);
+      Dims apart, joined = g.shape();
+      int behind_it = i + 1;
+      if (g.rank() < kMaxRank) {
+        for (int k = 0; k < g.rank(); ++k) {
+          apart.push_back(g.shape()[k]);
+          if (k == i) apart.push_back(1);
+        }
+      } else {  // there is no room for one more axis
+        std::int64_t outer = 1, inner = 1;
+        for (int k = 0; k < g.rank(); ++k) (k < i ? outer : inner) *= k == i ? 1 : g.shape()[k];
+        apart = {outer, length, 1, inner};
+        behind_it = 2;
+      }
       std::vector<Padding> behind(static_cast<std::size_t>(apart.rank()));
-      for (int k = g.rank(); k > i + 1; --k) std::swap(apart[k], apart[k - 1]);
-      behind[static_cast<std::size_t>(i) + 1].after = step - 1;
-      Dims joined = g.shape();
+      behind[static_cast<std::size_t>(behind_it)].after = step - 1;
       joined[i] = length * step;
       g = pad({g.reshape(apart, where), where}, behind).reshape(joined, where);
       g = g.narrow(i, 0, (length - 1) * step + 1, where);
@@ -88,6 +98,12 @@ const Operator& view_row() {
   return *row;
 }
 
+}  // namespace
+
+bool is_view(const Node& node) { return node.op == &view_row(); }
+
+namespace {
+
 /// It keeps no values, so a checkpoint has nothing to compute again for it.
 Ref<Node> view_node(const ViewCall& call, const Past& past) {
   Ref<Node> node(new Node(next_sequence() + 1));
@@ -120,7 +136,7 @@ bool check_targets(const Operator& op, std::span<const NDArray> targets, const U
   for (const NDArray& given : targets) {
     const NDArray y = Rerun::seen(given);
     Array& array = *y.array();
-    follow_writes(array);
+    sluice::detail::follow_writes(array);
     const std::lock_guard lock(array.mutex());
     if (array.leaf) {
       refuse_write(op, where, "writes in place to an array that wants a gradient; use a NoGrad scope");
@@ -138,6 +154,7 @@ bool check_targets(const Operator& op, std::span<const NDArray> targets, const U
   return true;
 }
 
+/// Which inputs and outputs the gradients of the inputs with a past use.
 struct Keeping {
   std::vector<bool> inputs, outputs;
 
@@ -166,21 +183,24 @@ struct Keeping {
 
 NDArray kept_value(const NDArray& given) {
   const NDArray x = Rerun::seen(given);
-  const std::lock_guard lock(x.array()->mutex());
-  return x.on(x.array()->snapshot());
+  return x.on(sluice::detail::snapshot_of(x.array()));
 }
 
-/// Gives an array its history; in a dry run the old one comes back at the end.
-void set_history(const NDArray& y, const Ref<Node>& node, std::size_t output) {
+/// Gives an array its history. An array that was `found` has its old one again at the end of a dry run.
+void set_history(const NDArray& y, const Ref<Node>& node, std::size_t output, bool found) {
   const Ref<Array> array = Rerun::seen(y).array();
+  struct Said {
+    ~Said() { sluice::detail::one_more_history_changed(); }
+  } const said;         // after the change
   Ref<History> before;  // goes after the lock
   const std::lock_guard lock(array->mutex());
-  if (DryRun* const run = DryRun::current()) {
+  if (DryRun* const run = found && !array->absent() ? DryRun::current() : nullptr) {
     run->at_end([array, old = array->history, at = array->history_output, leaf = array->leaf]() mutable {
       const std::lock_guard undo(array->mutex());
       std::swap(array->history, old);
       array->history_output = at;
       array->leaf = leaf;
+      sluice::detail::one_more_history_changed();
     });
   }
   before = std::exchange(array->history, Ref<History>(node));
@@ -190,54 +210,28 @@ void set_history(const NDArray& y, const Ref<Node>& node, std::size_t output) {
 
 }  // namespace
 
-void follow_writes(Array& array) {
-  if (array.kind() != Array::Kind::owned) [[likely]]
-    return;
-  detail::Owned::View* const view = array.owned()->view.get();
-  if (!view) return;
-  Array& shown = *view->call.input().array();
-  follow_writes(shown);
-  Past now;
-  {
-    const std::lock_guard lock(shown.mutex());
-    now = {Ref<Node>(static_cast<Node*>(shown.history.get())), shown.history_output};
-  }
-  Ref<History> before;
-  const std::lock_guard lock(array.mutex());
-  if (view->history.get() == now.node.get() && view->output == now.output) return;
-  before = std::exchange(array.history, now.node ? Ref<History>(view_node(view->call, now)) : Ref<History>());
-  array.history_output = 0;
-  view->history = now.node;
-  view->output = now.output;
-}
-
 std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* const> inputs,
                                   const Attributes& attributes, std::span<const NDArray> targets,
                                   const Updates& updates, const std::source_location& where,
                                   const std::function<std::vector<NDArray>()>& ask) {
   std::vector<Past> past;
+  const bool records = grad_mode();
   bool flows = false;
   for (const NDArray* x : inputs) {
-    Past one = is_floating(x->dtype()) ? past_of(*x) : Past();
+    Past one = records && is_floating(x->dtype()) ? past_of(*x) : Past();
     flows = flows || one.node;
     past.push_back(std::move(one));
   }
   flows = flows && op.gradient;
-  const bool writes = check_targets(op, targets, updates, flows, where);
-  Ref<Node> node;
-  std::vector<NDArray> saved_inputs, saved_outputs;
-  std::optional<Keeping> keeping;
+  const bool writes = records && check_targets(op, targets, updates, flows, where);
   const Recomputation* const checkpoint = Recomputation::current();
-  if (flows) {
-    node = node_for_push();
-    if (!checkpoint || computed_again()) keeping.emplace(op, past, std::max<std::size_t>(1, targets.size()));
-  }
-  std::vector<NDArray> results;
+  const bool keeps = flows && (!checkpoint || checkpoint->is_again());
+  std::vector<NDArray> saved_inputs, saved_outputs, results;
   {
     const NoGrad scope;
-    // Before the call, which may write them.
-    for (std::size_t i = 0; keeping && i < inputs.size(); ++i) {
-      if (!keeping->inputs[i]) continue;
+    const std::vector<bool> kept = keeps ? Keeping(op, past, 0).inputs : std::vector<bool>(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {  // before the call, which may write them
+      if (!kept[i]) continue;
       saved_inputs.resize(inputs.size());
       saved_inputs[i] = kept_value(*inputs[i]);
     }
@@ -248,22 +242,23 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
     }
   }
   const std::span<const NDArray> made = targets.empty() ? std::span<const NDArray>(results) : targets;
-  if (!flows) {
+  if (!flows || !is_floating(made[0].dtype())) {
     // What was written whole, and not recorded, is a constant from now on.
-    for (std::size_t i = 0; writes && i < targets.size(); ++i) set_history(targets[i], {}, 0);
+    for (std::size_t i = 0; writes && i < targets.size(); ++i) set_history(targets[i], {}, 0, true);
     return results;
   }
-  if (keeping) {
+  if (keeps) {
     const NoGrad scope;
-    keeping->outputs.resize(made.size(), !keeping->outputs.empty() && keeping->outputs.back());
+    const std::vector<bool> kept = Keeping(op, past, made.size()).outputs;
     for (std::size_t i = 0; i < made.size(); ++i) {
-      if (!keeping->outputs[i]) continue;
+      if (!kept[i]) continue;
       saved_outputs.resize(made.size());
       saved_outputs[i] = made[i].detach(where);
     }
   }
+  const Ref<Node> node = node_for_push();
   for (std::size_t i = 0; i < made.size(); ++i) {
-    if (is_floating(made[i].dtype())) set_history(made[i], node, i);
+    if (is_floating(made[i].dtype())) set_history(made[i], node, i, !targets.empty());
   }
   if (node->freed) return results;
   if (!computed_again()) {
@@ -288,6 +283,51 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
 
 }  // namespace autograd
 
+namespace {
+
+/// True if each part of the view is a view of a part of the array. Else it is a copy: there was no such view.
+bool shows_parts(const NDArray& view, const NDArray& of) {
+  std::vector<NDArray> parts;
+  detail::each_plain(of, [&](const NDArray& part) { parts.push_back(part); });
+  bool all = true;
+  detail::each_plain(view, [&](const NDArray& part) {
+    all = all && std::any_of(parts.begin(), parts.end(), [&](const NDArray& x) { return x.same_array(part); });
+  });
+  return all;
+}
+
+}  // namespace
+
+/// Every view of an owner's array, down to the array itself, the outermost first.
+void detail::follow_writes(Array& array) {
+  if (array.kind() != Array::Kind::owned) [[likely]]
+    return;
+  Owned::View* const last = array.owned()->view.get();
+  const std::uint64_t changed = histories_changed();
+  if (!last || last->looked.load(std::memory_order_acquire) == changed) return;
+  std::vector<Ref<Array>> chain{Ref<Array>(&array)};
+  while (Owned::View* const view = chain.back()->owned()->view.get()) {
+    chain.push_back(Rerun::seen(view->call.input()).array());
+  }
+  for (std::size_t i = chain.size() - 1; i-- > 0;) {
+    Array &shown = *chain[i + 1], &at = *chain[i];
+    Owned::View& view = *at.owned()->view;
+    autograd::Past now;
+    {
+      const std::lock_guard lock(shown.mutex());
+      now = {Ref<autograd::Node>(static_cast<autograd::Node*>(shown.history.get())), shown.history_output};
+    }
+    Ref<History> before, seen = now.node;  // the old ones go after the lock
+    const std::lock_guard lock(at.mutex());
+    if (view.history.get() == now.node.get() && view.output == now.output) continue;
+    before = std::exchange(at.history, now.node ? Ref<History>(autograd::view_node(view.call, now)) : Ref<History>());
+    at.history_output = 0;
+    std::swap(view.history, seen);
+    view.output = now.output;
+  }
+  last->looked.store(changed, std::memory_order_release);
+}
+
 void detail::make_owned_view(ViewCall& call) {
   const NDArray input = call.input();
   autograd::Past past;
@@ -297,10 +337,11 @@ void detail::make_owned_view(ViewCall& call) {
     ask_for_view(call);
   }
   // An identity of its own: the owner may answer with an array that it has.
-  const Ref<Array>& given = call.result().array();
-  Ref<Owned> owned(new Owned(given->owned()->owner));
-  owned->view = std::make_unique<Owned::View>(Owned::View{call, Ref<History>(past.node), past.output});
-  owned->view->call.result_ = {};
+  Ref<Owned> owned(new Owned(call.result().array()->owned()->owner));
+  if (shows_parts(call.result(), input)) {
+    owned->view.reset(new Owned::View{call, Ref<History>(past.node), past.output, {histories_changed()}});
+    owned->view->call.result_ = {};
+  }
   Ref<Array> made(new Array(input.engine(), call.result().spec(), std::move(owned)));
   if (past.node) made->history = Ref<History>(autograd::view_node(call, past));
   call.result_ = NDArray(std::move(made));

@@ -9,13 +9,12 @@
 
 namespace sluice::autograd {
 
-/// Brings the history of a view of an owner's array up to date: the array may have been written since it was made.
-/// Arrays of other kinds have nothing to bring.
-void follow_writes(Array& array);
+/// True for the node of a view of an owner's array. It keeps no value, and is used however often the tape is run.
+bool is_view(const Node& node);
 
-/// Makes a call that has an operand of an owner, by `ask`, and records it as one node, before anything of it is pushed.
-/// Gives the results, none of a call with targets. Throws what `ask` throws, and ArrayError for a write that cannot be
-/// recorded; then nothing is recorded.
+/// Makes a call that has an operand of an owner, by `ask`, and in grad mode records it as one node, before anything of
+/// it is pushed. Gives the results, which are arrays of their own; none of a call with targets. Throws what `ask`
+/// throws, and ArrayError for a write that cannot be recorded; then nothing is recorded.
 std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* const> inputs,
                                   const Attributes& attributes, std::span<const NDArray> targets,
                                   const Updates& updates, const std::source_location& where,

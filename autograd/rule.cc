@@ -26,7 +26,7 @@ const NDArray& Rule::gradient(int i) {
 NDArray Rule::no_gradient(const Spec& spec) const {
   for (const NDArray& other : gradients_) {
     if (!other.defined()) continue;
-    if (const Ref<Owner> owner = owner_of(other)) return owner->constant(spec, 0, options_.where);
+    if (owner_of(other)) return sluice::detail::ask_constant(other, spec, 0, options_.where);
   }
   const DeviceScope scope(node_.device);
   return zeros(spec.shape, spec.dtype, options_.where);

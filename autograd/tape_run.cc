@@ -7,21 +7,22 @@
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/add_n.h"
 
 namespace sluice::autograd {
 NDArray alias(const NDArray& x, bool recorded) {
   {
     std::lock_guard lock(x.array()->mutex());
-    if (x.array()->refs() == 1 && (recorded || !x.array()->history)) return x;
-    if (recorded) return x.on(x.array()->snapshot());
+    const bool own = x.array()->refs() == 1 && !sluice::detail::is_owned_view(x);
+    if (own && (recorded || !x.array()->history)) return x;
   }
-  return x.detach();
+  return recorded ? x.on(sluice::detail::snapshot_of(x.array())) : x.detach();
 }
 
 Ref<Node> maker_of(const NDArray& x) {
   Array& array = *x.array();
-  follow_writes(array);
+  sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return Ref<Node>(static_cast<Node*>(array.history.get()));
 }
@@ -29,7 +30,7 @@ Ref<Node> maker_of(const NDArray& x) {
 Edge edge_to(const NDArray& x) {
   Array& array = *x.array();
   std::unique_ptr<Window> window = window_of(x);
-  follow_writes(array);
+  sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return {Ref<Node>(static_cast<Node*>(array.history.get())), array.history_output, std::move(window)};
 }
@@ -234,11 +235,12 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
     gradients.clear();
     return;
   }
+  const bool view = is_view(node);
   if (node.freed) {
     throw ArrayError("backward", options_.where,
                      "the tape was freed by an earlier backward; pass {.retain = true} there");
   }
-  if (const DryRun* const run = DryRun::current(); run && node.sequence < run->tape()) [[unlikely]] {
+  if (const DryRun* const run = DryRun::current(); run && !view && node.sequence < run->tape()) [[unlikely]] {
     throw ArrayError("backward", options_.where,
                      "shapes_of: the tape was recorded outside of it; call the function that made the root inside");
   }
@@ -264,7 +266,7 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
     gradients.clear();
     for (std::size_t i = node.edges.size(); i-- > 0;) send(node.edges[i], std::move(rule.results()[i]));
   }
-  if (!keeps_tape()) {
+  if (!keeps_tape() && !view) {
     node.freed = true;
     node.attributes = Attributes();  // it may own what a program's callables hold
     node.release();

@@ -270,6 +270,10 @@ std::string text_of(double value) { return std::isnan(value) ? "nan" : value < 0
 }  // namespace
 
 Ticket detail::push_looked_at(const ArrayPush& given, Ticket (*push)(const ArrayPush& given)) {
+  const char* const called = given.options.name ? given.options.name
+                             : given.options.op ? given.options.op->name
+                                                : "push";
+  for (const NDArray& y : given.outputs) y.in_memory(called, given.where);
   const auto run = [&] { return (current_scope().flags & kRerunFlag) != 0 ? Rerun::push(given, push) : push(given); };
   if (!environment.wrong.empty()) {
     throw UsageError("SLUICE_ANOMALY=" + environment.wrong + ": 0, 1 or nan is wanted");

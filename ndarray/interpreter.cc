@@ -200,7 +200,8 @@ std::vector<NDArray> interpret(const OperatorInfo& row, std::span<const NDArray*
 void tell_view(NDArray& view, const NDArray& of, ViewKind kind, const std::source_location& where, const Dims& axes,
                std::span<const Cut> cuts) {
   const bool owned = of.array()->kind() == Array::Kind::owned;
-  const Standing* at = standing_at(current_scope().interpreter);
+  const std::uint64_t inner = current_scope().interpreter;
+  const Standing* at = standing_at(inner);
   if (!owned && !at) return;
   // The same elements in the same places: the same array.
   if (owned && view.shape() == of.shape() && view.strides() == of.strides() && view.offset() == of.offset()) return;
@@ -211,9 +212,9 @@ void tell_view(NDArray& view, const NDArray& of, ViewKind kind, const std::sourc
   const ScopeGuard scope;
   current_scope().where = call.where();
   if (owned) {
-    const std::uint64_t inner = std::exchange(current_scope().interpreter, 0);
+    current_scope().interpreter = 0;
     make_owned_view(call);
-    current_scope().interpreter = inner;
+    at = standing_at(inner);  // the owner may have made scopes of its own meanwhile
   } else {
     call.result_ = view;
   }

@@ -1,8 +1,12 @@
 #include "sluice/ndarray/owner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
+
+#include "sluice/ndarray/grad_mode.h"
+#include "sluice/ndarray/rerun.h"
 
 namespace sluice {
 
@@ -10,13 +14,57 @@ NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location whe
   if (!owner) throw UsageError("[owned_array] " + to_string(where) + ": a null owner");
   check_shape("owned_array", spec.shape, spec.dtype, where);
   detail::views_are_told.store(true, std::memory_order_relaxed);
-  return NDArray(
-      Ref<Array>(new Array(default_engine(), spec, Ref<detail::Owned>(new detail::Owned(std::move(owner))))));
+  NDArray made(Ref<Array>(new Array(default_engine(), spec, Ref<detail::Owned>(new detail::Owned(std::move(owner))))));
+  Rerun::made(made);
+  return made;
 }
 
 Ref<Owner> owner_of(const NDArray& x, std::source_location where) {
   const Array& array = x.checked("owner_of", where);
   return array.owned() ? array.owned()->owner : Ref<Owner>();
+}
+
+namespace {
+std::atomic<std::uint64_t> changes{1};
+}  // namespace
+
+std::uint64_t detail::histories_changed() noexcept { return changes.load(std::memory_order_acquire); }
+void detail::one_more_history_changed() noexcept { changes.fetch_add(1, std::memory_order_acq_rel); }
+
+bool detail::is_owned_view(const NDArray& x) { return x.array()->owned() && x.array()->owned()->view; }
+
+Ref<Array> detail::snapshot_of(const Ref<Array>& array) {
+  if (array->kind() != Array::Kind::owned) {
+    const std::lock_guard lock(array->mutex());
+    return array->snapshot();
+  }
+  const Ref<Owned> value(new Owned(array->owned()->owner->snapshot()));
+  const std::lock_guard lock(array->mutex());
+  Ref<Array> copy(new Array(array->engine(), {array->shape(), array->dtype(), array->device()}, value));
+  copy->history = array->history;
+  copy->history_output = array->history_output;
+  copy->leaf = array->leaf;
+  return copy;
+}
+
+NDArray detail::ask_constant(const NDArray& like, const Spec& spec, const Scalar& value,
+                             const std::source_location& where) {
+  const ScopeGuard scope;
+  current_scope().interpreter = 0;
+  const NoGrad constant;
+  NDArray made = owner_of(like, where)->constant(spec, value, where);
+  made.checked("Owner::constant", where);
+  if (made.spec() == spec) return made;
+  throw ArrayError("Owner::constant", where, to_string(made.spec()) + " in place of " + to_string(spec));
+}
+
+detail::Owned::~Owned() {
+  for (std::unique_ptr<View> last = std::move(view); last;) {
+    const NDArray shown = last->call.input();
+    last->call.let_go();
+    const Ref<Owned> next = shown.array() && shown.array()->refs() == 1 ? shown.array()->owned() : Ref<Owned>();
+    last = next && next->refs() == 2 ? std::move(next->view) : nullptr;
+  }
 }
 
 void detail::check_memory(const Array& array, std::string_view operation, const std::source_location& where) {

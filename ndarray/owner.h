@@ -15,9 +15,17 @@
 // program. Its gradient is made of calls and of views, which go to the owners of their operands in turn.
 //
 // A view of such an array is an array of its own for its owner, made of views of the parts; to gradients it is a view:
-// it follows later writes to the array. Recorded writes to such a view are refused.
+// it follows later writes to the array. Recorded writes to such a view are refused, and so are with_grad and
+// on_gradient of it. Where the owner can answer only with copies (a reshape of turned parts), the result is a copy, as
+// it would be of a plain array.
+//
+// A plain array beside such an array in a call may get a gradient of the owner's. Gradients that have to be looked at
+// through a window of memory are refused then, in the owner's words: after a recorded write to a part of that array,
+// and for grad() of a view of it.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,13 +40,13 @@ class Owner : public RefCounted {
  public:
   /// Answers a call by Call::answer, with plain arrays or arrays of owners: it makes it of other calls, such as
   /// apply_all(row_of(call), inputs, call.attributes(), {.where = call.where()}). A call with targets has it write its
-  /// parts, and answer with the targets.
+  /// parts, and answer with the targets. Inputs and targets may share parts: the result is as if all were read first.
   virtual void apply(Call& call) = 0;
   /// Answers a view by ViewCall::answer, with an array of an owner. Writes to its parts must be writes to the parts of
   /// the array: it is made of views of them. Never called for ViewKind::window.
   virtual void view(ViewCall& call) = 0;
   /// The same value, which stays when the parts of this one are written: made of their detach(). The tape keeps values
-  /// so.
+  /// so. Called without a lock.
   virtual Ref<Owner> snapshot() const = 0;
   /// An array of this spec, laid out as this one is where that can be, whose elements are all `value`: zeros_like,
   /// ones_like, full_like and empty_like, and the gradients with which a backward pass begins.
@@ -56,6 +64,18 @@ NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location whe
 Ref<Owner> owner_of(const NDArray& x, std::source_location where = std::source_location::current());
 
 namespace detail {
+/// True for a view of an array of an owner, whose parts are views of that one's.
+bool is_owned_view(const NDArray& x);
+/// Array::snapshot(), without the array's lock for what an owner does.
+Ref<Array> snapshot_of(const Ref<Array>& array);
+/// Owner::constant of the owner of `like`, which has one. Throws ArrayError for an answer of another spec.
+NDArray ask_constant(const NDArray& like, const Spec& spec, const Scalar& value, const std::source_location& where);
+/// Brings the history of a view of an owner's array up to date: the array may have been written since it was made.
+/// Arrays of other kinds have nothing to bring. Defined in autograd/.
+void follow_writes(Array& array);
+/// How often histories of arrays of owners have changed. One more is said after such a change.
+std::uint64_t histories_changed() noexcept;
+void one_more_history_changed() noexcept;
 /// Calls f(plain array) for x, or for the parts that it is made of.
 template <class F>
 void each_plain(const NDArray& x, F&& f) {
@@ -71,6 +91,8 @@ std::vector<NDArray> ask_owner(const OperatorInfo& row, std::span<const NDArray*
 /// What an Array has in place of a version.
 struct Owned final : RefCounted {
   explicit Owned(Ref<Owner> by) : owner(std::move(by)) {}
+  /// However long the chain of views is, it does not recurse.
+  ~Owned() override;
   const Ref<Owner> owner;
 
   /// Of a view: what it shows, and what the tape knew of that when it was recorded last. Guarded by the mutex of the
@@ -79,6 +101,7 @@ struct Owned final : RefCounted {
     ViewCall call;
     Ref<History> history;
     std::int32_t output = 0;
+    std::atomic<std::uint64_t> looked{0};  ///< when it was brought up to date last: histories_changed()
   };
   std::unique_ptr<View> view;
 };

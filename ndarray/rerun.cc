@@ -2,13 +2,19 @@
 
 #include <utility>
 
+#include "sluice/ndarray/owner.h"
+
 namespace sluice {
 namespace {
 
 constinit thread_local Rerun::Scope* current = nullptr;
 
 /// What is kept of an array that is found. The parts of an owner's are found themselves, when they are used.
-Ref<Array> value_of(Array& array) { return array.kind() == Array::Kind::owned ? array.twin() : array.snapshot(); }
+Ref<Array> value_of(Array& array) {
+  if (array.kind() == Array::Kind::owned) detail::follow_writes(array);
+  const std::lock_guard lock(array.mutex());
+  return array.kind() == Array::Kind::owned ? array.twin() : array.snapshot();
+}
 
 }  // namespace
 
@@ -27,7 +33,6 @@ NDArray Rerun::look_up(const NDArray& x) {
     // Those around it have found it too.
     for (Scope* s = scope; s && !s->again_; s = s->outer_) {
       if (s->made_.count(key) != 0 || s->rerun_.found_.count(key) != 0) continue;
-      std::lock_guard lock(key->mutex());
       s->rerun_.found_.emplace(key, Found{x.array(), value_of(*key)});
     }
     return x;
@@ -36,7 +41,6 @@ NDArray Rerun::look_up(const NDArray& x) {
   if (found == scope->rerun_.found_.end()) return x;  // made by this run
   Ref<Array>& instead = scope->replaced_[key];
   if (!instead) {
-    std::lock_guard lock(found->second.value->mutex());
     instead = value_of(*found->second.value);
   }
   return x.on(instead);

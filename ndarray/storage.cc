@@ -125,7 +125,7 @@ void Array::set_version(Ref<Version> version) {
 }
 
 Ref<Array> Array::twin() {
-  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, owned_));
+  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, Ref<detail::Owned>(new detail::Owned(owned_->owner))));
   copy->history = history;
   copy->history_output = history_output;
   copy->leaf = leaf;
@@ -133,11 +133,6 @@ Ref<Array> Array::twin() {
 }
 
 Ref<Array> Array::snapshot() {
-  if (kind_ == Kind::owned) [[unlikely]] {
-    Ref<Array> copy = twin();
-    copy->owned_ = Ref<detail::Owned>(new detail::Owned(owned_->owner->snapshot()));
-    return copy;
-  }
   Ref<Array> copy(new Array(*engine_, dtype_, shape_, version_));
   copy->history = history;
   copy->history_output = history_output;

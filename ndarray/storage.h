@@ -179,7 +179,7 @@ class Array final : public RefCounted, public Pooled<Array> {
   void set_absent() { kind_ = Kind::dry; }
   /// Of the kind `owned`; else null.
   const Ref<detail::Owned>& owned() const { return owned_; }
-  /// Another array of the same owner and history, without a value of its own. Called with mutex() held.
+  /// Another array of the same owner, whose history stays what it is now. Called with mutex() held.
   Ref<Array> twin();
 
   /// Of the kinds `memory` and `dry`.

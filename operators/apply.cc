@@ -110,7 +110,7 @@ void ask_owner(const Operator& op, std::span<const NDArray* const> inputs, const
     if (!options.into.empty()) results.clear();
     return results;
   };
-  const detail::Recorder* const recorder = grad_mode() ? tape_recorder.load(std::memory_order_acquire) : nullptr;
+  const detail::Recorder* const recorder = tape_recorder.load(std::memory_order_acquire);
   for (NDArray& y :
        recorder ? recorder->owned(op, inputs, attributes, options.into, options.updates, where, ask) : ask()) {
     made.emplace_back(std::move(y));

@@ -107,7 +107,7 @@ NDArray filled_like(const char* name, const Operand& x, const Scalar& value, std
   const DType dtype = wanted.value_or(array.dtype());
   check_number(name, value, dtype, x.where);
   if (array.kind() == Array::Kind::owned) {
-    return owner_of(x.array)->constant({x.array.shape(), dtype, array.device()}, value, x.where);
+    return detail::ask_constant(x.array, {x.array.shape(), dtype, array.device()}, value, x.where);
   }
   return filled(name, x.array.shape(), value, 0, dtype, array.device(), x.where);
 }

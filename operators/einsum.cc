@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
@@ -252,7 +253,7 @@ NDArray einsum(std::string_view subscripts, const NDArrays& operands, std::sourc
   const NDArray y = Einsum(made, subscripts, operands).value();
   // Axes that only change places, and diagonals, are views until here.
   const bool view = std::any_of(operands.begin(), operands.end(), [&](const NDArray& x) { return y.same_array(x); });
-  return view ? y.copy() : y;
+  return view || detail::is_owned_view(y) ? y.copy() : y;
 }
 
 }  // namespace sluice

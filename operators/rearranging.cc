@@ -1,5 +1,6 @@
 // Functions that cut, join, repeat and pad arrays. They are made of views and of other operators.
 #include "sluice/operators/rearranging.h"
+#include "sluice/ndarray/owner.h"
 
 #include <algorithm>
 
@@ -35,7 +36,9 @@ NDArray repeated(const char* who, const Operand& x, std::int64_t times, int axis
   for (int i = axis + 1; i < shape.rank(); ++i) after *= shape[i];
   const NDArray parts = x.array.reshape({before, each ? n : 1, each ? 1 : n, after});
   const NDArray y = parts.broadcast_to({before, each ? n : times, each ? times : n, after}).reshape(shape);
-  return y.same_array(x.array) ? y.copy() : y;  // an axis of one element would be a view with a stride of 0
+  return y.same_array(x.array) || detail::is_owned_view(y)
+             ? y.copy()
+             : y;  // an axis of one element would be a view with a stride of 0
 }
 
 NDArray triangle(const char* who, const Operand& x, std::int64_t diagonal, bool lower) {
@@ -98,6 +101,24 @@ NDArray padded_from(std::int64_t before, std::int64_t size, std::int64_t n, PadM
   return (n - 1) - abs((n - 1) - abs(k));
 }
 
+/// Of an array of an owner, whose parts are not one memory with what is around them.
+NDArray padded_apart(const Operand& x, const std::vector<Padding>& sizes, const Scalar& value) {
+  NDArray y = x.array;
+  for (int i = 0; i < y.rank(); ++i) {
+    std::vector<NDArray> pieces{y};
+    const auto add = [&](std::int64_t n, auto at) {
+      if (n == 0) return;
+      Spec spec = y.spec();
+      spec.shape[i] = n;
+      pieces.insert(at, detail::ask_constant(x.array, spec, value, x.where));
+    };
+    add(sizes[static_cast<std::size_t>(i)].before, pieces.begin());
+    add(sizes[static_cast<std::size_t>(i)].after, pieces.end());
+    if (pieces.size() > 1) y = concat(pieces, i);
+  }
+  return y.same_array(x.array) ? y.copy() : y;
+}
+
 }  // namespace
 
 NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOptions& options) {
@@ -127,6 +148,7 @@ NDArray pad(const Operand& x, const std::vector<Padding>& sizes, const PadOption
     if (!options.value.fits(x.array.dtype())) {
       fail("pad", x, "the number " + options.value.text() + " is none of " + std::string(name_of(x.array.dtype())));
     }
+    if (x.array.array()->kind() == Array::Kind::owned) return padded_apart(x, sizes, options.value);
     const DeviceScope on(x.array.device());
     const NDArray result = full(shape, options.value, x.array.dtype());
     NDArray inside = result;
@@ -164,7 +186,7 @@ NDArray tile(const Operand& x, const Dims& times) {
   for (int i = 0; i < times.rank(); ++i) {
     if (times[i] != 1) y = repeated("tile", {y, x.where}, times[i], added + i, false);
   }
-  return y.same_array(x.array) ? y.copy() : y;
+  return y.same_array(x.array) || detail::is_owned_view(y) ? y.copy() : y;
 }
 
 NDArray repeat(const Operand& x, std::int64_t times, int axis) {

@@ -304,7 +304,7 @@ struct Recorder {
   virtual ~Recorder() = default;
   /// Makes an empty node. Called under the locks of a push.
   Ref<History> (*begin)() = nullptr;
-  /// Makes a call that has an operand of an owner (ndarray/owner.h) by `ask`, and records it. Gives the results.
+  /// Makes a call that has an operand of an owner by `ask`, in grad mode recorded. The results are arrays of their own.
   std::vector<NDArray> (*owned)(const Operator& op, std::span<const NDArray* const> inputs,
                                 const Attributes& attributes, std::span<const NDArray> targets, const Updates& updates,
                                 const std::source_location& where,

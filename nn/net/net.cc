@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/operators.h"
 
 namespace sluice::nn {
@@ -149,7 +150,8 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
                  ", not " + std::string(name_of(dtype)) + " " + to_string(state->shape));
     }
     // A value of its own: an initialiser may give one that the program holds, the same one twice, or a window on one.
-    const bool own = value.array()->refs() == 1 && !value.array()->stays() && value.array()->shape() == state->shape;
+    const bool own = value.array()->refs() == 1 && !sluice::detail::is_owned_view(value) && !value.array()->stays() &&
+                     value.array()->shape() == state->shape;
     if (!own || value.requires_grad() || !value.is_contiguous()) values[i] = value.copy();
   }
   for (std::size_t i = 0; i < net.slots.size(); ++i) {

@@ -49,7 +49,7 @@ TEST(Owners, AnswerCallsAndGiveArraysLikeOthers) {
   const NDArray x = Halves::split(a);
   EXPECT_EQ(x.shape(), (Dims{4, 3}));
   EXPECT_EQ(x.dtype(), DType::f64);
-  EXPECT_EQ(x.device(), cpu(0));
+  EXPECT_EQ(x.device(), a.device());
   EXPECT_FALSE(x.requires_grad());
   EXPECT_EQ(values(x), values(a));
   const int before = Halves::calls.load();
@@ -320,6 +320,22 @@ TEST(Owners, Checkpoints) {
       numbers({6, 4}, 1), {numbers({4, 4}, 2), numbers({4, 4}, 3)});
 }
 
+/// The second call of a checkpoint sees a view as it was: what it finds then is not taken for the view's present.
+TEST(Owners, ACheckpointLeavesTheHistoriesOfViewsAlone) {
+  std::vector<NDArray> gradients;
+  for (const bool owned : {false, true}) {
+    const NDArray x = (owned ? Halves::split(numbers({4, 3}, 1)) : numbers({4, 3}, 1)).with_grad();
+    NDArray y = x * 1;
+    const NDArray part = y.narrow(1, 0, 2);
+    const NDArray h = checkpoint([&](const NDArray& given) { return part * given; }, x.narrow(1, 0, 2));
+    y += x;
+    sum(h).backward({.retain = true});
+    sum(part * part).backward();
+    gradients.push_back(x.grad());
+  }
+  expect_near(gradients[1], gradients[0]);
+}
+
 TEST(Owners, ShapesOfRunsNothing) {
   const NDArray x = Halves::split(numbers({4, 3}, 1)).with_grad();
   const Shapes plain = shapes_of([&] {
@@ -338,6 +354,144 @@ TEST(Owners, ShapesOfRunsNothing) {
   EXPECT_EQ(values(state), values(x));
   sum(state).backward();
   EXPECT_EQ(values(x.grad()), std::vector<double>(12, 1.0));
+}
+
+TEST(Owners, ADryRunLetsGoOfWhatALiveRunWould) {
+  const NDArray x = Halves::split(numbers({64, 32}, 1));
+  const Shapes shapes = shapes_of([&] {
+    NDArray y = x;
+    for (int i = 0; i < 30; ++i) y = tanh(y);
+    return sum(y);
+  });
+  EXPECT_LT(shapes.peak_bytes, 6 * x.bytes());
+}
+
+TEST(Owners, AViewIsUsedByAsManyPassesAsTheProgramMakes) {
+  const NDArray w = Halves::split(numbers({4, 3}, 1)).with_grad(), turned = w.transpose();
+  const NDArray a = numbers({3, 4}, 2);
+  sum(turned * a).backward();
+  sum(turned * a).backward();
+  expect_near(w.grad(), a.transpose() * 2);
+  const Shapes shapes = shapes_of([&] {
+    sum(turned * a).backward();
+    return turned;
+  });
+  EXPECT_EQ(shapes.results[0].shape, (Dims{3, 4}));
+  expect_near(w.grad(), a.transpose() * 2);
+}
+
+TEST(Owners, GradientsAreArraysOfTheirOwn) {
+  const NDArray x = Halves::split(numbers({4, 3}, 1)).with_grad(), y = x.transpose();
+  const NDArray g = Halves::split(numbers({3, 4}, 2), 1);
+  for (int i = 0; i < 3; ++i) backward(std::vector{y}, std::vector{g}, {.retain = true});
+  expect_near(x.grad(), numbers({3, 4}, 2).transpose() * 3);
+  expect_near(g, numbers({3, 4}, 2));
+  NDArray first = grad(std::vector{y}, std::vector{g}, std::vector{x})[0];
+  first += 5;
+  expect_near(g, numbers({3, 4}, 2));
+}
+
+/// Where there is no such view of the parts, the result is a copy, as of a plain array.
+TEST(Owners, ACopyIsNotTakenForAView) {
+  compare(
+      [](const NDArray& x, const std::vector<NDArray>& w) {
+        NDArray y = x * 2;
+        const NDArray r = repeat(y, 2, 1), turned = y.reshape({4, 3, 2}).permute({0, 2, 1}).reshape({4, 6});
+        y += w[0];
+        return sum(r * r) + sum(turned * turned * turned) + sum(y * y);
+      },
+      numbers({4, 6}, 1), {numbers({6}, 2)});
+  const NDArray x = Halves::split(numbers({4, 3}, 1));
+  NDArray t = einsum("ij->ji", {x}), r = repeat(x, 1, 0), p = tile(x, {1, 1});
+  t += 1;
+  r += 1;
+  p += 1;
+  expect_near(x, numbers({4, 3}, 1));
+}
+
+TEST(Owners, PaddingAndSecondGradientsOfSlices) {
+  compare(
+      [](const NDArray& x, const std::vector<NDArray>&) {
+        return sum(exp(pad(x, {{0, 0}, {1, 2}})));
+      },
+      numbers({4, 3}, 1), {});
+  std::vector<NDArray> second;
+  for (const bool owned : {false, true}) {
+    const NDArray x = (owned ? Halves::split(numbers({4, 6}, 1)) : numbers({4, 6}, 1)).with_grad();
+    const NDArray y = sum(tanh(x.narrow(1, 0, 2))) + sum(tanh(x(all, slice(5, 0, -2))));
+    const NDArray first = grad(y, {x}, {.create_graph = true})[0];
+    EXPECT_EQ(static_cast<bool>(owner_of(first)), owned);
+    sum(first * first * first).backward();
+    second.push_back(x.grad());
+  }
+  EXPECT_TRUE(owner_of(second[1]));
+  expect_near(second[1], second[0]);
+  // An array of as many axes as there can be.
+  const Dims shape{4, 1, 1, 3, 1, 1, 1, 2};
+  compare(
+      [](const NDArray& x, const std::vector<NDArray>&) {
+        return sum(exp(x(all, all, all, Slice{{}, {}, 2})));
+      },
+      numbers(shape, 3), {});
+}
+
+TEST(Owners, CheckpointsOfViewsThatWereWritten) {
+  std::vector<NDArray> gradients;
+  for (const bool owned : {false, true}) {
+    const auto given = [&](std::uint64_t seed) {
+      return owned ? Halves::split(numbers({4, 3}, seed)) : numbers({4, 3}, seed);
+    };
+    const NDArray x = given(1).with_grad(), w = given(2).with_grad();
+    NDArray y = given(3), z = x * 2;
+    const NDArray part = y.narrow(1, 0, 2);
+    y.assign(x);  // recorded after the view was made
+    const NDArray h = checkpoint([](const NDArray& v) { return exp(v); }, part);
+    const NDArray k = checkpoint([&](const NDArray& v) { return tanh(z.narrow(1, 0, 3)) * v; }, w);
+    z.fill(1);  // between the two calls
+    (sum(h) + sum(k)).backward();
+    gradients.push_back(x.grad());
+    gradients.push_back(w.grad());
+  }
+  expect_near(gradients[2], gradients[0]);
+  expect_near(gradients[3], gradients[1]);
+}
+
+TEST(Owners, CustomFunctionsKeepTheirResultsPart) {
+  const CustomFunction custom{
+      "exponential",
+      [](Saved& saved, const std::vector<NDArray>& x) {
+        const NDArray y = exp(x[0]);
+        saved.keep({y});
+        return std::vector<NDArray>{y};
+      },
+      [](const Saved& saved, const std::vector<NDArray>& g) { return std::vector<NDArray>{g[0] * saved[0]}; }};
+  const NDArray x = Halves::split(numbers({4, 3}, 1)).with_grad();
+  const NDArray first = grad(sum(apply_custom(custom, {x})[0]), {x}, {.create_graph = true})[0];
+  sum(first).backward();
+  expect_near(x.grad(), exp(numbers({4, 3}, 1)));
+}
+
+TEST(Owners, ManyViewsOfViews) {
+  NDArray x = Halves::split(numbers({4, 3}, 1)).with_grad() * 1;
+  const NDArray first = x;
+  for (int i = 0; i < 50'000; ++i) x = x.flip(1);
+  expect_near(x, numbers({4, 3}, 1));
+  EXPECT_TRUE(x.requires_grad());
+}
+
+TEST(Owners, ConstantsAreNoCallsOfTheProgram) {
+  struct Counts final : Interpreter {
+    int calls = 0;
+    void apply(Call& call, Next next) override {
+      ++calls;
+      next(call);
+    }
+  };
+  const auto counts = std::make_shared<Counts>();
+  const NDArray x = Halves::split(numbers({4, 3}, 1));
+  const InterpreterScope scope(counts);
+  EXPECT_TRUE(owner_of(zeros_like(x)));
+  EXPECT_EQ(counts->calls, 0);
 }
 
 TEST(Owners, HooksSeeTheOwnersGradients) {
@@ -415,6 +569,13 @@ TEST(Owners, WritesThatCannotBeRecordedAreRefused) {
   EXPECT_EQ(values(plain), std::vector<double>(16, 0.0));
   expect_near(y, numbers({4, 3}, 1) * 2);
   EXPECT_THAT(refusal([&] { (void)y.with_grad(); }), HasSubstr("use detach()"));
+  const NDArray of_none = Halves::split(numbers({4, 3}, 1));
+  EXPECT_THAT(refusal([&] { (void)of_none.transpose().with_grad(); }), HasSubstr("give the array itself"));
+  EXPECT_THAT(refusal([&] { (void)on_gradient(y.transpose(), [](const NDArray& g) { return g; }); }),
+              HasSubstr("the hook must be on the array itself"));
+  const AnomalyScope anomalies;
+  EXPECT_THAT(refusal([&] { push_op([](ArrayContext&) {}, {}, {y}, {.name = "mine"}); }),
+              AllOf(HasSubstr("[mine] "), HasSubstr("join(x) first")));
 }
 
 /// An owner that does what the test says.
@@ -435,7 +596,19 @@ class Does final : public Owner {
   Does(const Does& other) : on_call(other.on_call), on_view(other.on_view) {}
 };
 
+/// One whose constants have another shape.
+class Wrong final : public Owner {
+ public:
+  void apply(Call&) override {}
+  void view(ViewCall&) override {}
+  Ref<Owner> snapshot() const override { return Ref<Owner>(new Wrong); }
+  NDArray constant(const Spec&, const Scalar&, const std::source_location&) const override { return zeros({3}); }
+  std::vector<NDArray> parts() const override { return {}; }
+  std::string refusal() const override { return "not here"; }
+};
+
 TEST(OwnerMisuse, IsOneLine) {
+  const DeviceScope host(cpu(0));
   const Ref<Does> does(new Does);
   const NDArray x = owned_array({{4, 2}, DType::f32, cpu(0)}, Ref<Owner>(does)).with_grad();
   EXPECT_THAT(refusal([&] { (void)exp(x); }),
@@ -465,6 +638,22 @@ TEST(OwnerMisuse, IsOneLine) {
               }),
               HasSubstr("[owned_array] "));
   EXPECT_THAT(refusal([&] { (void)owner_of(NDArray()); }), HasSubstr("an empty handle"));
+  // One that makes scopes of its own while interpreters stand around it.
+  does->on_view = [&](ViewCall& call) {
+    std::vector<std::unique_ptr<InterpreterScope>> scopes;
+    for (int i = 0; i < 100; ++i) {
+      scopes.push_back(std::make_unique<InterpreterScope>(std::make_shared<Interpreter>()));
+    }
+    call.answer(owned_array({{2, 4}, DType::f32, cpu(0)}, Ref<Owner>(does)));
+  };
+  {
+    const InterpreterScope scope(std::make_shared<Interpreter>());
+    EXPECT_EQ(x.transpose().shape(), (Dims{2, 4}));
+  }
+  EXPECT_THAT(refusal([&] {
+                (void)zeros_like(owned_array({{4, 2}, DType::f32, cpu(0)}, Ref<Owner>(new Wrong)));
+              }),
+              HasSubstr("(3,) f32 on cpu(0) in place of (4, 2) f32 on cpu(0)"));
   does->on_call = [](Call&) { throw ArrayError("exp", std::source_location::current(), "mine"); };
   EXPECT_THAT(refusal([&] { (void)exp(x); }), HasSubstr("mine"));
   EXPECT_TRUE(x.requires_grad());
@@ -472,6 +661,7 @@ TEST(OwnerMisuse, IsOneLine) {
 
 /// An owner may answer with an operand, or with an array that it keeps: the result is another array all the same.
 TEST(Owners, AnswersThatAreOperandsAreArraysOfTheirOwn) {
+  const DeviceScope host(cpu(0));
   const Ref<Does> does(new Does);
   const NDArray x = owned_array({{2}, DType::f32, cpu(0)}, Ref<Owner>(does)).with_grad();
   const NDArray kept = ones({2});
@@ -487,6 +677,9 @@ TEST(Owners, AnswersThatAreOperandsAreArraysOfTheirOwn) {
   EXPECT_EQ(kept.to_vector<float>(), (std::vector<float>{1, 1}));
   const NDArray z = tanh(x);
   EXPECT_FALSE(z.same_array(x));
+  const NoGrad scope;
+  EXPECT_FALSE(exp(x).same_array(kept));
+  EXPECT_FALSE(tanh(x).same_array(x));
   EXPECT_TRUE(x.requires_grad());
 }
 

@@ -4,18 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 
-#include "random_program_arrays.h"
+#include "random_program_outcome.h"
 
 namespace sluice::testing {
 namespace {
-
-/// What is compared: the loss, all values at the end, first and second gradients, each as one list.
-struct Outcome {
-  Doubles loss, values, first, second, again;
-};
 
 // ---- the interpreter: one run for each element of the leaves
 
@@ -46,41 +40,6 @@ Outcome expected(const Program& program, const Inputs& in) {
   return out;
 }
 
-// ---- the library
-
-void append(Doubles& to, const NDArray& x, const NDArray& like) {
-  const Doubles more = x.defined() ? x.to_vector<double>() : Doubles(static_cast<std::size_t>(like.count()), 0.0);
-  to.insert(to.end(), more.begin(), more.end());
-}
-
-Outcome computed(const Program& program, const Inputs& in) {
-  Arrays v, directions;
-  for (std::size_t i = 0; i < program.leaves.size(); ++i) {
-    v.push_back(from(in.leaves[i], dims(program.leaves[i])).with_grad());
-    directions.push_back(from(in.directions[i], dims(program.leaves[i])));
-  }
-  const Arrays leaves = v;
-  const NDArray loss = run_steps(program, v);
-  Outcome out;
-  append(out.loss, loss, loss);
-  for (const NDArray& x : v) append(out.values, x, x);
-  const Arrays first = grad(loss, leaves, {.create_graph = true});
-  for (std::size_t i = 0; i < leaves.size(); ++i) append(out.first, first[i], leaves[i]);
-  // What was recorded is not changed by writes that come later.
-  for (const Step& s : program.steps) {
-    if (is_write(s.code)) v[s.a].fill(0.5);
-  }
-  NDArray along = sum(leaves[0] * 0.0);
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    if (first[i].defined()) along = along + sum(first[i] * directions[i]);
-  }
-  const Arrays second = grad(along, leaves, {.retain = true});
-  for (std::size_t i = 0; i < leaves.size(); ++i) append(out.second, second[i], leaves[i]);
-  loss.backward();
-  for (const NDArray& leaf : leaves) append(out.again, leaf.grad(), leaf);
-  return out;
-}
-
 // ---- comparing
 
 bool near(const Doubles& a, const Doubles& b) {
@@ -91,14 +50,6 @@ bool near(const Doubles& a, const Doubles& b) {
     if (!(std::abs(a[i] - b[i]) <= 1e-9 * scale)) return false;
   }
   return true;
-}
-
-bool same_bits(const Outcome& a, const Outcome& b) {
-  const auto same = [](const Doubles& x, const Doubles& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
-  };
-  return same(a.loss, b.loss) && same(a.values, b.values) && same(a.first, b.first) && same(a.second, b.second) &&
-         same(a.again, b.again);
 }
 
 void check(const Program& program, const Outcome& got, const Outcome& want) {

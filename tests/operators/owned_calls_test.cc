@@ -12,6 +12,7 @@
 #include "../support/devices.h"
 #include "../support/halves.h"
 #include "function_calls.h"
+#include "ops_table.h"
 
 namespace sluice::testing {
 namespace {
@@ -97,6 +98,53 @@ TEST(OwnedCalls, GiveThePlainValuesOrOneLine) {
   std::cout << number << " calls, " << equal << " with halves gave the plain values, " << refused << " were refused\n";
   for (const auto& [text, count] : words) std::cout << "  " << count << " " << text << "\n";
   EXPECT_GT(equal, 400U);
+}
+
+/// The gradients of all inputs, of which one may be in halves.
+Arrays gradients_of(const OperatorCase& c, int halves, int axis) {
+  Arrays x = make_inputs(c, DType::f64);
+  if (halves >= 0) {
+    NDArray& one = x[static_cast<std::size_t>(halves)];
+    one = Halves::split(one, axis);
+  }
+  for (const NDArray& input : x) {
+    if (is_floating(input.dtype())) input.with_grad();
+  }
+  sum(c.call(x)).backward();
+  Arrays result;
+  for (const NDArray& input : x) result.push_back(input.grad());
+  return result;
+}
+
+TEST(OwnedCalls, HaveThePlainGradientsOrOneLine) {
+  test::DefaultEngine engine({.threads = 2});
+  std::size_t number = 0, equal = 0, refused = 0;
+  for (const OperatorCase& c : operator_cases()) {
+    if (!c.gradient) continue;
+    ++number;
+    const std::vector<std::vector<double>> plain = numbers_of(gradients_of(c, -1, 0));
+    const Arrays shapes = make_inputs(c, DType::f64);
+    for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
+      const NDArray& x = shapes[static_cast<std::size_t>(i)];
+      for (int axis = 0; axis < x.rank(); ++axis) {
+        if (x.shape()[axis] % 2 != 0 || x.count() == 0) continue;
+        const std::string what = c.name + ", input " + std::to_string(i) + " in halves of axis " + std::to_string(axis);
+        try {
+          EXPECT_LE(distance(plain, numbers_of(gradients_of(c, i, axis))), 1e-9) << what;
+          ++equal;
+        } catch (const UsageError& e) {
+          EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << what << ": " << e.what();
+          const std::string text = e.what();
+          const bool known = text.find("no such view") != text.npos || text.find("join(x) first") != text.npos ||
+                             text.find("a recorded write to a view of an array of an owner") != text.npos;
+          EXPECT_TRUE(known) << what << ": " << text;
+          ++refused;
+        }
+      }
+    }
+  }
+  std::cout << number << " rows, " << equal << " with halves had the plain gradients, " << refused << " were refused\n";
+  EXPECT_GT(equal, 200U);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ class Halves final : public Owner {
       }
       return call.answer({made(call.specs()[0], halves[0], halves[1], 0)});
     }
+    if (call.name() == "concat" && join_by_halves(call, row)) return;
     std::vector<NDArray> whole;
     for (const NDArray* x : call.inputs()) whole.push_back(join(*x));
     std::vector<NDArray> results =
@@ -148,6 +150,21 @@ class Halves final : public Owner {
       halves.push_back(apply_all(row, pointers(inputs), call.attributes(), {.where = call.where()})[0]);
     }
     call.answer({made(spec, halves[0], halves[1], axis)});
+    return true;
+  }
+  /// All in halves of one axis, joined along another.
+  bool join_by_halves(Call& call, const Operator& row) const {
+    const Spec& spec = call.specs()[0];
+    for (const NDArray* x : call.inputs()) {
+      if (!of(*x) || of(*x)->axis_ != axis_ || x->size(axis_) != spec.shape[axis_]) return false;
+    }
+    std::vector<NDArray> halves;
+    for (int h = 0; h < 2; ++h) {
+      std::vector<NDArray> inputs;
+      for (const NDArray* x : call.inputs()) inputs.push_back(h ? of(*x)->second_ : of(*x)->first_);
+      halves.push_back(apply_all(row, pointers(inputs), call.attributes(), {.where = call.where()})[0]);
+    }
+    call.answer({made(spec, halves[0], halves[1], axis_)});
     return true;
   }
   static void write(Call& call, const Operator& row) {
