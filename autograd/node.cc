@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "sluice/autograd/gradients.h"
-#include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"

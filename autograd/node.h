@@ -103,6 +103,19 @@ NDArray own_value(const NDArray& x, const std::source_location& where);
 /// If the calling thread runs dry (ndarray/dry_run.h), the leaf has its present gradient again afterwards. Called with
 /// the leaf's mutex held.
 void restore_after_dry_run(Node& leaf);
+
+/// Makes a call that has an operand of an owner, by `ask`, and in grad mode records it as one node, before anything of
+/// it is pushed. Gives the results, which are arrays of their own; none of a call with targets. Throws what `ask`
+/// throws, and ArrayError for a write that cannot be recorded; then nothing is recorded.
+std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* const> inputs,
+                                  const Attributes& attributes, std::span<const NDArray> targets,
+                                  const Updates& updates, const std::source_location& where,
+                                  const std::function<std::vector<NDArray>()>& ask);
+
+/// A node for a push that is recorded: that of a checkpoint's first call, in its second. True from computed_again(): it
+/// is there already, and only wants what it has not kept.
+Ref<Node> node_for_push();
+bool computed_again();
 /// Lets operators record. Called by whatever makes leaves.
 void install_recorder();
 

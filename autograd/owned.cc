@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/autograd/tape_run.h"
+#include "sluice/autograd/recomputation.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
@@ -186,6 +186,17 @@ NDArray kept_value(const NDArray& given) {
   return x.on(sluice::detail::snapshot_of(x.array()));
 }
 
+/// An answer as an array of its own: an owner may answer with an operand, or with an array that it keeps.
+NDArray own_result(const NDArray& y, const std::source_location& where) {
+  if (window_of(y) || y.array()->stays()) return y.copy(where);
+  Ref<Array> array = sluice::detail::snapshot_of(y.array());  // not detach(), by which a checkpoint would find y
+  array->history = Ref<History>();
+  array->leaf = false;
+  const NDArray own = y.on(std::move(array));
+  Rerun::made(own);
+  return own;
+}
+
 /// Gives an array its history. An array that was `found` has its old one again at the end of a dry run.
 void set_history(const NDArray& y, const Ref<Node>& node, std::size_t output, bool found) {
   const Ref<Array> array = Rerun::seen(y).array();
@@ -235,11 +246,7 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
       saved_inputs.resize(inputs.size());
       saved_inputs[i] = kept_value(*inputs[i]);
     }
-    for (NDArray& y : ask()) {
-      const NDArray given = std::move(y);
-      // An array of its own: an owner may answer with an operand, or with one that it keeps.
-      results.push_back(window_of(given) || given.array()->stays() ? given.copy(where) : given.detach(where));
-    }
+    for (const NDArray& y : ask()) results.push_back(own_result(y, where));
   }
   const std::span<const NDArray> made = targets.empty() ? std::span<const NDArray>(results) : targets;
   if (!flows || !is_floating(made[0].dtype())) {

@@ -6,17 +6,50 @@
 #include <utility>
 
 #include "sluice/ndarray/grad_mode.h"
-#include "sluice/ndarray/rerun.h"
 
 namespace sluice {
+
+// Here, and not in storage.cc, because an Owned is known here.
+Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version)
+    : engine_(&engine),
+      core_(version->variable().get()->core),
+      device_(version->buffer().device()),
+      dtype_(dtype),
+      shape_(shape),
+      version_(std::move(version)) {
+  version_->shown();
+}
+
+Array::Array(Engine& engine, const Spec& spec, Ref<detail::Owned> owned)
+    : engine_(&engine),
+      core_(nullptr),
+      device_(spec.device),
+      dtype_(spec.dtype),
+      kind_(Kind::owned),
+      shape_(spec.shape),
+      owned_(std::move(owned)) {}
+
+Array::~Array() {
+  if (!version_) return;
+  if (listed_) ShareGroup::strike_snapshot(group(), this);
+  if (stays_ && version_->buffer().import()) version_->buffer().import()->set_recorded(false);
+  version_->hidden();
+}
+
+Ref<Array> Array::twin() {
+  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, Ref<detail::Owned>(new detail::Owned(owned_->owner))));
+  copy->history = history;
+  copy->history_output = history_output;
+  copy->leaf = leaf;
+  return copy;
+}
 
 NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location where) {
   if (!owner) throw UsageError("[owned_array] " + to_string(where) + ": a null owner");
   check_shape("owned_array", spec.shape, spec.dtype, where);
   detail::views_are_told.store(true, std::memory_order_relaxed);
-  NDArray made(Ref<Array>(new Array(default_engine(), spec, Ref<detail::Owned>(new detail::Owned(std::move(owner))))));
-  Rerun::made(made);
-  return made;
+  return NDArray(
+      Ref<Array>(new Array(default_engine(), spec, Ref<detail::Owned>(new detail::Owned(std::move(owner))))));
 }
 
 Ref<Owner> owner_of(const NDArray& x, std::source_location where) {
@@ -97,6 +130,12 @@ std::vector<NDArray> detail::ask_owner(const OperatorInfo& row, std::span<const 
                                        const Updates& updates, std::span<const Spec> specs,
                                        const std::source_location& where) {
   return Asking::of(row, inputs, attributes, targets, updates, specs, where);
+}
+
+void detail::ask_for_view(ViewCall& call) {
+  const Ref<Owner> owner = call.input().array()->owned()->owner;
+  owner->view(call);
+  if (!call.result().defined()) throw ArrayError(call.name(), call.where(), "its owner did not answer the view");
 }
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include "sluice/ndarray/storage.h"
 
-#include "sluice/ndarray/owner.h"
 #include "sluice/resources/memory_pool.h"
 
 namespace sluice {
@@ -87,32 +86,6 @@ Ref<Buffer> new_pinned_buffer(Engine& engine, Device device, std::size_t bytes) 
   return Ref<Buffer>(new Buffer(device_pool(engine, device), true, bytes));
 }
 
-Array::Array(Engine& engine, DType dtype, const Dims& shape, Ref<Version> version)
-    : engine_(&engine),
-      core_(version->variable().get()->core),
-      device_(version->buffer().device()),
-      dtype_(dtype),
-      shape_(shape),
-      version_(std::move(version)) {
-  version_->shown();
-}
-
-Array::Array(Engine& engine, const Spec& spec, Ref<detail::Owned> owned)
-    : engine_(&engine),
-      core_(nullptr),
-      device_(spec.device),
-      dtype_(spec.dtype),
-      kind_(Kind::owned),
-      shape_(spec.shape),
-      owned_(std::move(owned)) {}
-
-Array::~Array() {
-  if (!version_) return;
-  if (listed_) ShareGroup::strike_snapshot(group(), this);
-  if (stays_ && version_->buffer().import()) version_->buffer().import()->set_recorded(false);
-  version_->hidden();
-}
-
 void Array::set_version(Ref<Version> version) {
   if (version == version_) return;
   if (listed_) {
@@ -122,14 +95,6 @@ void Array::set_version(Ref<Version> version) {
   version->shown();
   version_->hidden();
   version_ = std::move(version);
-}
-
-Ref<Array> Array::twin() {
-  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, Ref<detail::Owned>(new detail::Owned(owned_->owner))));
-  copy->history = history;
-  copy->history_output = history_output;
-  copy->leaf = leaf;
-  return copy;
 }
 
 Ref<Array> Array::snapshot() {

@@ -1,8 +1,6 @@
 #include "sluice/ndarray/view_call.h"
 
 #include "sluice/engine/layer.h"
-#include "sluice/ndarray/interpreter.h"
-#include "sluice/ndarray/owner.h"
 
 namespace sluice {
 
@@ -65,12 +63,6 @@ void ViewCall::answer(NDArray result) {
     throw ArrayError(name(), where_, "its owner answered with an array that is not an owner's");
   }
   result_ = std::move(result);
-}
-
-void detail::ask_for_view(ViewCall& call) {
-  const Ref<Owner> owner = call.input().array()->owned()->owner;
-  owner->view(call);
-  if (!call.result().defined()) throw ArrayError(call.name(), call.where(), "its owner did not answer the view");
 }
 
 }  // namespace sluice
