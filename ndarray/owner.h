@@ -21,7 +21,8 @@
 //
 // A plain array beside such an array in a call may get a gradient of the owner's. Gradients that have to be looked at
 // through a window of memory are refused then, in the owner's words: after a recorded write to a part of that array,
-// and for grad() of a view of it.
+// and for grad() of a view of it. on_uses() of such an array gets a term for each view object, not for each of its
+// uses.
 #pragma once
 
 #include <atomic>
