@@ -277,22 +277,27 @@ Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDA
     array.history_output = static_cast<std::int32_t>(i);
   }
   if (computed_again()) return node;
-  node->op = &row;
-  node->attributes = std::move(attributes);
-  node->where = where;
-  node->layer = current_scope().layer;
-  node->device = (results.empty() ? inputs[0] : results[0]).array()->device();
-  node->edges.resize(inputs.size());
+  std::vector<const NDArray*> pointers;
+  for (const NDArray& x : inputs) pointers.push_back(&x);
+  fill(*node, row, std::move(attributes), pointers, past, results, where);
+  return node;
+}
+
+void fill(Node& node, const Operator& row, Attributes attributes, std::span<const NDArray* const> inputs,
+          std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where) {
+  node.op = &row;
+  node.attributes = std::move(attributes);
+  node.where = where;
+  node.layer = current_scope().layer;
+  node.device = (results.empty() ? *inputs[0] : results[0]).array()->device();
+  node.edges.resize(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    node->inputs.emplace_back(inputs[i].spec());
-    if (past[i].node && is_floating(inputs[i].dtype())) {
-      node->edges[i] = {past[i].node, past[i].output, window_of(inputs[i])};
+    node.inputs.emplace_back(inputs[i]->spec());
+    if (past[i].node && is_floating(inputs[i]->dtype())) {
+      node.edges[i] = {past[i].node, past[i].output, window_of(*inputs[i])};
     }
   }
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    node->outputs.emplace_back(results[i].spec());
-  }
-  return node;
+  for (const NDArray& y : results) node.outputs.emplace_back(y.spec());
 }
 
 void install_recorder() {

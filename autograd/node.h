@@ -103,10 +103,14 @@ NDArray own_value(const NDArray& x, const std::source_location& where);
 /// If the calling thread runs dry (ndarray/dry_run.h), the leaf has its present gradient again afterwards. Called with
 /// the leaf's mutex held.
 void restore_after_dry_run(Node& leaf);
+/// Fills a new node: what it was, and edges to the pasts of its inputs.
+void fill(Node& node, const Operator& row, Attributes attributes, std::span<const NDArray* const> inputs,
+          std::span<const Past> past, std::span<const NDArray> results, const std::source_location& where);
 
-/// Makes a call that has an operand of an owner, by `ask`, and in grad mode records it as one node, before anything of
-/// it is pushed. Gives the results, which are arrays of their own; none of a call with targets. Throws what `ask`
-/// throws, and ArrayError for a write that cannot be recorded; then nothing is recorded.
+/// Makes a call that has an operand of an owner, by `ask`, and in grad mode records it as one node. What the node holds
+/// of the inputs is taken before anything is pushed. Gives the results, which are arrays of their own; none of a call
+/// with targets. Throws what `ask` throws, and ArrayError for a write that cannot be recorded; then nothing is
+/// recorded.
 std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* const> inputs,
                                   const Attributes& attributes, std::span<const NDArray> targets,
                                   const Updates& updates, const std::source_location& where,

@@ -108,10 +108,9 @@ namespace {
 Ref<Node> view_node(const ViewCall& call, const Past& past) {
   Ref<Node> node(new Node(next_sequence() + 1));
   node->op = &view_row();
-  // Without the arrays, which the tape need not keep.
   const Spec from = call.input().spec();
   auto shown = std::make_shared<ViewCall>(call);
-  shown->let_go();
+  shown->let_go();  // the tape need not keep the arrays
   node->attributes = Attributes(std::shared_ptr<const ViewCall>(std::move(shown)));
   node->where = call.where();
   node->layer = current_scope().layer;
@@ -201,8 +200,11 @@ NDArray own_result(const NDArray& y, const std::source_location& where) {
 void set_history(const NDArray& y, const Ref<Node>& node, std::size_t output, bool found) {
   const Ref<Array> array = Rerun::seen(y).array();
   struct Said {
-    ~Said() { sluice::detail::one_more_history_changed(); }
-  } const said;         // after the change
+    bool found;
+    ~Said() {
+      if (found) sluice::detail::one_more_history_changed();
+    }
+  } const said{found};  // after the change; there is no view yet of an array that is new
   Ref<History> before;  // goes after the lock
   const std::lock_guard lock(array->mutex());
   if (DryRun* const run = found && !array->absent() ? DryRun::current() : nullptr) {
@@ -269,17 +271,7 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
   }
   if (node->freed) return results;
   if (!computed_again()) {
-    node->op = &op;
-    node->attributes = attributes;
-    node->where = where;
-    node->layer = current_scope().layer;
-    node->device = made[0].device();
-    node->edges.resize(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      node->inputs.emplace_back(inputs[i]->spec());
-      if (past[i].node) node->edges[i] = {past[i].node, past[i].output, window_of(*inputs[i])};
-    }
-    for (const NDArray& y : made) node->outputs.emplace_back(y.spec());
+    fill(*node, op, attributes, inputs, past, made, where);
   } else if (node->op != &op) {
     throw ArrayError(op.name, where, "another operator than when a checkpoint ran it first");
   }

@@ -36,13 +36,21 @@ Array::~Array() {
   version_->hidden();
 }
 
-Ref<Array> Array::twin() {
-  Ref<Array> copy(new Array(*engine_, {shape_, dtype_, device_}, Ref<detail::Owned>(new detail::Owned(owned_->owner))));
-  copy->history = history;
-  copy->history_output = history_output;
-  copy->leaf = leaf;
+namespace {
+
+/// Another array of an owner with the history that `of` has now. Called with its mutex held.
+Ref<Array> like(const Array& of, Ref<Owner> owner) {
+  Ref<Array> copy(new Array(of.engine(), {of.shape(), of.dtype(), of.device()},
+                            Ref<detail::Owned>(new detail::Owned(std::move(owner)))));
+  copy->history = of.history;
+  copy->history_output = of.history_output;
+  copy->leaf = of.leaf;
   return copy;
 }
+
+}  // namespace
+
+Ref<Array> Array::twin() { return like(*this, owned_->owner); }
 
 NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location where) {
   if (!owner) throw UsageError("[owned_array] " + to_string(where) + ": a null owner");
@@ -71,13 +79,9 @@ Ref<Array> detail::snapshot_of(const Ref<Array>& array) {
     const std::lock_guard lock(array->mutex());
     return array->snapshot();
   }
-  const Ref<Owned> value(new Owned(array->owned()->owner->snapshot()));
+  const Ref<Owner> value = array->owned()->owner->snapshot();
   const std::lock_guard lock(array->mutex());
-  Ref<Array> copy(new Array(array->engine(), {array->shape(), array->dtype(), array->device()}, value));
-  copy->history = array->history;
-  copy->history_output = array->history_output;
-  copy->leaf = array->leaf;
-  return copy;
+  return like(*array, value);
 }
 
 NDArray detail::ask_constant(const NDArray& like, const Spec& spec, const Scalar& value,

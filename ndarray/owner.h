@@ -9,10 +9,11 @@
 // has no memory: waits, item, to_vector, borrow, printing, push_op and windows that only memory has (strided, unfold,
 // diagonal) throw ArrayError with the owner's refusal().
 //
-// Order: interpreters of the thread see a call first; then the tape records it, as one node, before anything is pushed;
-// then the owner is asked. Of several owners that of the first operand is, inputs before targets, and it sees the
-// others. What an owner calls is not recorded for gradients and is seen by no interpreter: the tape has the call of the
-// program. Its gradient is made of calls and of views, which go to the owners of their operands in turn.
+// Order: interpreters of the thread see a call first; then the tape takes what the call's node keeps of its inputs;
+// then the owner is asked, and the answer gets the node. Of several owners that of the first operand is, inputs before
+// targets, and it sees the others. What an owner calls is not recorded for gradients and is seen by no interpreter: the
+// tape has the call of the program. Its gradient is made of calls and of views, which go to the owners of their
+// operands in turn.
 //
 // A view of such an array is an array of its own for its owner, made of views of the parts; to gradients it is a view:
 // it follows later writes to the array. Recorded writes to such a view are refused, and so are with_grad and

@@ -1,9 +1,9 @@
 // Functions that cut, join, repeat and pad arrays. They are made of views and of other operators.
 #include "sluice/operators/rearranging.h"
-#include "sluice/ndarray/owner.h"
 
 #include <algorithm>
 
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
@@ -36,9 +36,8 @@ NDArray repeated(const char* who, const Operand& x, std::int64_t times, int axis
   for (int i = axis + 1; i < shape.rank(); ++i) after *= shape[i];
   const NDArray parts = x.array.reshape({before, each ? n : 1, each ? 1 : n, after});
   const NDArray y = parts.broadcast_to({before, each ? n : times, each ? times : n, after}).reshape(shape);
-  return y.same_array(x.array) || detail::is_owned_view(y)
-             ? y.copy()
-             : y;  // an axis of one element would be a view with a stride of 0
+  // An axis of one element would be a view with a stride of 0.
+  return y.same_array(x.array) || detail::is_owned_view(y) ? y.copy() : y;
 }
 
 NDArray triangle(const char* who, const Operand& x, std::int64_t diagonal, bool lower) {
