@@ -12,9 +12,18 @@
 
 namespace sluice::nn {
 
+/// The operations of add() only read, so that a lane may run them in another order than they were pushed in.
 struct Mean::Latest {
   std::mutex mutex;
+  std::int64_t add = 0;  ///< the value is of the add of this number
   std::optional<double> value;
+
+  void set(std::int64_t number, double mean) {
+    const std::lock_guard lock(mutex);
+    if (number < add) return;
+    add = number;
+    value = mean;
+  }
 };
 
 Mean::Mean() : latest_(std::make_shared<Latest>()) {}
@@ -31,20 +40,15 @@ void Mean::add(const NDArray& value, double weight, Where where) {
   total_ = total_.defined() ? total_.to(value.device()) + term : term;
   weight_ += weight;
   const NDArray here = total_.to(cpu(0));
-  push_op(
-      [latest = latest_, plain = plain_, all = weight_](ArrayContext& c) {
-        const std::lock_guard lock(latest->mutex);
-        latest->value = (*c.input(0).as<double>() + plain) / all;
-      },
-      {here}, {}, {.on = io(), .name = "latest"}, where);
+  push_op([latest = latest_, number = ++adds_, plain = plain_,
+           all = weight_](ArrayContext& c) { latest->set(number, (*c.input(0).as<double>() + plain) / all); },
+          {here}, {}, {.on = io(), .name = "latest"}, where);
 }
 
 void Mean::add(double value, double weight) {
   plain_ += value * weight;
   weight_ += weight;
-  if (total_.defined()) return;
-  const std::lock_guard lock(latest_->mutex);
-  latest_->value = plain_ / weight_;
+  if (!total_.defined()) latest_->set(++adds_, plain_ / weight_);
 }
 
 double Mean::value(Where where) const {

@@ -22,7 +22,7 @@ class Mean {
   void add(double value, double weight = 1);
   /// Waits. NaN if nothing was added. Throws Error where a value is poisoned.
   double value(Where where = Where::current()) const;
-  /// The mean of what had arrived when the latest operation of add() ran; empty before the first. Does not wait.
+  /// The mean up to the latest add() whose operation has run; empty before the first. Does not wait, never goes back.
   std::optional<double> latest() const;
   void reset();
 
@@ -31,6 +31,7 @@ class Mean {
   NDArray total_;
   double plain_ = 0;  ///< of plain numbers
   double weight_ = 0;
+  std::int64_t adds_ = 0;
   std::shared_ptr<Latest> latest_;
 };
 

@@ -409,5 +409,19 @@ TEST(Metrics, AddUpWithoutWaiting) {
   EXPECT_NEAR(perplexity.value(), std::exp(1.75), 1e-6);
 }
 
+/// The lane runs nothing while the adds are pushed, and then what several threads have brought, in an order of its own.
+TEST(Metrics, TheLatestIsThatOfTheLastAdd) {
+  TestEngine engine;
+  for (int round = 0; round < 20; ++round) {
+    std::latch go(1);
+    engine->push([&go] { go.wait(); }, {}, {.on = io()});
+    nn::Mean mean;
+    for (int i = 0; i < 100; ++i) mean.add(full({}, static_cast<double>(i)));
+    go.count_down();
+    engine->wait_all();
+    ASSERT_EQ(mean.latest(), mean.value()) << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
