@@ -162,15 +162,26 @@ std::uint64_t Context::settled_errors(Device device) const { return core_->settl
 ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
 void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
 
-void Completion::fail(std::exception_ptr error) noexcept {
+ErrorRef Context::skip_reason() const { return core_->skip_reason(operation_); }
+
+void Completion::fail(std::exception_ptr error, bool wrote_nothing) noexcept {
   if (!error) error = std::make_exception_ptr(std::runtime_error("its Completion failed without an exception"));
-  answer(std::move(error), ErrorKind::failed);
+  answer(std::move(error), ErrorKind::failed, wrote_nothing);
+}
+void Completion::pass_on(const ErrorRef& root, bool wrote_nothing) noexcept {
+  std::exception_ptr error;
+  try {
+    if (root) error = std::make_exception_ptr(Error(root));
+  } catch (...) {
+    error = std::current_exception();  // no memory
+  }
+  fail(std::move(error), wrote_nothing);
 }
 void Completion::abandon() noexcept { answer(nullptr, ErrorKind::abandoned); }
-void Completion::answer(std::exception_ptr error, ErrorKind kind) noexcept {
+void Completion::answer(std::exception_ptr error, ErrorKind kind, bool wrote_nothing) noexcept {
   if (detail::Operation* operation = std::exchange(operation_, nullptr)) {
     const std::shared_ptr<detail::CoreBase> core = std::move(core_);
-    core->complete(operation, std::move(error), kind);
+    core->complete(operation, std::move(error), kind, wrote_nothing);
   }
 }
 

@@ -31,7 +31,10 @@ struct OperatorInfo {
 
 /// What happens when an access is poisoned. `skip`: the op is skipped and passes the poison on. `run`: the body is
 /// called and can ask Context::error; an update then leaves the poison as it is, unless the body calls Context::heal.
-enum class OnPoison : std::uint8_t { skip, run };
+/// `always`: the same, and the body is also called where the op or its scope was cancelled before it began, or the
+/// engine stops; it can ask Context::skip_reason, and it decides how the op ends. For ops that others count on, such as
+/// one rank's part of a collective. (A device that was lost, or has no room, gets no body at all.)
+enum class OnPoison : std::uint8_t { skip, run, always };
 
 inline constexpr int kPriorities = 8;
 inline constexpr int kDefaultPriority = 3;
@@ -132,6 +135,10 @@ class Context {
   std::uint64_t settled_errors(Device device) const;
   /// With OnPoison::run: the error that this variable carried when the op began; null if none.
   ErrorRef error(const HasVariable auto& x) const { return error_of(variable_of(x).get()); }
+  /// With OnPoison::always: the root for which the op would have been skipped, because it or its scope was cancelled or
+  /// the engine stops; null if neither is the case. An op that cannot do its work for this ends with that root by
+  /// `throw Error(root)`, or Completion::pass_on(root).
+  ErrorRef skip_reason() const;
   /// With OnPoison::run, for an `update` access: clears the variable's poison when the body returns normally.
   void heal(const HasVariable auto& x) { heal_variable(variable_of(x).get()); }
 
@@ -171,8 +178,11 @@ class Completion {
   ~Completion() { abandon(); }
   /// The op is done and its results are there. Does nothing on an empty or answered Completion.
   void done() noexcept { answer(nullptr, ErrorKind::failed); }
-  /// The op failed with this exception. Null means: for an unknown reason.
-  void fail(std::exception_ptr error) noexcept;
+  /// The op failed with this exception. Null means: for an unknown reason. `wrote_nothing`: as Context::wrote_nothing
+  /// says.
+  void fail(std::exception_ptr error, bool wrote_nothing = false) noexcept;
+  /// The op failed with the root of another op, which stays the root.
+  void pass_on(const ErrorRef& root, bool wrote_nothing = false) noexcept;
   explicit operator bool() const { return operation_ != nullptr; }
 
  public:  // for the engine
@@ -181,7 +191,7 @@ class Completion {
 
  private:
   void abandon() noexcept;
-  void answer(std::exception_ptr error, ErrorKind kind) noexcept;
+  void answer(std::exception_ptr error, ErrorKind kind, bool wrote_nothing = false) noexcept;
   std::shared_ptr<detail::CoreBase> core_;
   detail::Operation* operation_ = nullptr;
 };

@@ -1,16 +1,24 @@
 #include "sluice/ndarray/array_call.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "sluice/ndarray/device_call.h"
-#include "sluice/ndarray/strided_copy.h"
 
 namespace sluice {
 
 /// A simulated kernel's is memory of the thread that stands for the device.
 Scratch ArrayContext::device_scratch(std::size_t bytes) const {
   return issuing_ ? Scratch(issuing_->scratch(bytes), bytes) : Scratch(cpu(0), bytes);
+}
+
+ErrorRef ArrayContext::error(int operand) const {
+  return extra_ && !extra_->errors.empty() ? extra_->errors[static_cast<std::size_t>(operand)] : nullptr;
+}
+
+ArrayCompletion ArrayContext::completion() const {
+  return extra_ && extra_->pending ? ArrayCompletion(*extra_->pending) : ArrayCompletion();
 }
 
 ArrayCall::ArrayCall() = default;
@@ -52,24 +60,45 @@ void ArrayCall::preserve() const {
   }
 }
 
-/// The windows, where they lie. Allocates what no op has asked for yet.
-void ArrayCall::find(std::span<TensorView> views) const {
+void ArrayCall::find(std::span<TensorView> views, std::span<const ErrorRef> errors) const {
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const Resolved& operand = operands[i];
     Buffer& buffer = operand.version->buffer();
     views[i] = window(i);
+    if (!errors.empty() && errors[i]) continue;
     views[i].data = buffer.data() + operand.offset * static_cast<std::int64_t>(size_of(operand.dtype));
     if (buffer.pinned()) [[unlikely]]
       touch_pinned(buffer, views[i], i >= inputs);
   }
 }
 
+std::vector<ErrorRef> ArrayCall::errors(Context& context) const {
+  std::vector<ErrorRef> found(operands.size());
+  const auto is_input = [&](const Variable& wanted) {
+    return std::any_of(operands.begin(), operands.begin() + inputs, [&](const Resolved& x) {
+      bool is = false;
+      x.version->each_variable([&](const Variable& v) { is = is || v.get() == wanted.get(); });
+      return is;
+    });
+  };
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    operands[i].version->each_variable([&](const Variable& v) {
+      if (i < inputs || operands[i].update) {
+        if (!found[i]) found[i] = context.error(v);
+      } else if (is_input(v)) {
+        context.heal(v);  // the two accesses are one update, which would leave the poison
+      }
+    });
+  }
+  return found;
+}
+
 void ArrayCall::run(Context& context) {
   if (context.stream()) [[unlikely]]
     return issue(context);
   constexpr std::size_t kFew = 6;
-  if (packs || operands.size() > kFew) [[unlikely]]
-    return run_packed(context);
+  if (packs || sees_poison || operands.size() > kFew) [[unlikely]]
+    return run_special(context);
   std::array<TensorView, kFew> few;
   const std::span<TensorView> views = std::span(few).first(operands.size());
   try {
@@ -82,36 +111,6 @@ void ArrayCall::run(Context& context) {
   if (!body) return;
   ArrayContext arguments(views.first(inputs), views.subspan(inputs), attributes.data(), &context);
   body(arguments);
-}
-
-/// The same for many operands, and where the body works on contiguous copies of some.
-void ArrayCall::run_packed(Context& context) {
-  std::vector<TensorView> windows;
-  std::vector<TensorView> views;
-  std::vector<Scratch> packed;
-  try {
-    preserve();
-    windows.resize(operands.size());
-    find(windows);
-    views = windows;
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      if (!operands[i].pack) continue;
-      TensorView& view = views[i];
-      packed.emplace_back(context.device(), static_cast<std::size_t>(view.count()) * size_of(view.dtype));
-      view.data = packed.back().as<std::byte>();
-      view.strides = row_major(view.shape);
-      if (i < inputs || operands[i].preload) strided_copy(windows[i], view);
-    }
-  } catch (...) {
-    if (!torn_unissued) context.wrote_nothing();
-    throw;
-  }
-  const std::span<const TensorView> seen(views);
-  ArrayContext arguments(seen.first(inputs), seen.subspan(inputs), attributes.data(), &context);
-  if (body) body(arguments);
-  for (std::size_t i = inputs; i < operands.size(); ++i) {
-    if (operands[i].pack) strided_copy(views[i], windows[i]);
-  }
 }
 
 void ArrayCall::issue(Context& context) {

@@ -20,6 +20,7 @@ struct Resolved {
   bool moved : 1 = false;    ///< an output whose array goes to a new version
   bool pack : 1 = false;     ///< hand the body a contiguous copy
   bool preload : 1 = false;  ///< an output that the body also reads: a packed copy begins with its elements
+  bool update : 1 = false;   ///< an output that is not overwritten whole
 };
 
 /// A value to copy before the body runs: this stretch of `from`, to the same place.
@@ -46,6 +47,7 @@ struct ArrayCall : Pooled<ArrayCall> {
   bool issues = false;
   bool torn_unissued = false;
   bool packs = false;               ///< some operand is packed
+  bool sees_poison = false;         ///< OnPoison::run or always
   ShortList<Resolved, 4> operands;  ///< inputs, then outputs
   ShortList<std::int64_t, 8> dims;  ///< shapes and strides, those that neighbours have in common once
   std::unique_ptr<std::vector<Preserve>> preserves;
@@ -63,11 +65,17 @@ struct ArrayCall : Pooled<ArrayCall> {
   TensorView window(std::size_t i) const;
   void run(Context& context);
 
+  // Steps of run().
+  void preserve() const;
+  /// The windows, where they lie. Allocates what no op has asked for yet. Operands with an error get no address.
+  void find(std::span<TensorView> views, std::span<const ErrorRef> errors = {}) const;
+  /// The error that each operand carried when the op began, for a body that sees poison. An output that is overwritten
+  /// whole has none, and heals when the op is done, though an input may lie there.
+  std::vector<ErrorRef> errors(Context& context) const;
+
  private:
   void issue(Context& context);
-  void preserve() const;
-  void find(std::span<TensorView> views) const;
-  void run_packed(Context& context);
+  void run_special(Context& context);  ///< in host_run.cc
 };
 
 }  // namespace sluice

@@ -13,9 +13,9 @@
 namespace sluice {
 namespace {
 
-/// Where a kernel finds a window.
+/// Where a kernel finds a window. One without an address stays so.
 TensorView touchable(TensorView view) {
-  view.data = kernel_pointer(view.data);
+  if (view.data) view.data = kernel_pointer(view.data);
   return view;
 }
 
@@ -56,7 +56,7 @@ DeviceCall::~DeviceCall() {
   if (!blocks_.empty()) pool_->over(this);
 }
 
-void DeviceCall::issue(Context& context) {
+void DeviceCall::issue(Context& context, const std::shared_ptr<detail::PendingCall>* pending) {
   Stream& stream = *context.stream();
   const bool observed = pool_->observer();
   // A body that runs on the host and issues nothing is a kernel, where the device has such kernels.
@@ -64,10 +64,19 @@ void DeviceCall::issue(Context& context) {
   const std::size_t count = call_.operands.size();
   bool began = false;  // something that writes an output may have been issued
   try {
+    if (call_.sees_poison) {
+      context.await_issued();  // of an op that is not confirmed nobody knows yet whether it fails, or heals
+      errors_ = call_.errors(context);
+    }
     // What takes memory comes first, so that nothing is issued where there is none.
     for (std::size_t i = 0; i < count; ++i) {
       const Resolved& operand = call_.operands[i];
       TensorView view = call_.window(i);
+      if (!errors_.empty() && errors_[i]) {  // it gets no address
+        if (call_.packs) windows_.emplace_back(view);
+        views_.emplace_back(view);
+        continue;
+      }
       view.data = operand.version->buffer().data_for(context) + operand.offset * item(view);
       if (call_.packs) windows_.emplace_back(view);
       if (observed) uses_.push_back(use_of(view, i >= call_.inputs));
@@ -86,13 +95,14 @@ void DeviceCall::issue(Context& context) {
     }
     for (std::size_t i = 0; i < count; ++i) {
       const Resolved& operand = call_.operands[i];
-      if (operand.pack && (i < call_.inputs || operand.preload)) copy_window(i, false);
+      if (operand.pack && views_[i].data && (i < call_.inputs || operand.preload)) copy_window(i, false);
     }
     if (issues && call_.body) {
       began = true;
       const std::span<const TensorView> views(views_.begin(), count);
+      const ArrayContext::Extra extra{errors_, pending};
       ArrayContext arguments(views.first(call_.inputs), views.subspan(call_.inputs), call_.attributes.data(), &context,
-                             this);
+                             this, &extra);
       issued = refused = false;  // packing goes to memory of this op's own
       call_.body(arguments);
       refused = false;
@@ -100,13 +110,15 @@ void DeviceCall::issue(Context& context) {
       std::vector<MemoryUse> uses;
       if (observed) {
         uses.reserve(count);
-        for (std::size_t i = 0; i < count; ++i) uses.push_back(use_of(views_[i], i >= call_.inputs));
+        for (std::size_t i = 0; i < count; ++i) {
+          if (views_[i].data) uses.push_back(use_of(views_[i], i >= call_.inputs));
+        }
       }
       launch([this] { run_body(); }, uses);
     }
     began = true;
     for (std::size_t i = call_.inputs; i < count; ++i) {
-      if (call_.operands[i].pack) copy_window(i, true);
+      if (call_.operands[i].pack && views_[i].data) copy_window(i, true);
     }
   } catch (...) {
     declared_.reset();
@@ -178,7 +190,9 @@ void DeviceCall::run_body() {
   const std::span<const TensorView> seen(views);
   Context context = context_;
   try {
-    ArrayContext arguments(seen.first(call_.inputs), seen.subspan(call_.inputs), call_.attributes.data(), &context);
+    const ArrayContext::Extra extra{errors_, nullptr};
+    ArrayContext arguments(seen.first(call_.inputs), seen.subspan(call_.inputs), call_.attributes.data(), &context,
+                           nullptr, &extra);
     call_.body(arguments);
   } catch (...) {
     report_late_error(std::current_exception(), context.says_wrote_nothing());

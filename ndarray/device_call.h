@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,8 +22,11 @@ class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
 
-  /// Takes memory, issues the steps to the stream, and returns. Throws what allocation and the stream throw.
-  void issue(Context& context);
+  /// Takes memory, issues the steps to the stream, and returns. `pending`: of a body that answers later, else null.
+  /// Throws what allocation and the stream throw.
+  void issue(Context& context, const std::shared_ptr<detail::PendingCall>* pending = nullptr);
+  /// What the body sees.
+  std::span<const TensorView> views() const { return {views_.begin(), views_.size()}; }
 
   // For bodies that issue.
   Stream& stream() override { return *context_.stream(); }
@@ -43,6 +47,7 @@ class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
   DevicePool* pool_ = nullptr;
   ShortList<TensorView, 4> windows_;  ///< the windows of the operands, where some are packed
   ShortList<TensorView, 4> views_;    ///< what the body sees: the windows, or packed copies
+  std::vector<ErrorRef> errors_;      ///< by operand; empty where the body does not see poison
   struct Block {
     void* memory = nullptr;
     std::size_t bytes = 0;

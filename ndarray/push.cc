@@ -1,6 +1,8 @@
 #include "sluice/ndarray/push.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +17,7 @@
 #include "sluice/ndarray/operation_record.h"
 #include "sluice/ndarray/overlaps.h"
 #include "sluice/ndarray/owner.h"
+#include "sluice/ndarray/pending_call.h"
 #include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/resolution.h"
 #include "sluice/ndarray/user_names.h"
@@ -69,7 +72,7 @@ void copy_held(const ArrayPush& push, const PushOptions& options, Records* recor
 class Reserved {
  public:
   Reserved(detail::CoreBase& core, const PushOptions& options, std::source_location where)
-      : core_(core), place_(core.begin_push({}, sizeof(CallClosure), alignof(CallClosure), options, where)) {}
+      : core_(core), place_(core.begin_push({}, kSize, alignof(std::max_align_t), options, where)) {}
   ~Reserved() {
     if (place_.operation) core_.abandon_push(place_.operation);
   }
@@ -77,21 +80,26 @@ class Reserved {
   Reserved& operator=(const Reserved&) = delete;
 
   detail::Operation* operation() const { return place_.operation; }
-  Ticket commit(std::unique_ptr<ArrayCall> call) noexcept {
-    new (place_.closure) CallClosure{std::move(call)};
-    return core_.commit_push(std::exchange(place_.operation, nullptr), detail::closure_table<CallClosure>);
+  /// Of either kind.
+  template <class Closure>
+  Ticket commit(Closure closure) noexcept {
+    static_assert(sizeof(Closure) <= kSize);
+    new (place_.closure) Closure(std::move(closure));
+    return core_.commit_push(std::exchange(place_.operation, nullptr), detail::closure_table<Closure>);
   }
 
  private:
+  static constexpr std::size_t kSize = std::max(sizeof(CallClosure), sizeof(detail::PendingClosure));
   detail::CoreBase& core_;
   detail::OpenPush place_;
 };
 
 /// Resolves and pushes. `options` has its place. With `moves`, held values of outputs are not copied by operations of
-/// their own before, but by this one. Where pushes are noted, `records` is not null.
+/// their own before, but by this one. That one copies nothing of a value that its body is to see as poisoned, so there
+/// it is not done. Where pushes are noted, `records` is not null.
 Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& options, detail::CoreBase& core,
                     bool moves, Records* records) {
-  for (;; moves = true) {
+  for (;; moves = push.options.on_poison == OnPoison::skip) {
     {
       // The place comes first, because a push may have to wait for it at the caps, without the locks.
       Reserved reserved(core, options, push.where);
@@ -102,10 +110,17 @@ Ticket push_checked(const ArrayPush& push, const char* name, const PushOptions& 
       if (moves || !resolution.outputs_held()) [[likely]] {
         resolution.resolve();
         core.name_accesses(reserved.operation(), resolution.accesses(), options, push.where);
+        std::shared_ptr<detail::PendingCall> pending;
+        if (push.later) [[unlikely]]
+          pending = std::make_shared<detail::PendingCall>(core, options, push.where);
         if (records) [[unlikely]]
           records->push_back(record_of(push, name, options, *resolution.call));
         resolution.apply();  // before the commit, because serial mode runs the body there
-        return reserved.commit(std::move(resolution.call));
+        if (pending) [[unlikely]] {
+          pending->call = std::move(resolution.call);
+          return reserved.commit(detail::PendingClosure{std::move(pending)});
+        }
+        return reserved.commit(CallClosure{std::move(resolution.call)});
       }
     }
     copy_held(push, options, records);

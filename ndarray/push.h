@@ -6,9 +6,11 @@
 #include <memory>
 #include <source_location>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/ndarray/array_completion.h"
 #include "sluice/ndarray/attributes.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/ndarray/nd_array.h"
@@ -73,6 +75,13 @@ class ArrayContext {
   Scratch scratch(std::size_t bytes) const {
     return device().kind == DeviceKind::cpu ? Scratch(device(), bytes) : device_scratch(bytes);
   }
+  /// With OnPoison::run or always: the error that an operand carried when the op began; null if none. On a device with
+  /// streams such a body begins when all work that was issued before to devices of its kind is over. Inputs come first,
+  /// then outputs. Such an operand has no address: the data of its window is null. An output that is overwritten
+  /// whole has no error, whatever it was before; another one stays poisoned when the body returns.
+  ErrorRef error(int operand) const;
+  /// With OnPoison::always: Context::skip_reason.
+  ErrorRef skip_reason() const { return engine_context_->skip_reason(); }
   Context& engine_context() const { return *engine_context_; }
   /// For a body that issues: the stream to which, and the provider whose memory it is. Other bodies get a UsageError.
   Stream& stream() const {
@@ -88,9 +97,21 @@ class ArrayContext {
   }
 
  public:  // for push_arrays
+  /// What few bodies have.
+  struct Extra {
+    std::span<const ErrorRef> errors;                     ///< by operand; empty where the body does not see poison
+    const std::shared_ptr<detail::PendingCall>* pending;  ///< of a body that answers later; else null
+  };
   ArrayContext(std::span<const TensorView> inputs, std::span<const TensorView> outputs, const void* attributes,
-               Context* context, Issuing* issuing = nullptr)
-      : inputs_(inputs), outputs_(outputs), attributes_(attributes), engine_context_(context), issuing_(issuing) {}
+               Context* context, Issuing* issuing = nullptr, const Extra* extra = nullptr)
+      : inputs_(inputs),
+        outputs_(outputs),
+        attributes_(attributes),
+        engine_context_(context),
+        issuing_(issuing),
+        extra_(extra) {}
+  /// Of a body that answers later, once; else an empty one.
+  ArrayCompletion completion() const;
 
  private:
   Scratch device_scratch(std::size_t bytes) const;
@@ -99,7 +120,8 @@ class ArrayContext {
   std::span<const TensorView> outputs_;
   const void* attributes_;
   Context* engine_context_;
-  Issuing* issuing_;  ///< of a body that issues
+  Issuing* issuing_;    ///< of a body that issues
+  const Extra* extra_;  ///< null where there is none
 };
 
 /// One push on arrays. Plain data; the spans live until push_arrays returns.
@@ -113,6 +135,7 @@ struct ArrayPush {
   bool fresh = false;      ///< nobody else knows the outputs: they were made for this push, and nothing is in them
   Updates updates;         ///< the outputs that the body also reads
   bool issues = false;     ///< on a device with streams: the body issues work; else it is a kernel
+  bool later = false;      ///< the body takes ArrayContext::completion(), and issues where there are streams
   std::uint8_t tries = 1;  ///< how often in all a launch that fails is tried
   /// Other ops change what belongs together with the outputs. If this op cannot be issued, the outputs have their old
   /// values, and are torn all the same: recover() must not pass them for good.
@@ -167,6 +190,11 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
 /// part of an array that recorded operators made. A push may have thousands of arrays, all of them at one instant
 /// (docs/performance/arrays.md says what each costs).
 ///   push_op([](ArrayContext& c) { ... c.input(0).as<float>() ... }, {x}, {y}, {.name = "mine"});
+/// A body that takes an ArrayCompletion beside it, body(ArrayContext&, ArrayCompletion), is over when that is answered:
+///   push_op([&](ArrayContext&, ArrayCompletion done) { socket.receive(done.output().data, std::move(done)); }, {},
+///   {y});
+/// With `.on_poison` of `run` or `always` the body is called where operands are poisoned too, or even where the op was
+/// cancelled (ArrayContext::error and skip_reason).
 template <class F>
 Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray> outputs,
                const PushOptions& options = {}, std::source_location where = std::source_location::current()) {
@@ -176,7 +204,14 @@ Ticket push_op(F body, std::span<const NDArray> inputs, std::span<const NDArray>
   const Attributes closure(std::move(body));
   ArrayPush push;
   push.attributes = &closure;
-  push.body = [](ArrayContext& context) { context.attributes<F>()(context); };
+  push.later = std::is_invocable_v<const F&, ArrayContext&, ArrayCompletion>;
+  push.body = [](ArrayContext& context) {
+    if constexpr (std::is_invocable_v<const F&, ArrayContext&, ArrayCompletion>) {
+      context.attributes<F>()(context, context.completion());
+    } else {
+      context.attributes<F>()(context);
+    }
+  };
   push.inputs = reads;
   push.outputs = outputs;
   push.options = options;

@@ -31,7 +31,8 @@ void Resolution::resolve() {
   call->body = push_.body;
   if (push_.attributes) call->attributes = *push_.attributes;
   call->inputs = static_cast<std::uint32_t>(push_.inputs.size());
-  call->issues = push_.issues;
+  call->issues = push_.issues || push_.later;
+  call->sees_poison = push_.options.on_poison != OnPoison::skip;
   call->tries = push_.tries;
   call->torn_unissued = push_.torn_unissued;
   for (const NDArray* x : push_.inputs) {
@@ -167,6 +168,7 @@ void Resolution::resolve_output(std::size_t index) {
   Resolved& operand = call->add(array.version(), y);
   if (push_.dense_outputs && !y.is_contiguous()) operand.pack = call->packs = true;
   operand.preload = reads;
+  operand.update = !overwrites;
   if (array.stays()) {
     stay_ = true;
   } else if (array.held() || moves(array)) {
@@ -175,7 +177,7 @@ void Resolution::resolve_output(std::size_t index) {
   const Buffer& buffer = operand.version->buffer();
   const AccessMode mode = overwrites ? AccessMode::write : AccessMode::update;
   if (const Import* memory = buffer.import()) {
-    use_foreign(*memory, mode);
+    if (use_foreign(*memory, mode)) operand.update = true;
   } else {
     use(*operand.version, mode);
   }
@@ -203,15 +205,19 @@ void Resolution::move_output(Array& array, bool overwrites, Resolved& operand) {
   operand.version = std::move(fresh);  // in which no input lies
 }
 
-/// A variable that stands for other memory too is not overwritten by a write of all of this.
-void Resolution::use_foreign(const Import& memory, AccessMode mode) {
+/// A variable that stands for other memory too is not overwritten by a write of all of this. True if there is one.
+bool Resolution::use_foreign(const Import& memory, AccessMode mode) {
   if (memory.shared(!recorded())) {
     throw ArrayError(name_, push_.where,
                      recorded() ? "a recorded write to memory that another import shows"
                                 : "writes to memory of an import that recorded operators wrote");
   }
-  memory.each_variable(
-      [&](const Variable& v, bool covered) { accesses_.emplace_back(v.get(), covered ? mode : AccessMode::update); });
+  bool others = false;
+  memory.each_variable([&](const Variable& v, bool covered) {
+    accesses_.emplace_back(v.get(), covered ? mode : AccessMode::update);
+    others = others || !covered;
+  });
+  return others;
 }
 
 void Resolution::copy_away() {

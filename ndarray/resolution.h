@@ -64,7 +64,7 @@ class Resolution {
   void use(const Version& version, AccessMode mode) {
     version.each_variable([&](const Variable& v) { accesses_.emplace_back(v.get(), mode); });
   }
-  void use_foreign(const Import& memory, AccessMode mode);
+  bool use_foreign(const Import& memory, AccessMode mode);
   void check_opaque();
   bool check_recorded() const;
   void record();

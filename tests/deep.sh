@@ -6,7 +6,8 @@
 #
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
-#   programs   10,000 random programs of arrays, with gradients, against an interpreter   tests/autograd/
+#   programs   10,000 random programs of arrays, with gradients, against an interpreter, and 10,000 of operations that
+#              answer late or see poison, against a model         tests/autograd/, tests/ndarray/later_programs_test.cc
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
 #   nets       500 made-up nets, with a seed of each run's own (CI has 50)        tests/nn/make_up_nets.py
@@ -34,7 +35,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -51,9 +52,11 @@ searches() {
 }
 programs() {
   build_preset release programs autograd_test -DSLUICE_TESTS=ON
+  build_preset release programs ndarray_test
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
-  "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms'
+  "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms' &&
+    "${deep[@]}" "$root/build/release/tests/ndarray_test" --gtest_brief=1 --gtest_filter='LaterPrograms.*'
 }
 sums() {
   build_preset release sums operators_test -DSLUICE_TESTS=ON

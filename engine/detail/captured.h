@@ -49,6 +49,8 @@ struct CapturedInfo : Operation {
   std::shared_ptr<CancelState> cancel;      ///< this and the next: from the scope of its push
   const Layer* layer = nullptr;
   std::unique_ptr<RareParts<P>> rare;  ///< for stream and async ops
+  bool always = false;                 ///< OnPoison::always
+  ErrorRef skip_reason;                ///< in this run, of an op that is always called
   bool is_cancelled() const;
 };
 

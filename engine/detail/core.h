@@ -82,9 +82,10 @@ class Core final : public CoreBase {
   ErrorRef error_of(const VariableBase* variable) override;
   void heal(Operation* operation, const VariableBase* variable) override;
   bool cancelled(const Operation* operation) const override;
+  ErrorRef skip_reason(const Operation* operation) const override;
   Ticket push_recover(VariableBase* variable, const std::source_location& where) override;
   Borrow borrow(Access access, const std::source_location& where) override;
-  void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept override;
+  void complete(Operation* operation, std::exception_ptr error, ErrorKind kind, bool wrote_nothing) noexcept override;
   std::shared_ptr<ProgramBase> begin_capture(const char* name, const std::source_location& where) override;
   void end_capture(ProgramBase& program) override;
   Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,
@@ -285,6 +286,7 @@ class Core final : public CoreBase {
   bool awaits_completions();
 
   // core_run.h
+  ErrorRef ended_before(Op* op, std::uint64_t word);
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
   bool call_body(Op* op, Lane<P>& here);
@@ -383,6 +385,7 @@ class Core final : public CoreBase {
   void start_replay(Op* op, ReadyList<P>& ready);
   Run* execute_captured(Captured* op, Slot<P>& slot, Lane<P>* here);
   bool run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot);
+  ErrorRef ended_before(Captured* op);
   ErrorRef reason_to_skip(Captured* op);
   void settle_captured(Captured* op, const ErrorRef& error);
   void captured_device_done(Captured* op, std::exception_ptr error, bool wrote_nothing, ReadyList<P>& ready);
@@ -459,6 +462,8 @@ class Core final : public CoreBase {
   void make_lost_root();
   void look_over_roots();
   RootEntry& entry_of(const ErrorRef& root) noexcept;
+  void told(const ErrorRef& root) noexcept;
+  void ended_with(const ErrorRef& root) noexcept;
   ErrorRef error_at(const Node& node) const;
   ErrorRef start_error(Op* op);
   ErrorRef decide_error(Op* op);

@@ -6,7 +6,7 @@
 namespace sluice::detail {
 
 template <class P>
-void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept {
+void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind kind, bool wrote_nothing) noexcept {
   if (forked_.load(std::memory_order_relaxed)) return;
   const AnySlot any(*this);
   Slot<P>& slot = any.slot();
@@ -21,6 +21,7 @@ void Core<P>::complete(Operation* operation, std::exception_ptr error, ErrorKind
     parts.answered = true;
     parts.exception = error;
     parts.exception_kind = kind;
+    parts.answered_wrote_nothing = wrote_nothing;
   }
   ReadyList<P> ready;
   if (info) {

@@ -60,9 +60,11 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual ErrorRef error_of(const VariableBase* variable) = 0;
   virtual void heal(Operation* operation, const VariableBase* variable) = 0;
   virtual bool cancelled(const Operation* operation) const = 0;
+  virtual ErrorRef skip_reason(const Operation* operation) const = 0;
   virtual Ticket push_recover(VariableBase* variable, const std::source_location& where) = 0;
   virtual Borrow borrow(Access access, const std::source_location& where) = 0;
-  virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind) noexcept = 0;
+  virtual void complete(Operation* operation, std::exception_ptr error, ErrorKind kind,
+                        bool wrote_nothing) noexcept = 0;
   virtual std::shared_ptr<ProgramBase> begin_capture(const char* name, const std::source_location& where) = 0;
   virtual void end_capture(ProgramBase& program) = 0;
   virtual Ticket replay(const std::shared_ptr<ProgramBase>& program, const PushOptions& options,

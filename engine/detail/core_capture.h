@@ -52,7 +52,8 @@ OpenPush Core<P>::record(std::span<const Access> accesses, std::size_t closure_s
     info.path = static_cast<std::uint16_t>(kCaptured | options.priority << kPriorityShift | lane.path);
     if (scope.tag || scope.flags || scope.cancel || scope.layer || info.scope_device != lane.device)
       info.path |= kOwnScope;
-    if (options.on_poison == OnPoison::run) info.path |= kSeesPoison;
+    if (options.on_poison != OnPoison::skip) info.path |= kSeesPoison;
+    info.always = options.on_poison == OnPoison::always;
     void* closure = info.storage;
     if (closure_size > Operation::kInlineClosure || closure_align > alignof(std::max_align_t)) {
       closure = ::operator new (closure_size, std::align_val_t{64});

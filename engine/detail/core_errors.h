@@ -40,7 +40,7 @@ ErrorRef Core<P>::add_root(ErrorKind kind, const Operation* op, std::exception_p
   root->message = message;
   root->cause = std::move(cause);
   look_over_roots();
-  errors_.roots[root->sequence] = RootEntry{root, 0, false, false};
+  errors_.roots[root->sequence] = RootEntry{root};
   return root;
 }
 
@@ -60,7 +60,7 @@ auto Core<P>::entry_of(const ErrorRef& root) noexcept -> RootEntry& {
   if (const auto it = errors_.roots.find(root->sequence); it != errors_.roots.end()) return it->second;
   try {
     look_over_roots();
-    return errors_.roots.try_emplace(root->sequence, RootEntry{root, 0, false, true}).first->second;
+    return errors_.roots.try_emplace(root->sequence, RootEntry{.root = root, .observed = true}).first->second;
   } catch (const std::bad_alloc&) {
     return errors_.roots.find(errors_.lost_root->sequence)->second;
   }
@@ -220,6 +220,7 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   bool wrote = false;
   for (const Token<P>& t : tokens(op)) wrote = wrote || (t.mode != AccessMode::read && t.mode != AccessMode::order);
   std::lock_guard lock(errors_.mutex);
+  ended_with(root);
   try {
     errors_.failures.reserve(errors_.failures.size() + 1);
     errors_.failure_order.push_back(id);
@@ -241,6 +242,20 @@ void Core<P>::note_failure(Op* op, const ErrorRef& root) {
   entry_of(root).wrote_nothing = true;
 }
 
+/// The root was made because an op is told why others are skipped (OnPoison::always). That is no error that a thread
+/// must hear of, unless an op ends with it. The caller holds errors_.mutex.
+template <class P>
+void Core<P>::told(const ErrorRef& root) noexcept {
+  if (auto it = errors_.roots.find(root->sequence); it != errors_.roots.end() && it->second.root != errors_.lost_root)
+    it->second.told = it->second.observed = true;
+}
+
+template <class P>
+void Core<P>::ended_with(const ErrorRef& root) noexcept {
+  if (auto it = errors_.roots.find(root->sequence); it != errors_.roots.end() && it->second.told)
+    it->second.told = it->second.observed = false;
+}
+
 template <class P>
 ErrorRef Core<P>::failure_of(std::uint32_t index, std::uint64_t generation) {
   std::lock_guard lock(errors_.mutex);
@@ -253,7 +268,8 @@ ErrorRef Core<P>::failure_of(std::uint32_t index, std::uint64_t generation) {
 template <class P>
 void Core<P>::observe(const ErrorRef& root) {
   std::lock_guard lock(errors_.mutex);
-  if (auto it = errors_.roots.find(root->sequence); it != errors_.roots.end()) it->second.observed = true;
+  if (auto it = errors_.roots.find(root->sequence); it != errors_.roots.end())
+    it->second.observed = true, it->second.told = false;
 }
 
 template <class P>

@@ -81,6 +81,7 @@ struct RootEntry {
   std::int64_t live_variables = 0;
   bool wrote_nothing = false;
   bool observed = false;
+  bool told = false;  ///< `observed` is set because only bodies were told of it (Core::told)
 };
 
 /// The errors that the engine remembers. The mutex guards all but the atomics.

@@ -231,7 +231,13 @@ OpenPush Core<P>::begin_push(std::span<const Access> accesses, std::size_t closu
     op->path |= kHasLayer;
     rare(op).layer = scope.layer;
   }
-  if (options.on_poison == OnPoison::run) op->path |= kSeesPoison;
+  if (options.on_poison != OnPoison::skip) {
+    op->path |= kSeesPoison;
+    if (options.on_poison == OnPoison::always) {
+      op->path |= kHasRare;
+      rare(op).always = true;
+    }
+  }
   if (counted || scope.cancel) {
     op->path |= kHasRare;
     rare(op).bytes = counted;

@@ -140,6 +140,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
     const std::uint64_t doubts = on_stream ? lane.queue->doubts.load(std::memory_order_acquire) : 0;
     if (on_stream && (!make_room(*lane.queue) || lane.queue->lost.load(std::memory_order_acquire))) {
       info.wrote_nothing = true;
+      if (async) info.rare->finish_pending.fetch_sub(1, std::memory_order_relaxed);  // there will be no Completion
       thrown = lane.queue->lost.load(std::memory_order_acquire)
                    ? std::make_exception_ptr(Error(lane.queue->root))
                    : std::make_exception_ptr(std::runtime_error("the device has no room for it"));
@@ -160,6 +161,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
       }
       if (info.rare && info.rare->span) lane.queue->stream->end_times(info.rare->span);
     }
+    info.skip_reason = nullptr;  // the next run may not come here
     if (on_stream || async) {
       later = true;
       if (timed) {  // finish_captured traces it
@@ -186,7 +188,7 @@ bool Core<P>::run_captured(Captured* op, Lane<P>& lane, Slot<P>& slot) {
 }
 
 template <class P>
-ErrorRef Core<P>::reason_to_skip(Captured* op) {
+ErrorRef Core<P>::ended_before(Captured* op) {
   Recorded& program = *op->program;
   Info& info = *op->info;
   if (cancel_all_.load(std::memory_order_relaxed)) {
@@ -203,10 +205,24 @@ ErrorRef Core<P>::reason_to_skip(Captured* op) {
     std::lock_guard scope_lock(scope->mutex);
     if (!scope->root) {
       scope->root = new_root(ErrorKind::cancelled, &info, nullptr, "its scope was cancelled before it began");
+      if (info.always) told(scope->root);
     }
     return scope->root;
   }
-  if (op->is(kSeesPoison) || !(flags & kCareful)) return nullptr;
+  return nullptr;
+}
+
+template <class P>
+ErrorRef Core<P>::reason_to_skip(Captured* op) {
+  ErrorRef ended = ended_before(op);
+  Info& info = *op->info;
+  if (op->is(kSeesPoison)) {
+    if (!info.always) return ended;
+    info.skip_reason = std::move(ended);
+    return nullptr;
+  }
+  if (ended) return ended;
+  if (!(op->program->flags.load(std::memory_order_relaxed) & kCareful)) return nullptr;
   const CapturedAccess<P>* first = nullptr;
   std::uint16_t position = 0;
   for (std::size_t i = 0; i < info.accesses.size(); ++i) {
@@ -234,6 +250,7 @@ void Core<P>::settle_captured(Captured* op, const ErrorRef& error) {
   if (!error) return;
   {
     std::lock_guard lock(errors_.mutex);
+    ended_with(error);
     const auto index = static_cast<std::size_t>(op - program.ops.get());
     if (!program.first_error || index < program.first_failed) program.first_error = error, program.first_failed = index;
     if (!wrote && !info.skipped) entry_of(error).wrote_nothing = true;
@@ -277,6 +294,7 @@ void Core<P>::finish_captured(Captured* op, ReadyList<P>& ready) {
   Info& info = *op->info;
   Recorded& program = *op->program;
   const RareParts<P>& parts = *info.rare;
+  if (parts.answer_left_whole()) info.wrote_nothing = true;
   const ErrorRef error =
       parts.failed() ? root_of(&info, parts.cause(), parts.thrown ? ErrorKind::failed : parts.exception_kind) : nullptr;
   if (program.flags.load(std::memory_order_relaxed) & kTimed)

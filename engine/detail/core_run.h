@@ -8,18 +8,22 @@ namespace sluice::detail {
 
 // ---- running
 
-/// Null if the body is to run, as on the common path (execute). `word`: the op's word as it was when the op began.
+/// The root of the op's end, if the op was ended before it began: by a cancel of it or its scope, or by stop(cancel).
+/// `word`: the op's word as it was when the op began.
 template <class P>
-ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
+ErrorRef Core<P>::ended_before(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(errors_.mutex);
     if (!errors_.stop_root)
       errors_.stop_root = new_root(ErrorKind::stopped, nullptr, nullptr, "the engine stopped before this began");
     return errors_.stop_root;
   }
+  const bool always = op->is(kSeesPoison) && op->is(kHasRare) && rare(op).always;
   if (word & kCancelled) {
     std::lock_guard lock(errors_.mutex);
-    return new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+    ErrorRef root = new_root(ErrorKind::cancelled, op, nullptr, "cancelled before it began");
+    if (always) told(root);
+    return root;
   }
   if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed)) {
     CancelState& scope = *rare(op).cancel;
@@ -27,10 +31,23 @@ ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
     std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
     if (!scope.root) {
       scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
+      if (always) told(scope.root);
     }
     return scope.root;
   }
-  if (op->is(kSeesPoison)) return nullptr;
+  return nullptr;
+}
+
+/// Null if the body is to run, as on the common path (execute).
+template <class P>
+ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
+  ErrorRef ended = ended_before(op, word);
+  if (op->is(kSeesPoison)) {
+    if (!op->is(kHasRare) || !rare(op).always) return ended;
+    rare(op).start_error = std::move(ended);
+    return nullptr;
+  }
+  if (ended) return ended;
   ErrorRef met = start_error(op);
   if (met && op->is(kOnStream)) rare(op).skipped_for_input = true;
   return met;
@@ -42,6 +59,14 @@ bool Core<P>::cancelled(const Operation* operation) const {
   if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->is_cancelled();
   const Op* op = static_cast<const Op*>(operation);
   return op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed);
+}
+
+template <class P>
+ErrorRef Core<P>::skip_reason(const Operation* operation) const {
+  if (operation->kind == OpKind::captured) return static_cast<const Info*>(operation)->skip_reason;
+  const Op* op = static_cast<const Op*>(operation);
+  if (!op->is(kHasRare) || !rare(op).always) return nullptr;
+  return rare(op).start_error;
 }
 
 /// Calls a body in its scope. Returns the exception of the body, unless its Completion had been answered before.
@@ -291,6 +316,7 @@ void Core<P>::finish(Op* op, ReadyList<P>& ready, bool clean) {
     RareParts<P>& parts = rare(op);
     if (parts.traced && body) record_trace(op, error != nullptr);
     bytes = parts.bytes;
+    if (parts.answer_left_whole()) op->wrote_nothing = true;
     program = std::move(parts.program);
     if (program && order_) pass_order(op);
     parts.clear();

@@ -226,6 +226,7 @@ struct RareParts {
   // For a borrow that is held: its place in the list of its thread. Guarded by blocked_mutex_.
   OpRecord<P>* held_op = nullptr;
   RareParts *next_held = nullptr, *before_held = nullptr;
+  bool always = false;       ///< OnPoison::always; valid with kHasRare
   std::uint64_t looked = 0;  ///< the value of Core::looks_ when this borrow was last counted
   std::uint32_t traced = 0;  ///< the number of the trace that was on at the push; 0: none, and no times are taken
   std::int64_t pushed_at = 0, ready_at = 0, started_at = 0, ended_at = 0;
@@ -237,7 +238,7 @@ struct RareParts {
   // Written by the thread that runs the op.
   template <class T>
   using Plain = typename P::template Plain<T>;
-  Plain<ErrorRef> start_error;            ///< why the body was skipped
+  Plain<ErrorRef> start_error;  ///< why the body was skipped or, of one that is always called, why it would be
   Plain<bool> skipped_for_input = false;  ///< a stream op was skipped for an input's error: other inputs may have more
   Plain<std::exception_ptr> thrown;       ///< by the body
   std::atomic<bool> returned{false};      ///< the body of an async op has returned: for core_explain.h
@@ -247,6 +248,7 @@ struct RareParts {
   Plain<bool> answered = false;         ///< it was answered with an error
   Plain<std::exception_ptr> exception;  ///< the exception of that answer
   ErrorKind exception_kind = ErrorKind::failed;
+  Plain<bool> answered_wrote_nothing = false;  ///< that answer says so
   // From the device.
   Plain<std::exception_ptr> device_error;
   Plain<std::uint64_t> held_for =
@@ -257,10 +259,13 @@ struct RareParts {
   std::uint64_t failure_id = 0;
 
   bool failed() const { return thrown || answered || device_error; }
+  /// The answer says that nothing was written, and nothing else says that something failed.
+  bool answer_left_whole() const { return answered_wrote_nothing && !thrown && !device_error; }
   std::exception_ptr cause() const { return thrown ? thrown : exception ? exception : device_error; }
   void clear() {
     cancel.reset();
     bytes = 0;
+    always = false;
     waiter.reset();
     program.reset();
     borrower.store(nullptr, std::memory_order_relaxed);
@@ -272,7 +277,7 @@ struct RareParts {
     start_error = nullptr;
     skipped_for_input = false;
     thrown = exception = device_error = nullptr;
-    answered = false;
+    answered = answered_wrote_nothing = false;
     told.store(false, std::memory_order_relaxed);
     exception_kind = ErrorKind::failed;
   }
@@ -285,7 +290,7 @@ enum OpPath : std::uint16_t {
   kOwnScope = 4,      ///< its scope differs from that of a new thread of its lane, or there is a Core::order_
   kHeapClosure = 8,   ///< `storage` holds a pointer to the closure
   kHasRare = 16,      ///< the pusher filled some of the rare parts
-  kSeesPoison = 32,   ///< OnPoison::run
+  kSeesPoison = 32,   ///< OnPoison::run or always
   kNoBody = 64,       ///< OpKind is neither `body` nor `captured`
   kManyTokens = 128,  ///< the tokens are in the rare parts
   kCaptured = 256,    ///< a CapturedOp (captured.h), not an OpRecord

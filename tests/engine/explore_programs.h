@@ -33,6 +33,7 @@ struct ProgramOp {
   Ending ending = returns;
   Answer answer = at_once;
   bool sees_poison = false, heals = false;
+  bool always = false;  ///< it is called where it was cancelled, too
   bool cancel = false;  ///< by its pusher, after the push
   bool scoped = false;
   std::vector<int> nested;
@@ -52,6 +53,7 @@ struct ProgramOp {
   int runs = 0, ends = 0;  ///< of its body
   std::vector<int> waits;  ///< roots that its waits inside threw
   int outcome = kNoRoot;
+  bool met = false;  ///< its body was told why it would have been skipped
 
   bool exclusive(int v) const { return named[index(v)] && mode[index(v)] != AccessMode::read; }
   bool ran() const { return runs > 0; }
@@ -155,7 +157,7 @@ class ProgramDrawing {
   void endings(const ProgramSpec& p, ProgramOp& o) {
     if (p.errors) {
       if (chance(15)) o.ending = chance(50) ? ProgramOp::throws : ProgramOp::throws_intact;
-      if (chance(15)) o.sees_poison = true, o.heals = chance(50);
+      if (chance(15)) o.sees_poison = true, o.heals = chance(50), o.always = o.id % 2 == 0;
     }
     if (!chance(15)) return;
     o.answer = ProgramOp::late;
@@ -220,6 +222,7 @@ inline std::string describe(const ProgramSpec& p) {
     if (o.ending != ProgramOp::returns) text += o.ending == ProgramOp::throws ? " throws" : " throws, intact";
     if (o.answer != ProgramOp::at_once) text += " answered late (" + std::to_string(o.answer) + ")";
     if (o.sees_poison) text += o.heals ? " heals" : " sees poison";
+    if (o.always) text += " always";
     if (o.cancel) text += " cancelled";
     if (o.scoped) text += " scoped";
     if (o.cancel_scope) text += " then cancels the scope";
@@ -271,7 +274,6 @@ struct ProgramModel {
       run(p.ops[index(id)], o.cancelled ? o.id : kNoRoot);
       if (outcomes[o.id] == kNoRoot) outcomes[o.id] = outcomes[id];
     }
-    if (o.cancelled) outcomes[o.id] = o.id;
   }
 
   void run(const ProgramOp& o, int skipped_for = kNoRoot) {
@@ -283,7 +285,8 @@ struct ProgramModel {
           states[index(v)].poison = State::none, states[index(v)].root = kNoRoot;
       return;
     }
-    if (skipped_for != kNoRoot) {
+    if (o.always) {
+    } else if (skipped_for != kNoRoot) {
       error = skipped_for, ran = false;
     } else if (o.cancelled) {
       error = o.id, ran = false;

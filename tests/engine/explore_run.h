@@ -190,7 +190,9 @@ class ProgramRun {
     const PushOptions how{.on = cpu(o.id % p_.lanes),
                           .priority = o.id % 3 == 0 ? 6 : kDefaultPriority,
                           .name = o.name.c_str(),
-                          .on_poison = o.sees_poison ? OnPoison::run : OnPoison::skip};
+                          .on_poison = o.always        ? OnPoison::always
+                                       : o.sees_poison ? OnPoison::run
+                                                       : OnPoison::skip};
     payloads_[index(o.id)].store(static_cast<std::uint64_t>(o.id) + 1, std::memory_order_relaxed);
     std::shared_ptr<const Handles> handles;  // for what the body does with variables
     if (!o.nested.empty() || o.wait_inside >= 0 || o.sees_poison) handles = std::make_shared<const Handles>(mine);
@@ -209,6 +211,7 @@ class ProgramRun {
   std::array<int, kVars> begin(ProgramOp& o, Context& c, const Handles* handles) {
     if (o.runs++ > 0 && !o.inner) fail("a body ran twice");
     begun_.push_back(o.id);
+    if (c.skip_reason()) o.met = true;
     if (payloads_[index(o.id)].load(std::memory_order_relaxed) != static_cast<std::uint64_t>(o.id) + 1)
       fail("a body did not see what its pusher had stored");
     for (int v = 0; v < kVars; ++v)
@@ -303,6 +306,8 @@ class ProgramRun {
     compare(model);
     for (const ProgramOp& o : p_.ops) {
       if (o.captured.empty() && o.runs != model.runs[o.id]) fail("whether " + o.name + " runs");
+      if (!o.inner && (o.met ? !o.always || !(o.cancelled || o.scoped) : o.always && o.cancelled))
+        fail("whether " + o.name + " was told of its cancel");
       if (!o.pushed || o.recovery) continue;
       if (o.outcome != model.outcomes[o.id]) fail("the outcome of " + o.name);
       if (o.waits != inside[o.id]) fail("what a wait inside " + o.name + " threw");

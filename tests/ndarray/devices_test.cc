@@ -7,44 +7,16 @@
 #include <optional>
 
 #include "ndarray_test_support.h"
+#include "simulated_devices.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/memory_summary.h"
-#include "sluice/resources/testing/order_record.h"
 
 namespace sluice::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using Floats = std::vector<float>;
-
-/// An engine with simulated devices, whatever the other tests run on.
-class Devices {
- public:
-  explicit Devices(SimOptions options = {}, int count = 2) : control(std::make_shared<SimControl>()) {
-    control->print_reports(false);
-    options.observer = order_record;
-    options.pinned_only = true;
-    options.control = control;
-    engine_.emplace(EngineOptions{.threads = 2, .providers = {sim_devices(count, options)}});
-    engine_->on_unobserved_error([](const ErrorRoot&) {});
-    before_ = &default_engine();
-    set_default_engine(&*engine_);
-  }
-  ~Devices() {
-    set_default_engine(before_);
-    engine_->stop();
-    for (const std::string& report : control->reports()) ADD_FAILURE() << report;
-  }
-  Engine* operator->() { return &*engine_; }
-  Engine& operator*() { return *engine_; }
-
-  const std::shared_ptr<SimControl> control;
-
- private:
-  std::optional<Engine> engine_;
-  Engine* before_;
-};
 
 std::string message_of(const std::function<void()>& f) {
   try {
