@@ -25,15 +25,14 @@ struct Unpack {
   }
 };
 
-/// On the lane if the engine takes the op. At the engine's end, where it is full, and where this thread captures what
-/// it pushes: on this thread.
+/// On the lane. Where the engine takes no op, because it was stopped or is full: on this thread.
 void unpack(std::shared_ptr<PendingCall> pending) noexcept {
   Unpack closure{std::move(pending)};
-  if (capturing()) return closure();
   PendingCall& call = *closure.pending;
   // Who waits for the op may end the engine while this thread still pushes.
   const std::shared_ptr<CoreBase> core = call.core->shared_from_this();
   try {
+    const OutsideCapture outside;
     const ScopeGuard scope;
     current_scope() = ScopeState{call.options.on.device, 0, 0, nullptr, {}};
     PushOptions options;

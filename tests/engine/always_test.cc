@@ -228,6 +228,33 @@ TEST_P(Always, ARootThatOnlyBodiesWereToldOfIsNotReported) {
   EXPECT_EQ(heard, (std::vector<std::string>{"keeps", "keeps, scope"}));
 }
 
+/// A body that is always called is not called there: there is nothing that it could issue.
+TEST(AlwaysOnStreams, ALostDeviceGetsNoBodyAndItsReplaysEnd) {
+  const auto control = std::make_shared<SimControl>();
+  QuietEngine engine(
+      {.providers = {sim_devices(1, {.control = control})}, .device_limit = std::chrono::milliseconds(50)});
+  const Variable v = engine.variable();
+  int called = 0;
+  Completion held;
+  const Program program = engine.capture([&] {
+    engine.push(
+        [&](Context&, Completion done) {
+          ++called;
+          held = std::move(done);
+        },
+        {update(v)}, {.on = sim(0), .on_poison = OnPoison::always});
+  });
+  control->silence(0);
+  const Ticket first = engine.push([](Context& c) { c.stream()->launch([] {}); }, {write(v)}, {.on = sim(0)});
+  const ErrorRef root = thrown([&] { first.wait(); });
+  ASSERT_TRUE(root);
+  const Ticket always = engine.push([&] { ++called; }, {update(v)}, {.on = sim(0), .on_poison = OnPoison::always});
+  EXPECT_EQ(thrown([&] { always.wait(); }), root);
+  EXPECT_EQ(thrown([&] { engine.replay(program).wait(); }), root);
+  EXPECT_EQ(called, 0);
+  control->release();
+}
+
 // ---- what a Completion can say
 
 TEST_P(Always, ACompletionKeepsARootAndSaysWhatWasWritten) {
@@ -268,6 +295,26 @@ TEST_P(Always, ACompletionKeepsARootAndSaysWhatWasWritten) {
   held.begun.wait();
   held.completion.pass_on(nullptr);
   EXPECT_EQ(failure([&] { ticket.wait(); }), "mine: its Completion failed without an exception");
+}
+
+TEST_P(Always, ACapturedCompletionSaysTheSame) {
+  QuietEngine engine(options());
+  const Variable first = engine.variable(), v = engine.variable();
+  engine.push([] { fail("x"); }, {write(first)}, {.name = "root"});
+  const ErrorRef root = thrown([&] { engine.wait(first); });
+  Held held;
+  const auto take = held.body();
+  const Program program = engine.capture([&] { engine.push(take, {update(v)}); });
+  for (const bool nothing : {true, false}) {
+    engine.push([] {}, {write(v)});
+    held.begun.lower();
+    const Ticket ticket = engine.replay(program);
+    held.begun.wait();
+    held.completion.pass_on(root, nothing);
+    EXPECT_EQ(thrown([&] { ticket.wait(); }), root);
+    engine.recover(v);
+    EXPECT_EQ(thrown([&] { engine.wait(v); }), nothing ? nullptr : root);
+  }
 }
 
 }  // namespace

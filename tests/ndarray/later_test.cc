@@ -244,7 +244,8 @@ TEST(LaterAnswers, PackedOutputsAreUnpackedOnTheLane) {
   EXPECT_EQ(x.to_vector<float>(), (Floats{1, 3, 2, 4}));
 }
 
-/// There the engine takes no more ops, or would note them: the answering thread unpacks.
+/// After a stop the engine takes no more ops, and the answering thread unpacks. A thread that captures does not capture
+/// that.
 TEST_P(Later, AnAnswerAfterStopAndOneInACaptureUnpackToo) {
   const NDArray x = zeros({2, 2});
   Answer captured, stopped;
@@ -259,6 +260,24 @@ TEST_P(Later, AnAnswerAfterStopAndOneInACaptureUnpackToo) {
   stopped.write(5);
   ticket.wait();
   EXPECT_EQ(x.to_vector<float>(), (Floats{5, 7, 6, 8}));
+}
+
+TEST(LaterAnswers, AFullEngineUnpacksOnTheAnsweringThread) {
+  test::DefaultEngine test({.mode_given = true, .threads = 1, .max_ops = 4});
+  const DeviceScope scope(cpu(0));
+  const NDArray x = zeros({2, 2});
+  Answer answer;
+  const Ticket ticket = push_dense(answer, x.transpose());
+  answer.wait();
+  int behind = 0;
+  try {
+    for (;; ++behind) push_op([](ArrayContext&) {}, {x}, {});
+  } catch (const CapError&) {
+  }
+  EXPECT_GT(behind, 4);
+  answer.write(1);
+  ticket.wait();
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1, 3, 2, 4}));
 }
 
 // ---- poison
@@ -366,6 +385,29 @@ TEST_P(Later, ACancelledOperationIsCalledAndHandsItsRootOn) {
   EXPECT_EQ(root_of(y), reason);
   test.engine.recover(y);
   EXPECT_EQ(y.to_vector<float>(), (Floats{1, 1}));
+}
+
+TEST_P(Later, ACancelDoesNotReachTheCopyOfAHeldValue) {
+  const NDArray x = from({1.0F, 2.0F}, {2}), gate = ones({1});
+  Answer first;
+  push_op(first.body(), {}, {gate});
+  first.wait();
+  const NDArray kept = x.detach();
+  CancelScope cancel;
+  {
+    const CancelScope::Guard guard(cancel);
+    push_op(
+        [](ArrayContext& c, ArrayCompletion done) {
+          EXPECT_TRUE(c.skip_reason());
+          c.output().as<float>()[0] = 9;
+          done.done();
+        },
+        {gate}, {x.narrow(0, 1, 2)}, {.on_poison = OnPoison::always});
+  }
+  cancel.cancel();
+  first.write(1);
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1, 9}));
+  EXPECT_EQ(kept.to_vector<float>(), (Floats{1, 2}));
 }
 
 TEST_P(Later, AStoppingEngineCallsIt) {
