@@ -60,12 +60,11 @@ void ArrayCall::preserve() const {
   }
 }
 
-void ArrayCall::find(std::span<TensorView> views, std::span<const ErrorRef> errors) const {
+void ArrayCall::find(std::span<TensorView> views) const {
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const Resolved& operand = operands[i];
     Buffer& buffer = operand.version->buffer();
     views[i] = window(i);
-    if (!errors.empty() && errors[i]) continue;
     views[i].data = buffer.data() + operand.offset * static_cast<std::int64_t>(size_of(operand.dtype));
     if (buffer.pinned()) [[unlikely]]
       touch_pinned(buffer, views[i], i >= inputs);

@@ -67,8 +67,8 @@ struct ArrayCall : Pooled<ArrayCall> {
 
   // Steps of run().
   void preserve() const;
-  /// The windows, where they lie. Allocates what no op has asked for yet. Operands with an error get no address.
-  void find(std::span<TensorView> views, std::span<const ErrorRef> errors = {}) const;
+  /// The windows, where they lie. Allocates what no op has asked for yet.
+  void find(std::span<TensorView> views) const;
   /// The error that each operand carried when the op began, for a body that sees poison. An output that is overwritten
   /// whole has none, and heals when the op is done, though an input may lie there.
   std::vector<ErrorRef> errors(Context& context) const;

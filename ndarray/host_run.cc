@@ -9,7 +9,7 @@ void HostRun::begin(const ArrayCall& call, Context& context) {
     call.preserve();
     if (call.sees_poison) errors_ = call.errors(context);
     windows_.resize(call.operands.size());
-    call.find(windows_, errors_);
+    errors_.empty() ? call.find(windows_) : find_good(call);
     views_ = windows_;
     for (std::size_t i = 0; i < call.operands.size(); ++i) {
       const Resolved& operand = call.operands[i];
@@ -23,6 +23,18 @@ void HostRun::begin(const ArrayCall& call, Context& context) {
   } catch (...) {
     if (!call.torn_unissued) context.wrote_nothing();
     throw;
+  }
+}
+
+/// ArrayCall::find, but for the operands with an error, which have no address.
+void HostRun::find_good(const ArrayCall& call) {
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    windows_[i] = call.window(i);
+    if (errors_[i]) continue;
+    Buffer& buffer = call.operands[i].version->buffer();
+    windows_[i].data =
+        buffer.data() + call.operands[i].offset * static_cast<std::int64_t>(size_of(call.operands[i].dtype));
+    if (buffer.pinned()) touch_pinned(buffer, windows_[i], i >= call.inputs);
   }
 }
 

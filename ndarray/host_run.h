@@ -23,6 +23,8 @@ class HostRun {
   std::span<const ErrorRef> errors() const { return errors_; }
 
  private:
+  void find_good(const ArrayCall& call);
+
   std::vector<TensorView> windows_;  ///< of the operands
   std::vector<TensorView> views_;
   std::vector<Scratch> packed_;

@@ -286,7 +286,8 @@ class Core final : public CoreBase {
   bool awaits_completions();
 
   // core_run.h
-  ErrorRef ended_before(Op* op, std::uint64_t word);
+  bool ended_before(Op* op, std::uint64_t word);
+  ErrorRef root_of_end(Op* op, std::uint64_t word);
   ErrorRef reason_to_skip(Op* op, std::uint64_t word);
   Run* execute(Run* runnable, Slot<P>& slot, Lane<P>* here);
   bool call_body(Op* op, Lane<P>& here);

@@ -8,10 +8,17 @@ namespace sluice::detail {
 
 // ---- running
 
-/// The root of the op's end, if the op was ended before it began: by a cancel of it or its scope, or by stop(cancel).
-/// `word`: the op's word as it was when the op began.
+/// True if the op was ended before it began: by a cancel of it or its scope, or by stop(cancel). `word`: the op's word
+/// as it was when the op began.
 template <class P>
-ErrorRef Core<P>::ended_before(Op* op, std::uint64_t word) {
+[[gnu::always_inline]] inline bool Core<P>::ended_before(Op* op, std::uint64_t word) {
+  return cancel_all_.load(std::memory_order_relaxed) || (word & kCancelled) ||
+         (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed));
+}
+
+/// The root of that end.
+template <class P>
+ErrorRef Core<P>::root_of_end(Op* op, std::uint64_t word) {
   if (cancel_all_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(errors_.mutex);
     if (!errors_.stop_root)
@@ -25,29 +32,26 @@ ErrorRef Core<P>::ended_before(Op* op, std::uint64_t word) {
     if (always) told(root);
     return root;
   }
-  if (op->is(kHasRare) && rare(op).cancel && rare(op).cancel->cancelled.load(std::memory_order_relaxed)) {
-    CancelState& scope = *rare(op).cancel;
-    std::lock_guard lock(errors_.mutex);
-    std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
-    if (!scope.root) {
-      scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
-      if (always) told(scope.root);
-    }
-    return scope.root;
+  CancelState& scope = *rare(op).cancel;
+  std::lock_guard lock(errors_.mutex);
+  std::lock_guard scope_lock(scope.mutex);  // the inner one: other engines take it too
+  if (!scope.root) {
+    scope.root = new_root(ErrorKind::cancelled, op, nullptr, "its scope was cancelled before it began");
+    if (always) told(scope.root);
   }
-  return nullptr;
+  return scope.root;
 }
 
 /// Null if the body is to run, as on the common path (execute).
 template <class P>
 ErrorRef Core<P>::reason_to_skip(Op* op, std::uint64_t word) {
-  ErrorRef ended = ended_before(op, word);
-  if (op->is(kSeesPoison)) {
-    if (!op->is(kHasRare) || !rare(op).always) return ended;
-    rare(op).start_error = std::move(ended);
+  if (ended_before(op, word)) [[unlikely]] {
+    ErrorRef root = root_of_end(op, word);
+    if (!op->is(kSeesPoison) || !op->is(kHasRare) || !rare(op).always) return root;
+    rare(op).start_error = std::move(root);
     return nullptr;
   }
-  if (ended) return ended;
+  if (op->is(kSeesPoison)) return nullptr;
   ErrorRef met = start_error(op);
   if (met && op->is(kOnStream)) rare(op).skipped_for_input = true;
   return met;
