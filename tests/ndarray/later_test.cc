@@ -433,7 +433,7 @@ TEST_P(Later, AStoppingEngineCallsIt) {
 
 TEST_P(Later, ACheckpointMakesItAgain) {
   const NDArray w = from({1.0F, 2.0F}, {2}).with_grad();
-  int calls = 0;
+  std::atomic<int> calls{0};  // nothing orders the two
   const auto twice = [&](const NDArray& x) {
     const NDArray factor = empty({2});
     push_op(
