@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -67,17 +68,18 @@ TEST_P(Always, AScopesRootIsOneForAll) {
   held.begun.wait();
   CancelScope scope;
   std::vector<ErrorRef> reasons(3);
+  std::vector<Ticket> called;
   Ticket skipped;
   {
     const CancelScope::Guard guard(scope);
     for (ErrorRef& reason : reasons)
-      engine.push([&reason](Context& c) { reason = c.skip_reason(); }, {read(v)}, kAlways);
+      called.push_back(engine.push([&reason](Context& c) { reason = c.skip_reason(); }, {read(v)}, kAlways));
     skipped = engine.push([] {}, {read(v)});
   }
   scope.cancel();
   held.completion.done();
   const ErrorRef root = thrown([&] { skipped.wait(); });
-  engine.wait(v);
+  for (const Ticket& ticket : called) ticket.wait();
   for (const ErrorRef& reason : reasons) EXPECT_EQ(reason, root);
 }
 
@@ -200,7 +202,7 @@ TEST_P(Always, ARootThatOnlyBodiesWereToldOfIsNotReported) {
       for (const bool scoped : {false, true}) {
         Held held;
         const Variable v = engine.variable();
-        engine.push(held.body(), {write(v)});
+        const Ticket holder = engine.push(held.body(), {write(v)});
         held.begun.wait();
         CancelScope scope;
         const char* const name = keeps ? (scoped ? "keeps, scope" : "keeps") : "makes good";
@@ -220,6 +222,7 @@ TEST_P(Always, ARootThatOnlyBodiesWereToldOfIsNotReported) {
           EXPECT_TRUE(ticket.cancel());
         }
         held.completion.done();
+        holder.wait();
         if (!keeps) engine.wait(v);
       }
     }
@@ -258,9 +261,7 @@ TEST(AlwaysOnStreams, ALostDeviceGetsNoBodyAndItsReplaysEnd) {
 // ---- what a Completion can say
 
 TEST_P(Always, ACompletionKeepsARootAndSaysWhatWasWritten) {
-  EngineOptions one_worker = options();
-  one_worker.threads = 1;
-  QuietEngine engine(one_worker);
+  QuietEngine engine(options());
   const Variable first = engine.variable(), v = engine.variable();
   engine.push([] { fail("x"); }, {write(first)}, {.name = "root"});
   const ErrorRef root = thrown([&] { engine.wait(first); });
@@ -275,19 +276,17 @@ TEST_P(Always, ACompletionKeepsARootAndSaysWhatWasWritten) {
     engine.recover(v);
     EXPECT_EQ(thrown([&] { engine.wait(v); }), nothing ? nullptr : root);
   }
-  // Of two failures one that may have written counts.
+  // Of two failures one that may have written counts. The closure goes when what the body threw is known.
   const Variable w = engine.variable();
   engine.push([] {}, {write(w)});
-  Held both;
-  const auto take = both.body();
+  Completion both;
+  std::shared_ptr<void> answer(nullptr, [&](void*) { both.pass_on(root, true); });
   engine.push(
-      [&](Completion done) {
-        take(std::move(done));
+      [&both, held = std::move(answer)](Completion done) {
+        both = std::move(done);
         throw std::runtime_error("spoilt");
       },
       {update(w)});
-  engine.push([] {}, {}).wait();  // behind the body, which has thrown before the answer
-  both.completion.pass_on(root, true);
   EXPECT_TRUE(thrown([&] { engine.wait(w); }));
   engine.recover(w);
   EXPECT_NE(failure([&] { engine.wait(w); }), "") << "it is torn";

@@ -445,7 +445,9 @@ TEST_P(Later, ACheckpointMakesItAgain) {
         {x}, {factor});
     return x * factor * x;
   };
-  sum(checkpoint(twice, w)).backward();
+  const NDArray loss = sum(checkpoint(twice, w));
+  loss.backward();
+  EXPECT_EQ(loss.item<float>(), 10);
   EXPECT_EQ(w.grad().to_vector<float>(), (Floats{4, 8}));
   EXPECT_EQ(calls, 2);
 }
