@@ -191,7 +191,7 @@ void copy_held_values(std::span<const NDArray> outputs, std::source_location whe
 /// (docs/performance/arrays.md says what each costs).
 ///   push_op([](ArrayContext& c) { ... c.input(0).as<float>() ... }, {x}, {y}, {.name = "mine"});
 /// A body that takes an ArrayCompletion beside it, body(ArrayContext&, ArrayCompletion), is over when that is answered:
-///   push_op([&](ArrayContext&, ArrayCompletion done) { socket.receive(done.output().data, std::move(done)); }, {},
+///   push_op([&](ArrayContext& c, ArrayCompletion done) { socket.receive(c.output().data, std::move(done)); }, {},
 ///   {y});
 /// With `.on_poison` of `run` or `always` the body is called where operands are poisoned too, or even where the op was
 /// cancelled (ArrayContext::error and skip_reason).
