@@ -1,6 +1,7 @@
 // The gradient members of NDArray.
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
@@ -39,6 +40,7 @@ NDArray NDArray::with_grad(Where where) const {
   leaf->where = where;
   leaf->device = array.device();
   leaf->outputs.emplace_back(array.shape(), array.dtype());
+  autograd::keep_layout(*leaf, 0, array);
   if (DryRun* const run = DryRun::current(); run && !array.absent()) {
     run->at_end([of = array_] {
       const std::lock_guard undo(of->mutex());
@@ -92,8 +94,9 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
   if (gradient.defined()) {
     // An array of its own, which the next backward adds to in place; with a history it would own its leaf.
     const NoGrad scope;
-    const bool own = autograd::window_of(gradient) || gradient.array()->group();
-    before = own ? gradient.copy(where) : gradient.detach();
+    const NDArray brought = autograd::brought(*leaf, gradient, where);
+    const bool own = autograd::window_of(brought) || brought.array()->group();
+    before = own ? brought.copy(where) : brought.detach();
   }
   std::lock_guard lock(leaf->mutex);
   autograd::restore_after_dry_run(*leaf);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sluice/autograd/checkpoint.h"  // checkpoint
+#include "sluice/autograd/comms.h"       // what a function communicates
 #include "sluice/autograd/custom.h"      // apply_custom, on_gradient
 #include "sluice/autograd/gradients.h"   // backward, grad
 #include "sluice/autograd/halves.h"      // backward_inputs

@@ -272,6 +272,7 @@ Ref<Node> record(const Operator& row, Attributes attributes, std::span<const NDA
   for (std::size_t i = 0; i < results.size(); ++i) {
     Array& array = *results[i].array();
     if (!is_floating(array.dtype())) continue;
+    keep_layout(*node, i, array);
     std::lock_guard lock(array.mutex());
     array.history = Ref<History>(node);
     array.history_output = static_cast<std::int32_t>(i);

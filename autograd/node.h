@@ -12,6 +12,10 @@
 #include "sluice/autograd/recomputation.h"
 #include "sluice/operators/registry.h"
 
+namespace sluice {
+class GradientLayout;
+}
+
 namespace sluice::autograd {
 
 /// The window of a view on an array made with `base`; offset from the array's first element.
@@ -65,6 +69,7 @@ class Node final : public History, public Pooled<Node> {
 
   Kind kind = Kind::operation;
   bool freed = false;
+  bool relays = false;     ///< gradients whose terms are not added up are passed on so (Operator::relays_gradient)
   std::uint64_t sequence;  ///< order on the tape; an edge leads to a smaller one
   const Operator* op = nullptr;
   Attributes attributes;
@@ -75,6 +80,8 @@ class Node final : public History, public Pooled<Node> {
   ShortList<Spec, 2> inputs;
   ShortList<Spec, 1> outputs;
   std::vector<NDArray> saved_inputs, saved_outputs;
+  /// By output, how its gradients lie; null where no output is of an owner who says so (ndarray/owner.h).
+  std::unique_ptr<std::vector<std::shared_ptr<const GradientLayout>>> layouts;
 
   /// Of an operation in a checkpoint that has kept nothing yet: what computes it again.
   Ref<Recomputation> checkpoint;
@@ -120,6 +127,8 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
 /// is there already, and only wants what it has not kept.
 Ref<Node> node_for_push();
 bool computed_again();
+/// What the owner of an array that the node made as output `output` says of its gradients.
+void keep_layout(Node& node, std::size_t output, const Array& array);
 /// Lets operators record. Called by whatever makes leaves.
 void install_recorder();
 

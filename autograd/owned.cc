@@ -102,10 +102,19 @@ const Operator& view_row() {
 
 bool is_view(const Node& node) { return node.op == &view_row(); }
 
+void keep_layout(Node& node, std::size_t output, const Array& array) {
+  if (array.kind() != Array::Kind::owned) return;
+  std::shared_ptr<const GradientLayout> layout = array.owned()->owner->gradient_layout();
+  if (!layout) return;
+  if (!node.layouts) node.layouts = std::make_unique<std::vector<std::shared_ptr<const GradientLayout>>>();
+  if (node.layouts->size() <= output) node.layouts->resize(output + 1);
+  (*node.layouts)[output] = std::move(layout);
+}
+
 namespace {
 
 /// It keeps no values, so a checkpoint has nothing to compute again for it.
-Ref<Node> view_node(const ViewCall& call, const Past& past) {
+Ref<Node> view_node(const ViewCall& call, const Array& view, const Past& past) {
   Ref<Node> node(new Node(next_sequence() + 1));
   node->op = &view_row();
   const Spec from = call.input().spec();
@@ -119,6 +128,8 @@ Ref<Node> view_node(const ViewCall& call, const Past& past) {
   node->edges[0] = {past.node, past.output, nullptr};
   node->inputs.emplace_back(from);
   node->outputs.emplace_back(Spec{call.shape(), from.dtype, from.device});
+  keep_layout(*node, 0, view);
+  node->relays = past.node->relays && call.kind() != ViewKind::slice;  // whose gradient is among zeros
   return node;
 }
 
@@ -266,8 +277,11 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
     }
   }
   const Ref<Node> node = node_for_push();
+  node->relays = op.relays_gradient;
   for (std::size_t i = 0; i < made.size(); ++i) {
-    if (is_floating(made[i].dtype())) set_history(made[i], node, i, !targets.empty());
+    if (!is_floating(made[i].dtype())) continue;
+    set_history(made[i], node, i, !targets.empty());
+    keep_layout(*node, i, *Rerun::seen(made[i]).array());
   }
   if (node->freed) return results;
   if (!computed_again()) {
@@ -319,7 +333,8 @@ void detail::follow_writes(Array& array) {
     Ref<History> before, seen = now.node;  // the old ones go after the lock
     const std::lock_guard lock(at.mutex());
     if (view.history.get() == now.node.get() && view.output == now.output) continue;
-    before = std::exchange(at.history, now.node ? Ref<History>(autograd::view_node(view.call, now)) : Ref<History>());
+    before =
+        std::exchange(at.history, now.node ? Ref<History>(autograd::view_node(view.call, at, now)) : Ref<History>());
     at.history_output = 0;
     std::swap(view.history, seen);
     view.output = now.output;
@@ -342,7 +357,7 @@ void detail::make_owned_view(ViewCall& call) {
     owned->view->call.result_ = {};
   }
   Ref<Array> made(new Array(input.engine(), call.result().spec(), std::move(owned)));
-  if (past.node) made->history = Ref<History>(autograd::view_node(call, past));
+  if (past.node) made->history = Ref<History>(autograd::view_node(call, *made, past));
   call.result_ = NDArray(std::move(made));
   Rerun::made(call.result_);
 }

@@ -11,6 +11,14 @@
 #include "sluice/operators/add_n.h"
 
 namespace sluice::autograd {
+namespace {
+const GradientLayout* layout_of(const Node& node, std::size_t output) {
+  if (!node.layouts || output >= node.layouts->size()) [[likely]]
+    return nullptr;
+  return (*node.layouts)[output].get();
+}
+}  // namespace
+
 NDArray alias(const NDArray& x, bool recorded) {
   {
     std::lock_guard lock(x.array()->mutex());
@@ -88,6 +96,11 @@ void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location
   accumulate(existing, std::span(&gradient, 1), where);
 }
 
+NDArray brought(const Node& leaf, const NDArray& gradient, const std::source_location& where) {
+  const GradientLayout* const layout = layout_of(leaf, 0);
+  return layout ? layout->bring(gradient, where) : gradient;
+}
+
 // ---- what a run is of
 
 void Run::find_useful(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) {
@@ -159,12 +172,23 @@ void Run::run() {
       continue;
     }
     std::vector<NDArray> gradients;
-    for (std::vector<NDArray>& list : lists) {
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+      std::vector<NDArray>& list = lists[i];
       gradients.push_back(list.empty() ? NDArray() : total(list, options_.where));
       list.clear();
+      const GradientLayout* const layout = layout_of(*node, i);
+      if (!layout || !gradients[i].defined()) continue;
+      const bool seen = !node->relays || node->hooks || captured_.count(node.get()) != 0;
+      if (seen || !layout->terms_alone(gradients[i])) gradients[i] = layout->bring(gradients[i], options_.where);
     }
     gradients.resize(std::max(gradients.size(), std::max<std::size_t>(1, node->outputs.size())));
-    if (node->hooks) call_hooks(*node, gradients);
+    if (node->hooks) {
+      call_hooks(*node, gradients);
+      for (std::size_t i = 0; node->layouts && i < gradients.size(); ++i) {  // what a hook gave may lie otherwise
+        const GradientLayout* const layout = layout_of(*node, i);
+        if (layout && gradients[i].defined()) gradients[i] = layout->bring(gradients[i], options_.where);
+      }
+    }
     capture(*node, gradients);
     visit(*node, gradients);
   }
@@ -179,9 +203,14 @@ void Run::add(const Ref<Node>& node, std::int32_t output, NDArray gradient) {
   std::vector<NDArray>& list = lists[static_cast<std::size_t>(output)];
   if (node->uses && adds_to_leaves()) {
     list.push_back(std::move(gradient));
-  } else {
-    add_term(list, std::move(gradient), options_.where);
+    return;
   }
+  const GradientLayout* const layout = layout_of(*node, static_cast<std::size_t>(output));
+  if (layout && !list.empty() && !layout->alike(list.back(), gradient)) {
+    for (NDArray& term : list) term = layout->bring(term, options_.where);
+    gradient = layout->bring(gradient, options_.where);
+  }
+  add_term(list, std::move(gradient), options_.where);
 }
 
 void Run::send_to(const Edge& edge, NDArray gradient) {
@@ -219,7 +248,11 @@ void Run::hand_out(Node& leaf, std::vector<NDArray>& terms) const {
   std::reverse(terms.begin(), terms.end());
   // Arrays of their own: what a hook or a root's gradient shares with the program may be written there.
   std::vector<NDArray> own;
-  for (NDArray& term : terms) own.push_back(alias(std::exchange(term, {}), false));
+  const GradientLayout* const layout = layout_of(leaf, 0);
+  for (NDArray& term : terms) {
+    if (layout) term = layout->bring(term, options_.where);
+    own.push_back(alias(std::exchange(term, {}), false));
+  }
   (*uses)(own);
 }
 

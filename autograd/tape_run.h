@@ -41,6 +41,8 @@ void check_roots(const char* name, std::span<const NDArray> roots, std::span<con
 void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std::source_location& where);
 /// Their sum, which follows the program.
 NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where);
+/// A gradient as those of the leaf lie (ndarray/owner.h).
+NDArray brought(const Node& leaf, const NDArray& gradient, const std::source_location& where);
 /// Adds to .grad(), or sets it.
 void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location& where);
 

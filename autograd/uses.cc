@@ -50,7 +50,7 @@ void add_gradient(const NDArray& leaf, const NDArray& gradient, std::source_loca
                          std::string(name_of(array.dtype())) + " on " + to_string(array.device()));
   }
   const NoGrad scope;
-  const NDArray shared = gradient;  // the caller's stays as it is
+  const NDArray shared = autograd::brought(*node, gradient, where);  // the caller's stays as it is
   autograd::add_to_leaf(*node, shared, where);
 }
 

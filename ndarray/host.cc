@@ -1,11 +1,13 @@
 // Host access: waiting, elements to and from host memory, borrowing.
 #include <array>
 #include <cstring>
+#include <exception>
 
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/ndarray/rerun.h"
 #include "sluice/ndarray/strided_copy.h"
@@ -37,6 +39,18 @@ T load(const std::byte* from) {
 }  // namespace
 
 void NDArray::wait(Where where) const {
+  if (checked("wait", where).kind() == Array::Kind::owned) {
+    std::exception_ptr first;
+    sluice::detail::each_plain(*this, [&](const NDArray& part) {
+      try {
+        part.wait(where);
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    });
+    if (first) std::rethrow_exception(first);
+    return;
+  }
   Array& array = in_memory("wait", where);
   DryRun::check_elements(array, "wait", where);
   const Ref<Version> version = version_of(array);
@@ -44,12 +58,14 @@ void NDArray::wait(Where where) const {
 }
 
 void NDArray::check_type(DType type, const char* who, Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.check_type(type, who, where);
   if (in_memory(who, where).dtype() != type) {
     throw ArrayError(who, where, std::string(name_of(type)) + " asked of an array of " + std::string(name_of(dtype())));
   }
 }
 
 void NDArray::copy_out(std::byte* into, Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.copy_out(into, where);
   Array& array = in_memory("to_vector", where);
   DryRun::check_elements(array, "to_vector", where);
   // Elements on a device are brought to the host first, as this array's value is now; no tape hears of it.
@@ -71,6 +87,7 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.to_bytes(where);
   in_memory("to_bytes", where);
   const auto n = static_cast<std::int64_t>(bytes(where));
   std::vector<std::byte> result = detail::host_list<std::byte>("to_bytes", n, where);
@@ -79,6 +96,7 @@ std::vector<std::byte> NDArray::to_bytes(Where where) const {
 }
 
 double NDArray::item_real(Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.item_real(where);
   const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (!is_floating(type)) {
@@ -99,6 +117,9 @@ double NDArray::item_real(Where where) const {
 }
 
 std::int64_t NDArray::item_integer(bool boolean, Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) {
+    return value.item_integer(boolean, where);
+  }
   const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (boolean ? type != DType::boolean : !is_integer(type)) {

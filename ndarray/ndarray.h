@@ -9,6 +9,8 @@
 #include "sluice/ndarray/formats/idx.h"  // load_idx
 #include "sluice/ndarray/grad_mode.h"    // NoGrad, WithGrad
 #include "sluice/ndarray/interpreter.h"  // code of a program's own around each call
+#include "sluice/ndarray/layout.h"       // how an array lies on a mesh
+#include "sluice/ndarray/mesh.h"         // devices in a grid with named axes
 #include "sluice/ndarray/nd_array.h"     // NDArray, Operand, from, empty, partitioned
 #include "sluice/ndarray/push.h"         // ops of one's own on arrays
 #include "sluice/ndarray/slice.h"        // slice, all

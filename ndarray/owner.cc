@@ -72,6 +72,11 @@ std::atomic<std::uint64_t> changes{1};
 std::uint64_t detail::histories_changed() noexcept { return changes.load(std::memory_order_acquire); }
 void detail::one_more_history_changed() noexcept { changes.fetch_add(1, std::memory_order_acq_rel); }
 
+NDArray detail::value_of(const NDArray& x) {
+  if (!x.defined() || x.array()->kind() != Array::Kind::owned) return {};
+  return x.array()->owned()->owner->value();
+}
+
 bool detail::is_owned_view(const NDArray& x) { return x.array()->owned() && x.array()->owned()->view; }
 
 Ref<Array> detail::snapshot_of(const Ref<Array>& array) {

@@ -36,6 +36,21 @@
 
 namespace sluice {
 
+/// How gradients of an array of an owner lie, where that is for the owner to say. Kept by the tape, without the array.
+/// Thread-safe. The functions are called without a lock.
+class GradientLayout {
+ public:
+  virtual ~GradientLayout() = default;
+  /// The gradient as gradients of the array lie, made by calls: asked for once, of the sum of what the array's uses
+  /// gave.
+  virtual NDArray bring(const NDArray& gradient, const std::source_location& where) const = 0;
+  /// Whether two gradients lie alike, and can be added as they are. Else each is brought first.
+  virtual bool alike(const NDArray& a, const NDArray& b) const = 0;
+  /// Whether the gradient lies as it should, but that its terms are not added up. Operations that relay gradients, and
+  /// views of what they made, then pass it on so.
+  virtual bool terms_alone(const NDArray& gradient) const = 0;
+};
+
 /// One for each array; arrays may share one. Its functions are called on the thread that makes the call, by several
 /// threads at once where arrays of it are used so. What they throw the caller gets, and nothing is recorded.
 class Owner : public RefCounted {
@@ -55,6 +70,11 @@ class Owner : public RefCounted {
   virtual NDArray constant(const Spec& spec, const Scalar& value, const std::source_location& where) const = 0;
   /// The arrays that hold its elements.
   virtual std::vector<NDArray> parts() const = 0;
+  /// A plain array with all its elements, where reading wants no more than that: item(), to_vector() and printing take
+  /// it. An empty handle: there is none, and they throw.
+  virtual NDArray value() const { return {}; }
+  /// How gradients of the array lie. Null: as they come. Called with locks held: it makes no calls.
+  virtual std::shared_ptr<const GradientLayout> gradient_layout() const { return nullptr; }
   /// Why there is no memory to look at, and what to call instead: "is in two halves: join(x) first".
   virtual std::string refusal() const = 0;
 };
@@ -78,6 +98,8 @@ void follow_writes(Array& array);
 /// How often histories of arrays of owners have changed. One more is said after such a change.
 std::uint64_t histories_changed() noexcept;
 void one_more_history_changed() noexcept;
+/// Owner::value() of an array of an owner; an empty handle for other arrays, and for an empty handle.
+NDArray value_of(const NDArray& x);
 /// Calls f(plain array) for x, or for the parts that it is made of.
 template <class F>
 void each_plain(const NDArray& x, F&& f) {

@@ -10,6 +10,7 @@
 
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/nd_array.h"
+#include "sluice/ndarray/owner.h"
 
 namespace sluice {
 namespace {
@@ -328,6 +329,7 @@ std::string scalar_text(T value) {
 }  // namespace
 
 std::string NDArray::to_string(Where where) const {
+  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.to_string(where);
   in_memory("to_string", where);
   const std::vector<std::byte> all_bytes = to_bytes(where);
   if (rank() == 0) {

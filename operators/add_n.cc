@@ -2,6 +2,7 @@
 
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
+#include "sluice/operators/placement.h"
 
 namespace sluice {
 namespace {
@@ -25,6 +26,7 @@ std::vector<const NDArray*> pointers(std::span<const NDArray> arrays) {
 
 void builtin::add_add_n_rows(Registry& registry) {
   add_operator(registry, "add_n", [](Operator& op) {
+    op.place = place_linear<Linear::together>;
     op.cost = costs::each_of_all;
     op.max_inputs = Operator::kAnyNumber;
     op.elementwise = true;
@@ -36,6 +38,7 @@ void builtin::add_add_n_rows(Registry& registry) {
     };
   });
   add_operator(registry, "accumulate", [](Operator& op) {
+    op.place = place_linear<Linear::together>;
     op.cost = [](const Signature& s) {
       return Cost{costs::each_of_all(s).flops, costs::moves(s).bytes + costs::bytes_of_outputs(s)};
     };

@@ -11,6 +11,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
@@ -102,6 +103,26 @@ void attention_gradient(GradientContext& c) {
   }
 }
 
+/// Batches may be cut; heads too where queries have as many as keys, and queries that see all keys. `mask` is its
+/// input.
+void place_attention(Placing& p, int mask) {
+  const char head = p.shape(0)[1] == p.shape(1)[1] ? 'h' : '_';
+  const char query = p.attributes<AttentionAttributes>().causal ? '_' : 'n';
+  const std::string q{'b', head, query, '_'}, k{'b', head, '_', '_'}, logarithms{'b', head, query};
+  const bool gradient = mask == 6;
+  std::string seen = "____";
+  if (p.inputs() > mask) {
+    const Dims scores{p.shape(0)[0], p.shape(0)[1], p.shape(0)[2], p.shape(1)[2]};
+    for (int i = 0; i < 3; ++i) {
+      if (p.shape(mask)[i] == scores[i]) seen[static_cast<std::size_t>(i)] = q[static_cast<std::size_t>(i)];
+    }
+  }
+  if (!gradient) return p.letters(q + "," + k + "," + k + "," + seen + "->" + q + "," + logarithms);
+  p.letters(q + "," + k + "," + k + "," + q + "," + logarithms + "," + q + "," + seen + "->" + q + "," + k + "," + k);
+  p.adds(ReduceOp::sum);  // of the keys' and values' gradients, over queries
+  for (const int i : {1, 2, mask}) p.factor(i);
+}
+
 /// Pairs of a query and a key that it may see, whatever a mask says.
 double pairs(const Signature& s) {
   const Dims &q = s.shape(0), &k = s.shape(1);
@@ -136,6 +157,7 @@ void builtin::add_attention_rows(Registry& registry) {
   // Inputs: q, k, v, and a mask to add, or none. Outputs: the result, and the logarithm of each query's sum of
   // exponentials, which the gradient needs.
   add_operator(registry, "attention", [](Operator& op) {
+    op.place = [](Placing& p) { place_attention(p, 3); };
     op.cost = attention_cost;
     op.min_inputs = 3;
     op.max_inputs = 4;
@@ -149,6 +171,7 @@ void builtin::add_attention_rows(Registry& registry) {
   // Inputs: q, k, v, the result, the logarithms, the result's gradient, and the mask. Outputs: the gradients of q, k,
   // v.
   add_operator(registry, "attention_grad", [](Operator& op) {
+    op.place = [](Placing& p) { place_attention(p, 6); };
     op.cost = attention_gradient_cost;
     op.min_inputs = 6;
     op.max_inputs = 7;

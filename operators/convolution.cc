@@ -10,6 +10,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/fused_relu.h"
+#include "sluice/operators/placement.h"
 
 namespace sluice {
 namespace {
@@ -92,6 +93,11 @@ void conv_row(Operator& op) {
   op.shown = "conv2d";
   op.min_inputs = 2;
   op.max_inputs = 3;
+  op.place = [](Placing& p) {
+    p.letters(with_relu ? "n___,o___,o->no__" : "nc__,oc__,o->no__");
+    if (!with_relu) p.adds(ReduceOp::sum);
+    if (!with_relu && p.inputs() == 2) p.linear(Linear::each);
+  };
   op.infer = infer_conv;
   op.cost = conv_cost;
   const Needs y = with_relu ? needs::output() : Needs();
@@ -131,6 +137,12 @@ void builtin::add_convolution_rows(Registry& registry) {
   add_operator(registry, "conv2d", conv_row<false>);
   add_operator(registry, "conv2d_relu", conv_row<true>);
   add_operator(registry, "conv2d_input_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("no__,oc__->nc__");
+      p.adds(ReduceOp::sum);
+      p.linear(Linear::each);
+      p.local(local_extent<ConvAttributes, &ConvAttributes::wanted>);
+    };
     op.cost = conv_gradient_cost<0>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = wanted_shape;
@@ -142,6 +154,12 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "conv2d_weight_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("nc__,no__->oc__");
+      p.adds(ReduceOp::sum);
+      p.linear(Linear::each);
+      p.local(local_extent<ConvAttributes, &ConvAttributes::wanted>);
+    };
     op.cost = conv_gradient_cost<1>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = wanted_shape;
@@ -153,6 +171,11 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "conv2d_bias_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("no__->o");
+      p.adds(ReduceOp::sum);
+      p.linear(Linear::together);
+    };
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) { s.output({s.shape(0)[1]}, s.dtype()); };
     op.gradient = [](GradientContext& c) {
@@ -161,6 +184,7 @@ void builtin::add_convolution_rows(Registry& registry) {
   });
   // Outputs: the largest elements, and their places, which the gradient needs.
   add_operator(registry, "max_pool2d", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("nc__->nc__,nc__"); };
     op.cost = [](const Signature& s) {
       const double size = s.attributes<PoolAttributes>().kernel;
       return costs::of(size * size * costs::count(s.outputs()[0].shape), s);
@@ -182,6 +206,10 @@ void builtin::add_convolution_rows(Registry& registry) {
     };
   });
   add_operator(registry, "max_pool2d_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("nc__,nc__->nc__");
+      p.local(local_extent<PoolAttributes, &PoolAttributes::wanted>);
+    };
     op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) { s.output(s.attributes<PoolAttributes>().wanted, s.dtype()); };

@@ -15,6 +15,7 @@
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
@@ -56,6 +57,10 @@ void infer_from_attributes(Signature& s) {
 
 void builtin::add_creation_rows(Registry& registry) {
   add_operator(registry, "fill", [](Operator& op) {
+    op.place = [](Placing& p) {
+      if (p.attributes<FillAttributes>().step.as<double>() == 0) p.elementwise();
+      p.local(local_extent<FillAttributes, &FillAttributes::shape>);
+    };
     op.cost = costs::moves;
     op.min_inputs = op.max_inputs = 0;
     op.key = -1;
@@ -64,6 +69,7 @@ void builtin::add_creation_rows(Registry& registry) {
   // Draws from [0, 1) and probabilities, f64 both: whether the draw is below. A probability outside of [0, 1] fails the
   // op.
   add_operator(registry, "bernoulli", [](Operator& op) {
+    op.place = place_linear<Linear::no>;
     op.cost = costs::each_output<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {

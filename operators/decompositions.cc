@@ -12,6 +12,7 @@
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/rearranging.h"
 
 namespace sluice {
@@ -166,6 +167,7 @@ Cost svd_cost(const Signature& s) {
 
 void builtin::add_decomposition_rows(Registry& registry) {
   add_operator(registry, "cholesky", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->...__"); };
     op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return n * n * n / 3; }); };
     op.infer = [](Signature& s) {
       Sizes(s).square(s);
@@ -176,6 +178,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: q and r.
   add_operator(registry, "qr", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->...__,...__"); };
     op.cost = qr_cost;
     op.infer = [](Signature& s) {
       const Sizes x(s);
@@ -188,6 +191,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: u, s and vt.
   add_operator(registry, "svd", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->...__,..._,...__"); };
     op.cost = svd_cost;
     op.infer = [](Signature& s) {
       const Sizes x(s);
@@ -202,6 +206,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: values and vectors.
   add_operator(registry, "eigh", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->..._,...__"); };
     op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return 9 * n * n * n; }); };
     op.infer = [](Signature& s) {
       const Sizes x(s);
@@ -213,6 +218,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = eigh_gradient;
   });
   add_operator(registry, "solve", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__,...__->...__"); };
     op.cost = [](const Signature& s) {
       const Dims& b = s.shape(1);
       const double columns = static_cast<double>(b[b.rank() - 1]);
@@ -231,6 +237,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = solve_gradient;
   });
   add_operator(registry, "inv", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->...__"); };
     op.cost = [](const Signature& s) { return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n; }); };
     op.infer = [](Signature& s) {
       Sizes(s).square(s);
@@ -240,6 +247,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
     op.gradient = inv_gradient;
   });
   add_operator(registry, "det", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->..."); };
     op.cost = [](const Signature& s) {
       return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n / 3; });
     };
@@ -257,6 +265,7 @@ void builtin::add_decomposition_rows(Registry& registry) {
   });
   // Outputs: the sign and the logarithm of the magnitude.
   add_operator(registry, "slogdet", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...__->...,..."); };
     op.cost = [](const Signature& s) {
       return costs::each_matrix(s, [](double, double n) { return 2 * n * n * n / 3; });
     };

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/creation.h"
@@ -117,6 +118,7 @@ NDArray number_beside(const char* name, const Operand& x, const ScalarOperand& v
         name, value.where,
         "the number " + value.text() + " beside " + std::string(name_of(beside.dtype())) + "; use to(dtype)");
   }
+  if (beside.owned()) return detail::ask_constant(x.array, {{}, beside.dtype(), beside.device()}, value, value.where);
   const DeviceScope on(beside.device());
   return full({}, value, beside.dtype(), value.where);
 }
@@ -270,6 +272,10 @@ void builtin::add_elementwise_rows(Registry& registry) {
       op.elementwise = true;
       op.cost = costs::each_output<>;
       op.infer = rows::infer_elementwise<F>;
+      op.place = [](Placing& p) {  // quotients of integers are rounded
+        p.elementwise();
+        if (rows::linearity<F> != Linear::first || is_floating(p.dtype(0))) p.linear(rows::linearity<F>);
+      };
       if (bits) return;
       op.gradient = binary_gradient<F>;
       op.needs = {needs_of<F>(0), needs_of<F>(1)};
@@ -281,6 +287,12 @@ void builtin::add_elementwise_rows(Registry& registry) {
       op.infer = [](Signature& s) {
         scalar_infer<F>(s);
         s.output(s.shape(0), s.dtype());
+      };
+      op.place = [](Placing& p) {  // a sum times a number, or over it; not a sum and a number
+        constexpr Linear way = rows::linearity<F>;
+        p.elementwise();
+        const bool over = way == Linear::first && !p.attributes<ScalarAttributes>().left && is_floating(p.dtype(0));
+        if (way == Linear::each || over) p.linear(Linear::together);
       };
       if (bits) return;
       op.gradient = scalar_gradient<F>;

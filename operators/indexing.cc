@@ -10,6 +10,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/put_rows.h"
 #include "sluice/operators/scan.h"
 #include "sluice/operators/shaping.h"
@@ -124,6 +125,7 @@ Cost put_rows_cost(const Signature& s) {
 void builtin::add_indexing_rows(Registry& registry) {
   // Integers as numbers of elements on an axis of `size`: negative ones count from the end. i64.
   add_operator(registry, "index", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...->..."); };
     op.cost = costs::each_output<>;
     op.infer = [](Signature& s) {
       if (!is_integer(s.dtype())) s.fail("an index is of integers or bool, not " + std::string(name_of(s.dtype())));
@@ -133,6 +135,10 @@ void builtin::add_indexing_rows(Registry& registry) {
   // rows (i64, in range), y and the array before: the array with row i of y written to, or added to, rows[i]. Without
   // the array before, it is the output itself, which changes.
   add_operator(registry, "put_rows", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("_,_...,_...->_...");
+      p.local(local_extent<PutAttributes, &PutAttributes::shape>);
+    };
     op.cost = put_rows_cost;
     op.min_inputs = 2;
     op.max_inputs = 3;

@@ -8,6 +8,7 @@
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/fused_relu.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
@@ -66,6 +67,20 @@ void matmul_gradient(GradientContext& c) {
                : matmul({c.input(0), c.where()}, g, {.transpose_a = !ta}));
 }
 
+void place_product(Placing& p) {
+  const auto& a = p.attributes<MatmulAttributes>();
+  const Dims &x = p.shape(0), &y = p.shape(1), &out = p.output_shape();
+  p.letters(std::string(a.transpose_a ? "...km," : "...mk,") + (a.transpose_b ? "...nk" : "...kn") + "->...mn");
+  for (int i = 0; i < 2; ++i) {  // stacks broadcast
+    const Dims& shape = i == 0 ? x : y;
+    for (int k = 0; k + 2 < shape.rank(); ++k) {
+      if (shape[k] != out[out.rank() - shape.rank() + k]) p.input(i, k, 0);
+    }
+  }
+  p.adds(ReduceOp::sum);
+  p.linear(Linear::each);
+}
+
 Cost matmul_cost(const Signature& s) {
   const Dims& a = s.shape(0);
   const std::int64_t k = a[a.rank() - (s.attributes<MatmulAttributes>().transpose_a ? 2 : 1)];
@@ -101,6 +116,11 @@ void linear_row(Operator& op) {
   op.shown = "linear";
   op.min_inputs = 2;
   op.max_inputs = 3;
+  op.place = [](Placing& p) {
+    p.letters(with_relu ? "m_,n_,n->mn" : "mk,nk,n->mn");
+    if (!with_relu) p.adds(ReduceOp::sum);
+    if (!with_relu && p.inputs() == 2) p.linear(Linear::each);
+  };
   op.infer = infer_linear;
   op.cost = linear_cost;
   const Needs y = with_relu ? needs::output() : Needs();
@@ -113,6 +133,7 @@ void linear_row(Operator& op) {
 
 void builtin::add_matrix_rows(Registry& registry) {
   add_operator(registry, "matmul", [](Operator& op) {
+    op.place = place_product;
     op.cost = matmul_cost;
     op.min_inputs = op.max_inputs = 2;
     op.infer = infer_matmul;
@@ -121,6 +142,7 @@ void builtin::add_matrix_rows(Registry& registry) {
   });
   // Stacks of matrices (..., m, k) x (..., k, n), which broadcast.
   add_operator(registry, "batch_matmul", [](Operator& op) {
+    op.place = place_product;
     op.cost = matmul_cost;
     op.min_inputs = op.max_inputs = 2;
     op.infer = infer_batch_matmul;

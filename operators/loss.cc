@@ -5,6 +5,7 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
@@ -13,6 +14,10 @@ namespace sluice {
 void builtin::add_loss_rows(Registry& registry) {
   // Outputs: the loss and the probabilities, which the gradient needs.
   add_operator(registry, "cross_entropy", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("r_,r->,r_");
+      p.adds(ReduceOp::sum);
+    };
     op.cost = costs::each_input<5>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
@@ -47,6 +52,7 @@ void builtin::add_loss_rows(Registry& registry) {
   });
   // Labels as i64, 0 for those that are ignored. Another one outside of [0, classes) fails the op.
   add_operator(registry, "class_labels", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...->..."); };
     op.cost = costs::moves;
     op.infer = [](Signature& s) {
       const DType t = s.dtype();
@@ -58,6 +64,7 @@ void builtin::add_loss_rows(Registry& registry) {
   });
   // (probabilities - one_hot(labels)) * scale * g.
   add_operator(registry, "cross_entropy_grad", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("r_,r,->r_"); };
     op.cost = costs::each_output<3>;
     op.min_inputs = op.max_inputs = 3;
     op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };

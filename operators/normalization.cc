@@ -9,6 +9,7 @@
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
 #include "sluice/operators/normalize_rows.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
 namespace sluice {
@@ -34,6 +35,15 @@ void infer_normalize_rows(Signature& s) {
   statistics.push_back(RowStatistics<float>::kNumbers);
   s.output(shape, s.dtype());
   s.output(statistics, wide_of(s.dtype()));
+}
+
+/// The axes that are not normalised may be cut: of an input, and of an output unless that is -1.
+void place_rows(Placing& p, int input, int output) {
+  const int rows = p.shape(0).rank() - p.attributes<NormalizeAttributes>().axes;
+  for (int k = 0; k < rows; ++k) {
+    p.input(input, k, static_cast<char>('A' + k));
+    if (output >= 0) p.output(output, k, static_cast<char>('A' + k));
+  }
 }
 
 /// The sum of g (rows, size) over the rows, in the shape of the last axes.
@@ -177,6 +187,10 @@ NDArray by_channel(const NDArray& parameter, const NDArray& x) {
 void builtin::add_normalization_rows(Registry& registry) {
   // Inputs: x, and weight, and bias. Outputs: the result, and RowStatistics of each row.
   add_operator(registry, "normalize_rows", [](Operator& op) {
+    op.place = [](Placing& p) {
+      place_rows(p, 0, 0);
+      for (int k = 0; k + 1 < p.output_shape(1).rank(); ++k) p.output(1, k, static_cast<char>('A' + k));
+    };
     op.cost = costs::each_output<7>;
     op.max_inputs = 3;
     op.infer = infer_normalize_rows;
@@ -186,6 +200,9 @@ void builtin::add_normalization_rows(Registry& registry) {
   });
   // Inputs: x, the statistics, the result's gradient, and weight. Output: the gradient of x.
   add_operator(registry, "normalize_rows_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      for (const int i : {0, 1, 2}) place_rows(p, i, i == 0 ? 0 : -1);
+    };
     op.cost = costs::each_output<9>;
     op.min_inputs = 3;
     op.max_inputs = 4;
@@ -193,6 +210,10 @@ void builtin::add_normalization_rows(Registry& registry) {
   });
   // Inputs: x, the statistics, the result's gradient. Outputs: the gradients of weight and of bias.
   add_operator(registry, "normalize_rows_weight_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      for (const int i : {0, 1, 2}) place_rows(p, i, -1);
+      p.adds(ReduceOp::sum);
+    };
     op.cost = costs::each_input<5>;
     op.min_inputs = op.max_inputs = 3;
     op.infer = [](Signature& s) {

@@ -164,6 +164,14 @@ void builtin::add_reduction_rows(Registry& registry) {
   functors::Reduction::each([&]<class F>() { rows::add_reduction<F, ReductionRule<F>>(registry); });
   // 1 where the first largest element of each reduced group lies, else 0.
   add_operator(registry, "first_max", [](Operator& op) {
+    op.place = [](Placing& p) {
+      const auto& a = p.attributes<ReduceAttributes>();
+      for (int i = 0; i < p.shape(0).rank(); ++i) {
+        if ((a.axes >> i & 1U) != 0) continue;
+        p.input(0, i, static_cast<char>('A' + i));
+        p.output(0, i, static_cast<char>('A' + i));
+      }
+    };
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       s.arithmetic();
@@ -172,6 +180,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   });
   for (const char* name : {"argmax", "argmin"}) {
     add_operator(registry, name, [](Operator& op) {
+      op.place = rows::place_reduction<void>;
       op.cost = costs::each_input<>;
       op.infer = [](Signature& s) {
         s.arithmetic();
@@ -183,6 +192,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   }
   for (const char* name : {"any", "all"}) {
     add_operator(registry, name, [](Operator& op) {
+      op.place = rows::place_reduction<void>;
       op.cost = costs::each_input<>;
       op.infer = [](Signature& s) {
         const auto& a = s.attributes<ReduceAttributes>();
@@ -198,6 +208,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   };
   add_operator(registry, "softmax", [&](Operator& op) {
     op.cost = costs::each_output<5>;
+    op.place = [](Placing& p) { p.letters("..._->..._"); };
     op.infer = infer_softmax;
     op.needs = {needs::output()};
     op.gradient = [](GradientContext& c) {
@@ -209,6 +220,7 @@ void builtin::add_reduction_rows(Registry& registry) {
   });
   add_operator(registry, "log_softmax", [&](Operator& op) {
     op.cost = costs::each_output<5>;
+    op.place = [](Placing& p) { p.letters("..._->..._"); };
     op.infer = infer_softmax;
     op.needs = {needs::input(0)};  // exp(y) would have the rounding of y, which is larger than 1 in long rows
     op.gradient = [](GradientContext& c) {
@@ -225,6 +237,7 @@ void builtin::add_reduction_rows(Registry& registry) {
     return reduce<functors::Name>(x, axes, options);                               \
   }
 #include "sluice/operators/costs.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction_table.inc"
 
 NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {

@@ -19,6 +19,8 @@
 
 namespace sluice {
 
+class Placing;
+
 /// What an operator's shape rule sees of a call: the inputs' specs and the attributes. The rule answers with output().
 /// Of arrays it reads the specs in their place, because a call must not pay for copies of them.
 class Signature {
@@ -155,6 +157,9 @@ struct Operator : OperatorInfo {
   /// The call's cost; the outputs' specs are there already. Null: not known (infer.h says what is taken then).
   Cost (*cost)(const Signature& call) = nullptr;
   Gradient gradient = nullptr;  ///< null: no gradient flows back
+  /// How the operands may lie on a mesh (placement.h). Null: elementwise rows have a rule; other rows take operands
+  /// that are replicated.
+  void (*place)(Placing& placing) = nullptr;
   /// needs[i]: which inputs and outputs the gradient of input i reads, and whose values are therefore kept until the
   /// backward pass: of mul(a, b), input 1 for a's gradient and input 0 for b's. The last entry counts for all further
   /// inputs too.
@@ -164,6 +169,9 @@ struct Operator : OperatorInfo {
   /// The rule makes all gradients in one go, whichever are wanted, as attention's does. A backward pass in two halves
   /// then asks it once, in the first half, and keeps what the second wants.
   bool joint_gradient = false;
+  /// The rule hands the gradient on as it comes, however it lies (GradientLayout in ndarray/owner.h): a sum that is not
+  /// made yet may be made later.
+  bool relays_gradient = false;
 
   static constexpr int kAnyNumber = 1 << 30;
 

@@ -5,6 +5,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/functors.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::rows {
@@ -46,6 +47,41 @@ void unary_gradient(GradientContext& c) {
 template <class F>
 constexpr bool has_gradient_row = F::keeps_input || F::keeps_output;
 
+/// Which terms F is linear in (placement.h).
+template <class F>
+constexpr Linear linearity = Linear::no;
+template <>
+inline constexpr Linear linearity<functors::Neg> = Linear::together;
+template <>
+inline constexpr Linear linearity<functors::Add> = Linear::together;
+template <>
+inline constexpr Linear linearity<functors::Sub> = Linear::together;
+template <>
+inline constexpr Linear linearity<functors::Mul> = Linear::each;
+template <>
+inline constexpr Linear linearity<functors::Div> = Linear::first;
+
+/// Axes that are kept may be cut. `adds`: so may those that go, and F is the reduction.
+template <class F>
+void place_reduction(Placing& p) {
+  const auto& a = p.attributes<ReduceAttributes>();
+  int out = 0;
+  for (int i = 0; i < p.shape(0).rank(); ++i) {
+    const bool gone = (a.axes >> i & 1U) != 0;
+    p.input(0, i, static_cast<char>('A' + i));
+    if (!gone) p.output(0, out, static_cast<char>('A' + i));
+    out += !gone || a.keep;
+  }
+  if constexpr (std::is_same_v<F, functors::Sum>) {
+    p.adds(ReduceOp::sum);
+    p.linear(Linear::together);
+  } else if constexpr (std::is_same_v<F, functors::Max>) {
+    p.adds(ReduceOp::max, true);
+  } else if constexpr (std::is_same_v<F, functors::Min>) {
+    p.adds(ReduceOp::min, true);
+  }
+}
+
 /// The row of a unary operator, and that of its gradient in one pass; the first is returned.
 template <class F>
 const Operator& add_unary(Registry& registry) {
@@ -59,6 +95,7 @@ const Operator& add_unary(Registry& registry) {
   }
   return add_operator(registry, F::name, [](Operator& op) {
     op.elementwise = true;
+    op.place = place_linear<linearity<F>>;
     op.infer = infer_elementwise<F>;
     op.cost = costs::each_output<>;
     if (F::takes != functors::DTypes::bits) op.gradient = unary_gradient<F>;
@@ -113,6 +150,7 @@ template <class F, class Rule>
 const Operator& add_reduction(Registry& registry) {
   return add_operator(registry, F::name, [](Operator& op) {
     op.infer = infer_reduction<F>;
+    op.place = place_reduction<F>;
     op.cost = costs::each_input<>;
     op.gradient = reduction_gradient<Rule>;
     op.needs = {(Rule::keeps_input ? needs::input(0) : Needs()) | (Rule::keeps_output ? needs::output() : Needs())};

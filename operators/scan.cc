@@ -13,6 +13,7 @@
 #include "sluice/operators/in_range.h"
 #include "sluice/operators/lines.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
@@ -61,6 +62,7 @@ void infer_scan(Signature& s) {
 
 void add_best(Registry& registry, const char* name) {
   add_operator(registry, name, [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       infer_scan(s);
@@ -96,6 +98,10 @@ NDArray builtin::product_of_others(const NDArray& x, const std::source_location&
 
 void builtin::add_scan_rows(Registry& registry) {
   add_operator(registry, "cumsum", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.along(p.attributes<LineAttributes>().axis);
+      p.linear(Linear::together);
+    };
     op.cost = costs::each_input<>;
     op.infer = infer_scan;
     op.gradient = [](GradientContext& c) {
@@ -106,6 +112,7 @@ void builtin::add_scan_rows(Registry& registry) {
   // d/dx[i] = the product before i, times the sum over k >= i of g[k] and the product between i and k. That sum is a
   // linear recurrence. Nothing is divided by x, which may be 0.
   add_operator(registry, "cumprod", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::each_input<>;
     op.infer = infer_scan;
     op.needs = {needs::input(0) | needs::output()};
@@ -119,6 +126,7 @@ void builtin::add_scan_rows(Registry& registry) {
   // d/dx[i] = exp(x[i] - y[i]) times the sum over k >= i of g[k] exp(y[i] - y[k]), a linear recurrence too. No
   // exponent is above 0.
   add_operator(registry, "logcumsumexp", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::each_input<4>;
     op.infer = [](Signature& s) {
       s.floating();
@@ -135,6 +143,7 @@ void builtin::add_scan_rows(Registry& registry) {
   });
   // The gradient of b is the recurrence backwards, with the factors of the next elements.
   add_operator(registry, "linear_scan", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::each_input<2>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {

@@ -9,6 +9,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/placement.h"
 
 namespace sluice {
 namespace {
@@ -41,12 +42,14 @@ void infer_concat(Signature& s) {
 
 void builtin::add_shaping_rows(Registry& registry) {
   add_operator(registry, "copy", [](Operator& op) {
+    op.place = place_linear<Linear::together>;
     op.cost = costs::moves;
     op.elementwise = true;
     op.infer = same_shape;
     op.gradient = [](GradientContext& c) { c.set(0, c.gradient()); };
   });
   add_operator(registry, "transfer", [](Operator& op) {
+    op.place = [](Placing& p) { p.refuse("it lies on the devices of a mesh: shards_of(whole(x))[0] is a plain copy"); };
     op.cost = costs::moves;
     op.infer = same_shape;
     op.gradient = [](GradientContext& c) {
@@ -54,6 +57,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "cast", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...->..."); };
     op.cost = costs::moves;
     op.infer = [](Signature& s) { s.output(s.shape(0), s.attributes<DTypeAttributes>().dtype); };
     op.gradient = [](GradientContext& c) { c.set(0, c.gradient().to(c.input_spec(0).dtype, c.where())); };
@@ -72,6 +76,10 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "concat", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.along(p.attributes<AxisAttributes>().axis);
+      p.linear(Linear::together);
+    };
     op.cost = costs::moves;
     op.max_inputs = Operator::kAnyNumber;
     op.infer = infer_concat;
@@ -86,6 +94,7 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "one_hot", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("...->..._"); };
     op.cost = costs::moves;
     op.infer = [](Signature& s) {
       if (!is_label(s.dtype())) s.fail("labels are i64, i32 or u8, not " + std::string(name_of(s.dtype())));
@@ -98,6 +107,10 @@ void builtin::add_shaping_rows(Registry& registry) {
     };
   });
   add_operator(registry, "take_rows", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("_...,r->r...");
+      p.linear(Linear::first);
+    };
     op.cost = costs::picks;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
@@ -116,6 +129,12 @@ void builtin::add_shaping_rows(Registry& registry) {
   });
   // Zeros of `shape` with row i of the input added in at rows[i], in order.
   add_operator(registry, "add_rows", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("r...,r->_...");
+      p.adds(ReduceOp::sum);
+      p.linear(Linear::first);
+      p.local(local_extent<WindowAttributes, &WindowAttributes::shape>);
+    };
     op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {

@@ -13,6 +13,7 @@
 #include "sluice/operators/indexing.h"
 #include "sluice/operators/lines.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 #include "sluice/operators/waiting.h"
@@ -63,6 +64,7 @@ Cost sort_cost(const Signature& s) {
 void builtin::add_sorting_rows(Registry& registry) {
   // Outputs: the first `size` elements along the axis in order, and their places.
   add_operator(registry, "sort", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = sort_cost;
     op.infer = [](Signature& s) {
       const auto& a = s.attributes<LineAttributes>();
@@ -82,6 +84,7 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "take_along_axis", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::picks;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
@@ -101,6 +104,7 @@ void builtin::add_sorting_rows(Registry& registry) {
   });
   // Zeros, with the elements of the first input added in at their places along the axis, in order.
   add_operator(registry, "add_along_axis", [](Operator& op) {
+    op.place = [](Placing& p) { p.along(p.attributes<LineAttributes>().axis); };
     op.cost = costs::each_input<>;
     op.min_inputs = op.max_inputs = 2;
     op.infer = [](Signature& s) {
@@ -118,6 +122,7 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "searchsorted", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters(p.shape(0).rank() == 1 ? "_,...->..." : "..._,..._->..._"); };
     op.cost = [](const Signature& s) {
       const Dims& sorted = s.shape(0);
       return costs::of(costs::count(s.shape(1)) * costs::log2_of(sorted[sorted.rank() - 1]), s);
@@ -134,6 +139,10 @@ void builtin::add_sorting_rows(Registry& registry) {
     };
   });
   add_operator(registry, "bincount", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("...->_");
+      p.adds(ReduceOp::sum);
+    };
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) {
       need_index(s, 0);

@@ -11,6 +11,7 @@
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
+#include "sluice/operators/placement.h"
 
 namespace sluice {
 namespace {
@@ -48,6 +49,10 @@ NDArray folded(const NDArray& g, UnfoldAttributes a, const Dims& shape, const st
 
 void builtin::add_unfolding_rows(Registry& registry) {
   add_operator(registry, "unfold2d", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("nc__->nc____");
+      p.linear(Linear::together);
+    };
     op.cost = costs::moves;
     op.infer = infer_unfold;
     op.gradient = [](GradientContext& c) {
@@ -56,6 +61,11 @@ void builtin::add_unfolding_rows(Registry& registry) {
   });
   // Each element gets the sum of those that it was unfolded to.
   add_operator(registry, "unfold2d_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("nc____->nc__");
+      p.linear(Linear::together);
+      p.local(local_extent<UnfoldAttributes, &UnfoldAttributes::wanted>);
+    };
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) { s.output(s.attributes<UnfoldAttributes>().wanted, s.dtype()); };
     op.gradient = [](GradientContext& c) {

@@ -20,7 +20,6 @@ TEST(Owners, WhatNeedsMemoryIsRefusedInTheOwnersWords) {
   const NDArray x = Halves::split(numbers({4, 3}, 1));
   const NDArray one = Halves::split(numbers({2}, 1)).narrow(0, 0, 2);
   const std::vector<std::pair<const char*, std::function<void()>>> cases{
-      {"wait", [&] { x.wait(); }},
       {"to_vector", [&] { (void)x.to_vector<double>(); }},
       {"to_bytes", [&] { (void)x.to_bytes(); }},
       {"item", [&] { (void)one.item<double>(); }},

@@ -188,6 +188,17 @@ inline void add_host_calls(FunctionCalls& to) {
     const test::TemporaryDirectory folder;
     save_arrays(folder.path() / "x.safetensors", {{"a", ones({2})}, {"b", x}});
   });
+  const auto placed = [](const NDArray& x) { return x.defined() ? place(x, Mesh({{"x", 1}}, {x.device()})) : x; };
+  to.add("place", {s}, [](const Arrays& x) {
+    return shards_of(place(x[0], x[0].defined() ? Mesh({{"x", 1}}, {x[0].device()}) : Mesh()));
+  });
+  to.add("layout_of", {s}, [](const Arrays& x) {
+    (void)layout_of(x[0]);
+    return Arrays{};
+  });
+  to.add("reshard", {s}, [placed](const Arrays& x) { return shards_of(reshard(placed(x[0]), {{"x", shard(0)}})); });
+  to.add("whole", {s}, [placed](const Arrays& x) { return shards_of(whole(placed(x[0]))); });
+  to.add("shards_of", {s}, [placed](const Arrays& x) { return shards_of(placed(x[0])); });
   to.view("owner_of", {s}, [](const Arrays& x) {
     (void)owner_of(x[0]);
     return Arrays{};

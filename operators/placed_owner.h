@@ -1,0 +1,67 @@
+// The owner of an array on a mesh. Internal; placed.h has what programs use.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/ndarray/layout.h"
+#include "sluice/ndarray/owner.h"
+#include "sluice/operators/registry.h"
+
+namespace sluice::builtin {
+
+class Placed final : public Owner {
+ public:
+  /// `shards` by rank, of the layout's extents, on the mesh's devices.
+  Placed(Layout layout, std::vector<NDArray> shards) : layout_(std::move(layout)), shards_(std::move(shards)) {}
+
+  /// Null for an array that is not on a mesh.
+  static const Placed* of(const NDArray& x);
+  /// The array of these shards.
+  static NDArray array(const Layout& layout, DType dtype, std::vector<NDArray> shards,
+                       const std::source_location& where);
+
+  const Layout& layout() const { return layout_; }
+  const std::vector<NDArray>& shards() const { return shards_; }
+  /// What a place has of the part that `wanted` gives it. It must have all of it.
+  NDArray part(int rank, const Layout& wanted, const std::source_location& where) const;
+
+  void apply(Call& call) override;
+  void view(ViewCall& call) override;
+  Ref<Owner> snapshot() const override;
+  NDArray constant(const Spec& spec, const Scalar& value, const std::source_location& where) const override;
+  std::vector<NDArray> parts() const override { return shards_; }
+  NDArray value() const override { return layout_.replicated() ? shards_[0] : NDArray(); }
+  std::string refusal() const override;
+  std::shared_ptr<const GradientLayout> gradient_layout() const override;
+
+ private:
+  Layout layout_;
+  std::vector<NDArray> shards_;
+};
+
+/// The row of reshard(), which is not registered: it has no kernel, and an owner alone answers it.
+const Operator& reshard_row();
+struct ReshardAttributes {
+  Layout to;
+  friend bool operator==(const ReshardAttributes&, const ReshardAttributes&) = default;
+};
+/// One step of resharding: along one axis of the mesh.
+struct ReshardStep {
+  enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, slice };
+  Kind kind = Kind::slice;
+  int mesh_axis = 0;
+  Layout from, to;
+};
+/// The steps between two layouts of one mesh and shape, of which `to` is partial only where `from` is. What is cut
+/// without moving anything goes first, then terms are added, then pieces move, from the last axis of the mesh to the
+/// first.
+std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to);
+/// The shards in another layout, of snapshots: what is not moved shares memory.
+std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
+                               const std::source_location& where);
+/// The layout of a view; throws ArrayError where the shards have no such view.
+Layout layout_of_view(const ViewCall& call, const Layout& from);
+
+}  // namespace sluice::builtin
