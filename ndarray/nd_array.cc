@@ -5,7 +5,6 @@
 #include <atomic>
 
 #include "sluice/ndarray/check_device.h"
-#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/ndarray/user_names.h"
 #include "sluice/resources/cuda/cuda.h"
@@ -57,7 +56,6 @@ void detail::refuse_empty(std::string_view operation, const std::source_location
 }
 
 void detail::check_device(std::string_view operation, Device device, const std::source_location& where) {
-  if (DryRun::current()) return;  // nothing runs there
   const Engine& engine = default_engine();
   if (device.index < engine.device_count(device.kind)) return;
   try {

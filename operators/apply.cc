@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "sluice/ndarray/check_device.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/interpreter.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/infer.h"
@@ -129,6 +130,15 @@ void ask_owner(const Operator& op, std::span<const NDArray* const> inputs, const
       "as an interpreter changed it the call gives " + in_words(specs) + "; its caller expects " + in_words(promised));
 }
 
+[[noreturn]] void refuse_kernel(const Operator& op, const Signature& call, Device device,
+                                const std::source_location& where) {
+  detail::check_device(op.name, device, where);
+  const bool elsewhere = device.kind != DeviceKind::cpu && op.kernel(DeviceKind::cpu, call, rank_limit);
+  throw ArrayError(op.name, where,
+                   "no kernel for " + std::string(name_of(op.key_of(call))) + " on " + to_string(device) +
+                       (elsewhere ? "; CPUs have one: use to(cpu(0))" : ""));
+}
+
 void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                const ApplyOptions& options, Made& made, const std::span<const Spec>* promised) {
   const ScopeState& scope = current_scope();
@@ -155,13 +165,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
 
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
-  if (!kernel) {
-    detail::check_device(op.name, runs_on, where);
-    const bool elsewhere = runs_on.kind != DeviceKind::cpu && op.kernel(DeviceKind::cpu, signature, rank_limit);
-    throw ArrayError(op.name, where,
-                     "no kernel for " + std::string(name_of(op.key_of(signature))) + " on " + to_string(runs_on) +
-                         (elsewhere ? "; CPUs have one: use to(cpu(0))" : ""));
-  }
+  if (!kernel) refuse_kernel(op, signature, runs_on, where);
 
   ArrayPush push;
   if (in_place) {
@@ -224,6 +228,12 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
 }
 
 }  // namespace
+
+void detail::check_kernel(const Operator& row, const Signature& call, Device device,
+                          const std::source_location& where) {
+  if (!DryRun::current()) check_device(row.name, device, where);
+  if (!row.kernel(device.kind, call, rank_limit)) refuse_kernel(row, call, device, where);
+}
 
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                                const ApplyOptions& options) {

@@ -32,8 +32,10 @@ Cost cost_of(const Call& call);
 const Operator& row_of(const Call& call);
 
 namespace detail {
-/// What a call checks of its inputs before the row's shape rule sees them. Both throw ArrayError.
+/// What a call checks of its inputs before the row's shape rule sees them. They throw ArrayError.
 void check_count(const Operator& row, std::size_t inputs, const std::source_location& where);
+/// Throws ArrayError where the device is not there, or has no kernel for the call. A dry run asks for no device.
+void check_kernel(const Operator& row, const Signature& call, Device device, const std::source_location& where);
 [[noreturn]] void refuse_devices(const Operator& row, Device first, Device other, const std::source_location& where);
 }  // namespace detail
 

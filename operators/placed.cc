@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "sluice/engine/scope.h"
-#include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/infer.h"
@@ -108,10 +107,7 @@ class Places {
     } catch (const ArrayError& e) {
       refuse(call_, "the call of place " + std::to_string(rank) + " is refused: " + e.what());
     }
-    detail::check_device(row_.name, mesh().device(rank), call_.where());
-    if (!row_.kernel(mesh().device(rank).kind, signature, KernelRankLimit::current())) {
-      refuse(call_, "there is no kernel on " + to_string(mesh().device(rank)));
-    }
+    detail::check_kernel(row_, signature, mesh().device(rank), call_.where());
     for (std::size_t o = 0; o < placed_.outputs.size(); ++o) {
       const Dims wanted = placed_.outputs[o].extent(rank);
       if (signature.outputs()[o].shape == wanted) continue;
