@@ -22,6 +22,12 @@
 namespace sluice::testing {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // ten times as slow
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Example {
   const Operator* row;
   Attributes attributes;
@@ -313,7 +319,7 @@ TEST(Placements, Exhaustive) {
   const std::vector<Example> list = examples();
   for (const Example& example : list) {
     lines.emplace_back();
-    run_all(example, random, deep ? 400 : 40, lines.back(), counts);
+    run_all(example, random, deep ? 400 : kSanitized ? 3 : 40, lines.back(), counts);
     if (::testing::Test::HasFatalFailure()) return;
   }
   for (const Operator* row : Registry::instance().all()) {
@@ -322,7 +328,7 @@ TEST(Placements, Exhaustive) {
   }
   std::cout << list.size() << " calls, " << counts[0] << " combinations, " << counts[1]
             << " runs outside of elementwise rows, " << counts[2] << " refused, " << counts[3] << " with gradients\n";
-  EXPECT_GE(counts[1], 3000U);
+  EXPECT_GE(counts[1], kSanitized ? 1U : 3000U);
   if (const char* const path = std::getenv("SLUICE_WRITE_PLACEMENTS")) {
     std::ofstream out(path);
     for (const std::string& line : lines) out << line << "\n";
