@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "declared_functions.h"
 #include "function_calls.h"
 #include "ops_table.h"
 #include "paths.h"
@@ -322,9 +323,12 @@ TEST(Placements, Exhaustive) {
     run_all(example, random, deep ? 400 : kSanitized ? 3 : 40, lines.back(), counts);
     if (::testing::Test::HasFatalFailure()) return;
   }
+  // The library's rows are those of the page: other tests of this process may have added rows of their own.
+  const std::string page = text_of_file(SLUICE_SOURCE_DIR "/docs/operators.md");
   for (const Operator* row : Registry::instance().all()) {
     const bool has = std::any_of(list.begin(), list.end(), [&](const Example& e) { return e.row == row; });
-    if (!has) lines.push_back(std::string(row->name) + ": no call of the tables");
+    const bool own = page.find("\n| `" + std::string(row->name) + "` |") != page.npos;
+    if (own && !has) lines.push_back(std::string(row->name) + ": no call of the tables");
   }
   std::cout << list.size() << " calls, " << counts[0] << " combinations, " << counts[1]
             << " runs outside of elementwise rows, " << counts[2] << " refused, " << counts[3] << " with gradients\n";
