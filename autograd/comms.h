@@ -1,8 +1,8 @@
 // comms: the collectives of a function, without running it (operators/communication.h).
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <source_location>
 #include <utility>
 #include <vector>
 

@@ -29,6 +29,9 @@ struct Reading : ScopeGuard {
   }
 };
 
+/// Its elements, if it has some to read, are those of another array.
+bool of_owner(const NDArray& x) { return x.defined() && x.array()->kind() == Array::Kind::owned; }
+
 template <class T>
 T load(const std::byte* from) {
   T value;
@@ -58,14 +61,19 @@ void NDArray::wait(Where where) const {
 }
 
 void NDArray::check_type(DType type, const char* who, Where where) const {
-  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.check_type(type, who, where);
+  if (of_owner(*this)) [[unlikely]] {
+    if (const NDArray value = sluice::detail::value_of(*this); value.defined())
+      return value.check_type(type, who, where);
+  }
   if (in_memory(who, where).dtype() != type) {
     throw ArrayError(who, where, std::string(name_of(type)) + " asked of an array of " + std::string(name_of(dtype())));
   }
 }
 
 void NDArray::copy_out(std::byte* into, Where where) const {
-  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.copy_out(into, where);
+  if (of_owner(*this)) [[unlikely]] {
+    if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.copy_out(into, where);
+  }
   Array& array = in_memory("to_vector", where);
   DryRun::check_elements(array, "to_vector", where);
   // Elements on a device are brought to the host first, as this array's value is now; no tape hears of it.
@@ -87,7 +95,9 @@ void NDArray::copy_out(std::byte* into, Where where) const {
 }
 
 std::vector<std::byte> NDArray::to_bytes(Where where) const {
-  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.to_bytes(where);
+  if (of_owner(*this)) [[unlikely]] {
+    if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.to_bytes(where);
+  }
   in_memory("to_bytes", where);
   const auto n = static_cast<std::int64_t>(bytes(where));
   std::vector<std::byte> result = detail::host_list<std::byte>("to_bytes", n, where);
@@ -96,7 +106,9 @@ std::vector<std::byte> NDArray::to_bytes(Where where) const {
 }
 
 double NDArray::item_real(Where where) const {
-  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.item_real(where);
+  if (of_owner(*this)) [[unlikely]] {
+    if (const NDArray value = sluice::detail::value_of(*this); value.defined()) return value.item_real(where);
+  }
   const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");
   if (!is_floating(type)) {
@@ -117,8 +129,9 @@ double NDArray::item_real(Where where) const {
 }
 
 std::int64_t NDArray::item_integer(bool boolean, Where where) const {
-  if (const NDArray value = sluice::detail::value_of(*this); value.defined()) {
-    return value.item_integer(boolean, where);
+  if (of_owner(*this)) [[unlikely]] {
+    if (const NDArray value = sluice::detail::value_of(*this); value.defined())
+      return value.item_integer(boolean, where);
   }
   const DType type = in_memory("item", where).dtype();
   if (count() != 1) throw ArrayError("item", where, sluice::to_string(shape_) + " has not one element");

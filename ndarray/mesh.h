@@ -4,7 +4,6 @@
 //   const Mesh two({{"tp", 2}}, {gpu(0), gpu(1)});
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <source_location>
 #include <string>

@@ -1,7 +1,5 @@
 #include "sluice/operators/placed.h"
 
-#include <algorithm>
-
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/creation.h"
@@ -156,57 +154,29 @@ void Placed::apply(Call& call) {
   Places(call).make();
 }
 
-void Placed::view(ViewCall& call) {
-  const Layout to = layout_of_view(call, layout_);
-  std::vector<NDArray> shards;
-  for (int rank = 0; rank < layout_.mesh().places(); ++rank) {
-    const NDArray& own = shards_[static_cast<std::size_t>(rank)];
-    switch (call.kind()) {
-      case ViewKind::permute:
-        shards.push_back(own.permute(call.axes(), call.where()));
-        break;
-      case ViewKind::broadcast_to:
-        shards.push_back(own.broadcast_to(to.extent(rank), call.where()));
-        break;
-      case ViewKind::reshape:
-        shards.push_back(own.reshape(to.extent(rank), call.where()));
-        break;
-      default: {
-        std::vector<Index> index;
-        for (int i = 0; i < call.shape().rank(); ++i) {
-          const auto [begin, step] = call.cuts()[static_cast<std::size_t>(i)];
-          Slice range{begin, begin + call.shape()[i] * step, step};
-          if (step < 0 && *range.end < 0) range.end.reset();
-          if (call.shape()[i] == 0) range = slice(0, 0);
-          index.push_back(layout_.cut(i) ? Index(all) : Index(range));
-        }
-        shards.push_back(own.index_view(index, call.where()));
-      }
-    }
-  }
-  // Where one shard had to be copied, all are: the result is a view of the array, or it is none.
-  const auto shows = [&](std::size_t i) { return shards[i].same_array(shards_[i]); };
-  bool all_show = true;
-  for (std::size_t i = 0; i < shards.size(); ++i) all_show = all_show && shows(i);
-  for (std::size_t i = 0; i < shards.size() && !all_show; ++i) {
-    if (shows(i)) shards[i] = shards[i].copy(call.where());
-  }
-  call.answer(array(to, call.input().dtype(), std::move(shards), call.where()));
-}
-
 Ref<Owner> Placed::snapshot() const {
   std::vector<NDArray> kept;
   for (const NDArray& x : shards_) kept.push_back(x.detach());
   return Ref<Owner>(new Placed(layout_, std::move(kept)));
 }
 
-NDArray Placed::constant(const Spec& spec, const Scalar& value, const std::source_location& where) const {
-  Placements added_up;
-  for (int m = 0; m < layout_.mesh().axes(); ++m) {
-    if (layout_.on(m).kind == Placement::Kind::partial) added_up.emplace_back(layout_.mesh().name(m), replicate);
+namespace {
+
+/// The same, but replicated where it is partial and `where_replicated`, if that is given, is replicated.
+Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr) {
+  Placements changed;
+  for (int m = 0; m < layout.mesh().axes(); ++m) {
+    if (layout.on(m).kind != Placement::Kind::partial) continue;
+    if (where_replicated && where_replicated->on(m).kind != Placement::Kind::replicate) continue;
+    changed.emplace_back(layout.mesh().name(m), replicate);
   }
-  const Layout to =
-      spec.shape == layout_.shape() ? layout_.with(added_up, where) : Layout::whole(layout_.mesh(), spec.shape);
+  return changed.empty() ? layout : layout.with(changed);
+}
+
+}  // namespace
+
+NDArray Placed::constant(const Spec& spec, const Scalar& value, const std::source_location& where) const {
+  const Layout to = spec.shape == layout_.shape() ? added_up(layout_) : Layout::whole(layout_.mesh(), spec.shape);
   std::vector<NDArray> shards;
   for (int rank = 0; rank < to.mesh().places(); ++rank) {
     const DeviceScope scope(to.mesh().device(rank));
@@ -215,7 +185,10 @@ NDArray Placed::constant(const Spec& spec, const Scalar& value, const std::sourc
   return array(to, spec.dtype, std::move(shards), where);
 }
 
-std::string Placed::refusal() const { return "an array on a mesh, " + to_string(layout_) + ": whole(x) first"; }
+std::string Placed::refusal() const {
+  return "an array on a mesh, " + to_string(layout_) +
+         (layout_.replicated() ? ": shards_of(x)[0] is a plain array of it" : ": whole(x) first");
+}
 
 namespace {
 
@@ -225,8 +198,9 @@ class LaidOut final : public GradientLayout {
   explicit LaidOut(Layout layout) : layout_(std::move(layout)) {}
   NDArray bring(const NDArray& gradient, const std::source_location& where) const override {
     const Placed* const placed = Placed::of(gradient);
-    if (!placed)
+    if (!placed) {
       throw ArrayError("backward", where, "a gradient on no mesh for an array on a mesh, " + to_string(layout_));
+    }
     if (placed->layout() == layout_) return gradient;
     return sluice::apply(reshard_row(), {&gradient}, ReshardAttributes{layout_}, {.where = where});
   }
@@ -237,14 +211,7 @@ class LaidOut final : public GradientLayout {
   bool terms_alone(const NDArray& gradient) const override {
     const Placed* const placed = Placed::of(gradient);
     if (!placed || !(placed->layout().mesh() == layout_.mesh())) return false;
-    Placements added_up;
-    for (int m = 0; m < layout_.mesh().axes(); ++m) {
-      const bool term = placed->layout().on(m).kind == Placement::Kind::partial;
-      if (term && layout_.on(m).kind == Placement::Kind::replicate) {
-        added_up.emplace_back(layout_.mesh().name(m), replicate);
-      }
-    }
-    return placed->layout().with(added_up) == layout_;
+    return added_up(placed->layout(), &layout_) == layout_;
   }
 
  private:
@@ -254,11 +221,7 @@ class LaidOut final : public GradientLayout {
 }  // namespace
 
 std::shared_ptr<const GradientLayout> Placed::gradient_layout() const {
-  Placements added_up;
-  for (int m = 0; m < layout_.mesh().axes(); ++m) {
-    if (layout_.on(m).kind == Placement::Kind::partial) added_up.emplace_back(layout_.mesh().name(m), replicate);
-  }
-  return std::make_shared<LaidOut>(added_up.empty() ? layout_ : layout_.with(added_up));
+  return std::make_shared<LaidOut>(added_up(layout_));
 }
 
 const Operator& reshard_row() {
@@ -325,8 +288,9 @@ NDArray place(const NDArray& x, const Mesh& mesh, const Placements& placements, 
   }
   if (!mesh) throw UsageError("[place] " + to_string(where) + ": no mesh");
   const Layout layout(mesh, x.shape(), placements, where);
-  if (layout.partial())
+  if (layout.partial()) {
     throw ArrayError("place", where, to_string(layout) + ": an array has no terms to be partial of");
+  }
   const NoGrad constant;
   const NDArray value = x.detach(where);
   std::vector<NDArray> shards;

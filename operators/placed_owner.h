@@ -61,7 +61,5 @@ std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to);
 /// The shards in another layout, of snapshots: what is not moved shares memory.
 std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
                                const std::source_location& where);
-/// The layout of a view; throws ArrayError where the shards have no such view.
-Layout layout_of_view(const ViewCall& call, const Layout& from);
 
 }  // namespace sluice::builtin

@@ -1,4 +1,4 @@
-// What moves elements between the places of a mesh, and what views of arrays on a mesh are.
+// What moves elements between the places of a mesh.
 #include <algorithm>
 #include <functional>
 
@@ -99,47 +99,6 @@ NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int
   };
   return join(0);
 }
-
-[[noreturn]] void refuse_view(const ViewCall& call, const Layout& from, int axis) {
-  std::string over;
-  for (int m = 0; m < from.mesh().axes(); ++m) {
-    if (from.on(m).kind == Kind::shard && from.on(m).axis == axis)
-      over += (over.empty() ? "" : ", ") + from.mesh().name(m);
-  }
-  throw ArrayError(call.name(), call.where(),
-                   to_string(call.input().shape()) + " " + to_string(from) + " -> " + to_string(call.shape()) +
-                       ": axis " + std::to_string(axis) + " is cut over " + over + ": reshard(x, {{\"" +
-                       over.substr(0, over.find(',')) + "\", replicate}})");
-}
-
-/// The axis of `shape` that an axis cut at multiples of `inner` elements becomes, with its cuts; -1: none can.
-int reshaped(const Dims& from, int axis, const std::vector<std::int64_t>& cuts, const Dims& shape,
-             std::vector<std::int64_t>& into) {
-  // Of an array without elements only axes of size 1 come and go, for which its empty axes count as one.
-  const bool empty = from.count() == 0;
-  const auto size = [empty](std::int64_t n) { return empty && n == 0 ? 1 : n; };
-  std::int64_t outer = 1, inner = 1;
-  for (int i = 0; i < axis; ++i) outer *= size(from[i]);
-  for (int i = axis + 1; i < from.rank(); ++i) inner *= size(from[i]);
-  std::int64_t before = 1;
-  for (int k = 0; k < shape.rank(); before *= size(shape[k++])) {
-    if (before != outer || (shape[k] == 1 && from[axis] != 1) || (empty && shape[k] != from[axis])) continue;
-    std::int64_t rest = 1;
-    for (int i = k + 1; i < shape.rank(); ++i) rest *= size(shape[i]);
-    if (empty && rest != inner) continue;
-    into.clear();
-    for (const std::int64_t cut : cuts) {
-      if (cut * inner % rest != 0) return -1;
-      into.push_back(cut * inner / rest);
-    }
-    return k;
-  }
-  return -1;
-}
-
-}  // namespace
-
-namespace {
 
 /// How many axes of the mesh cut an axis of the array.
 int cutters(const Layout& layout, int axis) {
@@ -272,43 +231,6 @@ std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout&
     }
   }
   return now;
-}
-
-Layout layout_of_view(const ViewCall& call, const Layout& from) {
-  const Dims &shape = call.input().shape(), &wanted = call.shape();
-  std::array<int, kMaxRank> becomes{};
-  Layout::Cuts cuts;
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    if (!from.cut(axis)) continue;
-    int to = axis;
-    std::vector<std::int64_t> edges = from.cuts(axis);
-    switch (call.kind()) {
-      case ViewKind::permute:
-        to = static_cast<int>(std::find(call.axes().begin(), call.axes().end(), axis) - call.axes().begin());
-        break;
-      case ViewKind::broadcast_to:
-        to += wanted.rank() - shape.rank();
-        if (wanted[to] != shape[axis]) refuse_view(call, from, axis);
-        break;
-      case ViewKind::slice:
-        if (wanted[axis] != shape[axis] || !(call.cuts()[static_cast<std::size_t>(axis)] == Cut{})) {
-          refuse_view(call, from, axis);
-        }
-        break;
-      default:
-        to = reshaped(shape, axis, from.cuts(axis), wanted, edges);
-        if (to < 0 || !cuts[static_cast<std::size_t>(to)].empty()) refuse_view(call, from, axis);
-    }
-    becomes[static_cast<std::size_t>(axis)] = to;
-    cuts[static_cast<std::size_t>(to)] = std::move(edges);
-  }
-  std::vector<Placement> on;
-  for (int m = 0; m < from.mesh().axes(); ++m) {
-    Placement p = from.on(m);
-    if (p.kind == Kind::shard) p.axis = becomes[static_cast<std::size_t>(p.axis)];
-    on.push_back(p);
-  }
-  return Layout(from.mesh(), wanted, std::move(on), std::move(cuts));
 }
 
 }  // namespace sluice::builtin

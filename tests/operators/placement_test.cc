@@ -129,6 +129,8 @@ TEST_F(Placement, ReadingNeedsReplicas) {
             "[to_vector] an array on a mesh, tp:shard(0): whole(x) first");
   x.wait();
   EXPECT_EQ(whole(sum(x)).item<float>(), 15);
+  const std::string held = message([&] { (void)whole(x).borrow<const float>(); });
+  EXPECT_THAT(held, ::testing::HasSubstr("an array on a mesh, replicate: shards_of(x)[0] is a plain array of it"));
   EXPECT_EQ(whole(x).to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(whole(x).to_string(), arange(6).to(DType::f32).to_string());
 }
@@ -387,6 +389,39 @@ TEST_F(Placement, CheckpointsAndSecondDerivatives) {
     sum(first * first).backward();
     EXPECT_LE(distance(put_together(v.grad(), "v"), doubles_of(w.grad())), 1e-12);
   }
+}
+
+/// A row of a program's own: with a rule, and without one.
+TEST_F(Placement, RowsOfAProgramHaveRulesOfTheirOwn) {
+  if (test::on_streams()) GTEST_SKIP() << "its kernel is the CPU's";
+  const auto add_twice = [](const char* name, void (*rule)(Placing&)) -> const Operator& {
+    const Operator& row = add_operator(name, [&](Operator& op) {
+      op.infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
+      op.place = rule;
+    });
+    const Kernel kernel{.run =
+                            [](ArrayContext& c) {
+                              for (std::int64_t i = 0; i < c.input(0).count(); ++i) {
+                                c.output().as<double>()[i] = 2 * c.input(0).as<double>()[i];
+                              }
+                            },
+                        .dense_inputs = true,
+                        .dense_outputs = true};
+    row.add_kernel({.name = "test", .device = DeviceKind::cpu, .rank = 0}, {DType::f64}, kernel);
+    return row;
+  };
+  static const Operator& with_rule = add_twice("test_placed_twice", [](Placing& p) {
+    p.letters("m_->m_");
+    p.linear(Linear::together);
+  });
+  static const Operator& without = add_twice("test_whole_twice", nullptr);
+  const NDArray value = drawn({4, 6}, 1), x = place(value, two_, {{"tp", shard(0)}});
+  EXPECT_LE(distance(put_together(apply(with_rule, {&x}), "rows"), doubles_of(value * 2)), 0);
+  const NDArray terms = placed_as(value, Layout(two_, value.shape(), {{"tp", partial()}}));
+  EXPECT_EQ(layout_of(apply(with_rule, {&terms})), layout_of(terms));
+  EXPECT_THAT(message([&] { apply(without, {&x}); }), ::testing::HasSubstr("axis 0 over tp, which must be whole"));
+  const NDArray replicas = whole(x);
+  EXPECT_LE(distance(put_together(apply(without, {&replicas}), "replicas"), doubles_of(value * 2)), 0);
 }
 
 TEST_F(Placement, NothingIsDoneWhereOnePlaceCannot) {
