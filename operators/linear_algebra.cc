@@ -70,7 +70,9 @@ void matmul_gradient(GradientContext& c) {
 void place_product(Placing& p) {
   const auto& a = p.attributes<MatmulAttributes>();
   const Dims &x = p.shape(0), &y = p.shape(1), &out = p.output_shape();
-  p.letters(std::string(a.transpose_a ? "...km," : "...mk,") + (a.transpose_b ? "...nk" : "...kn") + "->...mn");
+  constexpr const char* kLetters[2][2] = {{"...mk,...kn->...mn", "...mk,...nk->...mn"},
+                                          {"...km,...kn->...mn", "...km,...nk->...mn"}};
+  p.letters(kLetters[a.transpose_a][a.transpose_b]);
   for (int i = 0; i < 2; ++i) {  // stacks broadcast
     const Dims& shape = i == 0 ? x : y;
     for (int k = 0; k + 2 < shape.rank(); ++k) {
