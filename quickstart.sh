@@ -6,19 +6,20 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$root/cmake/steps.sh"
 example=fashion_mnist
 case ${1:-} in
-  mlp | resnet18 | char_gpt | lstm) example=$1; shift ;;
+  mlp | resnet18 | char_gpt | lstm | train_gpt) example=$1; shift ;;
 esac
 program=$root/build/release/examples/$example
 
 help() {
   cat <<'TEXT'
-usage: ./quickstart.sh [mlp | resnet18 | char_gpt | lstm] [--no-install] [ARGUMENT...]
+usage: ./quickstart.sh [mlp | resnet18 | char_gpt | lstm | train_gpt] [--no-install] [ARGUMENT...]
 
 Installs the Debian packages that are missing (as root or through sudo), builds the release preset, and trains a
 convolutional network on Fashion-MNIST as a pipeline over logical CPU devices. Everything it makes lies in build/.
 
   mlp, resnet18   another example first: networks on Fashion-MNIST, without a pipeline
   char_gpt, lstm  language models of characters: by default of the licenses in /usr/share/common-licenses
+  train_gpt       the first of these on a mesh of devices: --dp 2 --tp 2
 
   --no-install    install nothing: say what is missing (exit status 2), or build and train
 

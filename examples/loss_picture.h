@@ -14,9 +14,10 @@
 /// Losses of steps, read a few steps later, so that nobody waits for the newest.
 class LossPicture {
  public:
+  static constexpr long kBehind = 8;  ///< so many steps later
   void add(long step, const sluice::NDArray& loss) {
     waiting_.emplace_back(step, loss.detach());
-    if (waiting_.size() > 8) take();
+    if (static_cast<long>(waiting_.size()) > kBehind) take();
   }
   /// The mean of the latest 20 losses that were read; 0 before.
   double recent() const {

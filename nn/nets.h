@@ -9,6 +9,7 @@
 #include "sluice/nn/layers/layers.h"    // Linear, Conv2d, SelfAttention, ...
 #include "sluice/nn/metrics/metrics.h"  // Mean, Accuracy, Perplexity
 #include "sluice/nn/net/net.h"          // initialise, freeze, to, blend, print
+#include "sluice/nn/net/placing.h"      // place: nets on a mesh
 #include "sluice/nn/net/sequential.h"   // Sequential
 #include "sluice/nn/net/stages.h"       // Stages, run
 #include "sluice/nn/optim/clip.h"       // clip_gradients

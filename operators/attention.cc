@@ -103,10 +103,11 @@ void attention_gradient(GradientContext& c) {
   }
 }
 
-/// Batches may be cut; heads too where queries have as many as keys, and queries that see all keys. `mask` is its
+/// Batches may be cut; heads too, with those of keys that they share, and queries that see all keys. `mask` is its
 /// input.
 void place_attention(Placing& p, int mask) {
-  const char head = p.shape(0)[1] == p.shape(1)[1] ? 'h' : '_';
+  const char head = 'h';
+  p.groups(head);
   const char query = p.attributes<AttentionAttributes>().causal ? '_' : 'n';
   const std::string q{'b', head, query, '_'}, k{'b', head, '_', '_'}, logarithms{'b', head, query};
   const bool gradient = mask == 6;

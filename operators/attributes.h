@@ -38,11 +38,15 @@ struct RandomAttributes {
   double a = 0, b = 1;  ///< low and high, or mean and deviation
   Dims shape;
   DType dtype = DType::f32;
+  /// Of a part that is cut along an axis behind the first: pieces of `piece` elements, which begin `stride` apart in
+  /// the draw of the whole. 0: one piece.
+  std::int64_t piece = 0, stride = 0;
   static constexpr auto fields() {
     return std::array{field<&RandomAttributes::seed>("seed"),   field<&RandomAttributes::stream>("stream"),
                       slot<&RandomAttributes::draw>("draw"),    field<&RandomAttributes::first>("first"),
                       field<&RandomAttributes::a>("a"),         field<&RandomAttributes::b>("b"),
-                      field<&RandomAttributes::shape>("shape"), field<&RandomAttributes::dtype>("dtype")};
+                      field<&RandomAttributes::shape>("shape"), field<&RandomAttributes::dtype>("dtype"),
+                      field<&RandomAttributes::piece>("piece"), field<&RandomAttributes::stride>("stride")};
   }
   friend bool operator==(const RandomAttributes&, const RandomAttributes&) = default;
 };

@@ -8,6 +8,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
@@ -18,7 +19,7 @@ NDArray dropout(const Operand& x, double p, RandomStream& stream, const DropoutO
   if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   if (p == 0 || !options.training) return x.array;
   // f32 for every dtype of x: the same elements are dropped.
-  const NDArray kept = uniform(x.array.shape(), stream, 0, 1, DType::f32, options.first) >= static_cast<float>(p);
+  const NDArray kept = builtin::uniform_like(x.array, stream, options.first, made.where()) >= static_cast<float>(p);
   return where(kept, x.array * (p < 1 ? 1 / (1 - p) : 0), 0);
 }
 

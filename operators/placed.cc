@@ -75,7 +75,9 @@ class Places {
   const Mesh& mesh() const { return (inputs_.empty() ? targets_ : inputs_)[0].mesh(); }
   const Layout& layout(const NDArray& x) const {
     const Placed* const placed = Placed::of(x);
-    if (!placed) refuse(call_, "an array on a mesh and one that is on none: place(x, mesh) first");
+    if (!placed)
+      refuse(call_,
+             "an array on a mesh and one that is on none: place(x, mesh) first, or hold a MeshScope where it is made");
     const bool first = inputs_.empty() && targets_.empty();
     if (!first && !(placed->layout().mesh() == mesh())) {
       refuse(call_, "arrays on two meshes: " + to_string(mesh()) + ", and " + to_string(placed->layout().mesh()));
@@ -160,10 +162,7 @@ Ref<Owner> Placed::snapshot() const {
   return Ref<Owner>(new Placed(layout_, std::move(kept)));
 }
 
-namespace {
-
-/// The same, but replicated where it is partial and `where_replicated`, if that is given, is replicated.
-Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr) {
+Layout added_up(const Layout& layout, const Layout* where_replicated) {
   Placements changed;
   for (int m = 0; m < layout.mesh().axes(); ++m) {
     if (layout.on(m).kind != Placement::Kind::partial) continue;
@@ -172,8 +171,6 @@ Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr) 
   }
   return changed.empty() ? layout : layout.with(changed);
 }
-
-}  // namespace
 
 NDArray Placed::constant(const Spec& spec, const Scalar& value, const std::source_location& where) const {
   const Layout to = spec.shape == layout_.shape() ? added_up(layout_) : Layout::whole(layout_.mesh(), spec.shape);
@@ -282,12 +279,21 @@ MeshScope::MeshScope(const Mesh& mesh, std::source_location where)
 
 NDArray place(const NDArray& x, const Mesh& mesh, const Placements& placements, std::source_location where) {
   x.checked("place", where);
+  if (!mesh) throw UsageError("[place] " + to_string(where) + ": no mesh");
+  return place(x, Layout(mesh, x.shape(), placements, where), where);
+}
+
+NDArray place(const NDArray& x, const Layout& layout, std::source_location where) {
+  x.checked("place", where);
+  if (!layout) throw UsageError("[place] " + to_string(where) + ": no layout");
   if (owner_of(x, where)) throw ArrayError("place", where, "an array on a mesh already: reshard(x, ..)");
+  if (!(layout.shape() == x.shape())) {
+    throw ArrayError("place", where, to_string(x.shape()) + " in a layout of " + to_string(layout.shape()));
+  }
   if (x.requires_grad()) {
     throw ArrayError("place", where, "an array that wants a gradient: place x.detach(), and give that with_grad()");
   }
-  if (!mesh) throw UsageError("[place] " + to_string(where) + ": no mesh");
-  const Layout layout(mesh, x.shape(), placements, where);
+  const Mesh& mesh = layout.mesh();
   if (layout.partial()) {
     throw ArrayError("place", where, to_string(layout) + ": an array has no terms to be partial of");
   }
@@ -304,6 +310,18 @@ NDArray place(const NDArray& x, const Mesh& mesh, const Placements& placements, 
     shards.push_back(elsewhere ? part.to(mesh.device(rank), where) : part.copy(where));
   }
   return builtin::Placed::array(layout, x.dtype(), std::move(shards), where);
+}
+
+NDArray gathered(const NDArray& x, std::source_location where) {
+  x.checked("gathered", where);
+  const builtin::Placed* const placed = builtin::Placed::of(x);
+  if (!placed) return x;
+  const NoGrad constant;
+  std::vector<NDArray> shards = shards_of(x, where);
+  const Layout& from = placed->layout();
+  const Layout added = builtin::added_up(from);
+  if (!(added == from)) shards = builtin::resharded(shards, from, added, where);
+  return builtin::gathered_at(shards, added, 0, where);
 }
 
 Layout layout_of(const NDArray& x, std::source_location where) {

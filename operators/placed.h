@@ -35,6 +35,13 @@ namespace sluice {
 NDArray place(const NDArray& x, const Mesh& mesh, const Placements& placements = {},
               std::source_location where = std::source_location::current());
 
+/// The same in a given layout, such as that of another array. Its cuts are kept. Throws ArrayError also for a layout of
+/// another shape, and UsageError for no layout.
+NDArray place(const NDArray& x, const Layout& layout, std::source_location where = std::source_location::current());
+/// A plain array on the first device of the mesh, with all elements; a plain array itself. Not recorded. For files,
+/// metrics and other devices; other places get no copy, as they do of whole(x).
+NDArray gathered(const NDArray& x, std::source_location where = std::source_location::current());
+
 /// How it lies; no layout for a plain array.
 Layout layout_of(const NDArray& x, std::source_location where = std::source_location::current());
 

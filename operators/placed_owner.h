@@ -8,6 +8,7 @@
 #include "sluice/ndarray/layout.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/registry.h"
+#include "sluice/resources/random.h"
 
 namespace sluice::builtin {
 
@@ -41,6 +42,13 @@ class Placed final : public Owner {
   std::vector<NDArray> shards_;
 };
 
+/// The same, but replicated where it is partial and `where_replicated`, if that is given, is replicated.
+Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr);
+
+/// Numbers of f32 in [0, 1) for the elements of x: uniform() of its shape, laid out as x is. Each place draws its own
+/// part of the one draw.
+NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first, const std::source_location& where);
+
 /// The row of reshard(), which is not registered: it has no kernel, and an owner alone answers it.
 const Operator& reshard_row();
 struct ReshardAttributes {
@@ -61,5 +69,8 @@ std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to);
 /// The shards in another layout, of snapshots: what is not moved shares memory.
 std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
                                const std::source_location& where);
+/// All elements at one place alone. `from` is not partial.
+NDArray gathered_at(const std::vector<NDArray>& shards, const Layout& from, int rank,
+                    const std::source_location& where);
 
 }  // namespace sluice::builtin

@@ -207,8 +207,17 @@ class PlacementRule {
           whole = whole && layout(k).on(m).kind == Kind::shard;
         }
         if (!whole) continue;
-        if (cuts && *cuts != layout(k).cuts(axis)) return "the operands are cut at different places";
-        cuts = layout(k).cuts(axis);
+        std::vector<std::int64_t> own = layout(k).cuts(axis);
+        const std::int64_t n = group(letter, own.back());
+        for (std::int64_t& cut : own) {
+          if (cut % n != 0) {
+            return name_of(k) + " is cut along axis " + std::to_string(axis) + " inside of a group of " +
+                   std::to_string(n) + ": shard(" + std::to_string(axis) + ").by(" + std::to_string(n) + ")";
+          }
+          cut /= n;
+        }
+        if (cuts && *cuts != own) return "the operands are cut at different places";
+        cuts = std::move(own);
       }
       if (!cuts) return "no operand is cut over all axes of the mesh over which the others are";
       if (std::string why = check_sizes(letter, cuts->back()); !why.empty()) return why;
@@ -230,6 +239,17 @@ class PlacementRule {
     return nullptr;
   }
 
+  /// How many elements of an axis of this size belong to one of the shortest axis with this letter: 1 without groups.
+  std::int64_t group(char letter, std::int64_t size) const {
+    if (letter != placing_.groups_) return 1;
+    std::int64_t shortest = size;
+    for (std::size_t i = 0; i < placing_.in_.size(); ++i) {
+      const int axis = find(placing_.in_[i], letter);
+      if (axis >= 0) shortest = std::min(shortest, placing_.shape(static_cast<int>(i))[axis]);
+    }
+    return shortest > 0 && size % shortest == 0 ? size / shortest : 1;
+  }
+
   /// A rule that gave one letter to axes of several sizes would have kernels reach beyond a shard.
   std::string check_sizes(char letter, std::int64_t size) const {
     for (std::size_t i = 0; i < placing_.in_.size() + placing_.out_.size(); ++i) {
@@ -237,7 +257,7 @@ class PlacementRule {
       const std::size_t k = input ? i : i - placing_.in_.size();
       const int axis = find((input ? placing_.in_ : placing_.out_)[k], letter);
       const Dims& shape = input ? placing_.shape(static_cast<int>(k)) : placing_.output_shape(static_cast<int>(k));
-      if (axis < 0 || (axis < shape.rank() && shape[axis] == size)) continue;
+      if (axis < 0 || (axis < shape.rank() && shape[axis] == size * group(letter, shape[axis]))) continue;
       return std::string("the row's rule is wrong: ") + letter + " is an axis of " + std::to_string(size) +
              " elements, and another in " + to_string(shape);
     }
@@ -255,7 +275,8 @@ class PlacementRule {
         const int axis = find(letters, letter);
         if (axis >= 0) {
           on.push_back(shard(axis));
-          cuts[static_cast<std::size_t>(axis)] = *cuts_of(letter);
+          std::vector<std::int64_t>& own = cuts[static_cast<std::size_t>(axis)] = *cuts_of(letter);
+          for (std::int64_t& cut : own) cut *= group(letter, shape[axis]);
         } else {
           on.push_back(input ? replicate : partial(placing_.op_));
         }

@@ -72,6 +72,9 @@ class Placing {
   }
   /// Input i may lack such a letter: it is a factor of each term, and no term itself.
   void factor(int i) { factors_ |= i < 32 ? 1U << i : 0; }
+  /// Axes with this letter are multiples of the shortest of them, and are cut between the groups that belong to one
+  /// element of it: heads of queries that share a head of keys.
+  void groups(char letter) { groups_ = letter; }
   /// All axes but one, which must be whole, of all operands: for rows that work along an axis. Ranks are equal.
   void along(int axis);
   void linear(Linear way) { linear_ = way; }
@@ -96,6 +99,7 @@ class Placing {
   ReduceOp op_ = ReduceOp::sum;
   Linear linear_ = Linear::no;
   std::uint32_t factors_ = 0;
+  char groups_ = 0;
   const char* refusal_ = "";
   Local local_ = nullptr;
 };

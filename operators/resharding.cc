@@ -213,6 +213,11 @@ Shards reduce_scatter(const Shards& shards, const ReshardStep& step, const std::
 
 std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to) { return Steps(from, to).all_of_them(); }
 
+NDArray gathered_at(const std::vector<NDArray>& shards, const Layout& from, int rank,
+                    const std::source_location& where) {
+  return gathered(shards, from, Layout::whole(from.mesh(), from.shape()), rank, where);
+}
+
 std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
                                const std::source_location& where) {
   Shards now;

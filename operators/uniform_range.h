@@ -30,6 +30,16 @@ inline double largest_below(double limit, DType dtype, bool or_equal = false) {
   return static_cast<double>(large ? std::nextafter(near, -std::numeric_limits<float>::infinity()) : near);
 }
 
+/// Which element of the whole draw element i of an array is.
+struct DrawWindow {
+  std::uint64_t first;
+  std::int64_t piece, stride;
+  explicit DrawWindow(const RandomAttributes& a) : first(a.first), piece(a.piece), stride(a.stride) {}
+  SLUICE_HD std::uint64_t operator()(std::int64_t i) const {
+    return first + static_cast<std::uint64_t>(piece == 0 ? i : i / piece * stride + i % piece);
+  }
+};
+
 /// C is the type in which elements of the dtype are computed.
 template <class C>
 struct UniformRange {

@@ -15,6 +15,7 @@
 #include "sluice/ndarray/files.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/host_tensor.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 namespace detail {
@@ -64,7 +65,7 @@ void save_net(const Contents& net, const std::string& name, SavedFile& file) {
     if (!state->value.defined()) {
       throw UsageError("[nn::save] '" + join(name, path) + "' has no value: call nn::initialise first");
     }
-    put(file, join(name, path), state->value);
+    put(file, join(name, path), gathered(state->value));
   }
 }
 
@@ -83,8 +84,9 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
       if (state->value.defined()) continue;
       plan.changes.push_back([state, device, path = slot.name] {
         const DeviceScope scope(device);
+        if (state->layout) current_scope().interpreter = 0;  // a MeshScope would make a whole one at each place
         RandomStream stream(0);
-        state->value = state->init(state->shape, DType::f32, stream);
+        state->value = state->laid_out(state->init(state->shape, DType::f32, stream));
         state->set_path(path);
       });
       continue;
@@ -125,10 +127,11 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
     const DType target = state->value.defined() || options.cast ? dtype : array.dtype();
     plan.changes.push_back([state, array, target, device, path = slot.name] {
       if (state->value.defined()) {
-        state->value.assign(array.to(target).to(state->value.device()));
+        state->value.assign(state->layout ? state->laid_out(array.to(target))
+                                          : array.to(target).to(state->value.device()));
       } else {
         const NDArray there = array.to(target).to(device);
-        state->value = there.same_array(array) ? array.copy() : there;
+        state->value = state->laid_out(there.same_array(array) && !state->layout ? array.copy() : there);
         if (state->kind == Kind::parameter && !state->frozen) state->value.with_grad();
       }
       state->set_path(path);
@@ -150,7 +153,7 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
 }
 
 void save_arrays(const std::vector<SavedArray>& arrays, const std::string& name, SavedFile& file) {
-  for (const SavedArray& array : arrays) put(file, join(name, array.name), array.value);
+  for (const SavedArray& array : arrays) put(file, join(name, array.name), gathered(array.value));
 }
 
 std::vector<SavedArray> arrays_of(const std::string& name, const SavedFile& file) {

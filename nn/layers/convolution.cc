@@ -18,28 +18,33 @@ std::int64_t parts_of(std::int64_t n, std::int64_t other, std::int64_t groups, c
 
 NDArray Conv2d::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return conv2d(Operand(x, where), weight, value_of(bias),
-                {.stride = stride, .padding = padding, .relu = relu, .dilation = dilation, .groups = groups});
+  const NDArray y =
+      conv2d(Operand(entering(weight, x), where), weight, value_of(bias),
+             {.stride = stride, .padding = padding, .relu = relu, .dilation = dilation, .groups = groups});
+  return leaving(weight, y);
 }
 
 NDArray Conv1d::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return conv1d(Operand(x, where), weight, value_of(bias),
-                {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+  const NDArray y = conv1d(Operand(entering(weight, x), where), weight, value_of(bias),
+                           {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+  return leaving(weight, y);
 }
 
 NDArray ConvTranspose2d::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return conv_transpose2d(
-      Operand(x, where), weight, value_of(bias),
+  const NDArray y = conv_transpose2d(
+      Operand(entering(weight, x), where), weight, value_of(bias),
       {.stride = stride, .padding = padding, .output_padding = output_padding, .dilation = dilation, .groups = groups});
+  return leaving(weight, y);
 }
 
 NDArray ConvTranspose1d::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return conv_transpose1d(
-      Operand(x, where), weight, value_of(bias),
+  const NDArray y = conv_transpose1d(
+      Operand(entering(weight, x), where), weight, value_of(bias),
       {.stride = stride, .padding = padding, .output_padding = output_padding, .dilation = dilation, .groups = groups});
+  return leaving(weight, y);
 }
 
 NDArray MaxPool2d::operator()(const NDArray& x) const { return max_pool2d(Operand(x, where), kernel, stride, padding); }

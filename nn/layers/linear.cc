@@ -1,18 +1,30 @@
 #include "sluice/nn/layers/linear.h"
 
+#include "sluice/operators/activation.h"
+#include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/network.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 
 NDArray Linear::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return linear(Operand(x, where), weight, value_of(bias), {.relu = relu});
+  if (!weight.state()->boundary) [[likely]]
+    return linear(Operand(x, where), weight, value_of(bias), {.relu = relu});
+  const NDArray entered = entering(weight, x);
+  const Layout layout = layout_of(weight.value());
+  if (!layout || !layout.cut(1))
+    return leaving(weight, linear(Operand(entered, where), weight, value_of(bias), {.relu = relu}));
+  // Products with columns of the weight are terms: what follows their sum comes when they are added up.
+  NDArray y = leaving(weight, linear(Operand(entered, where), weight));
+  if (bias) y = add(Operand(y, where), bias->value());
+  return relu ? sluice::relu(Operand(y, where)) : y;
 }
 
 NDArray Embedding::operator()(const NDArray& indices) const {
   const Here here = layer_of(weight);
-  return embedding(Operand(weight.value(), where), indices);
+  return leaving(weight, embedding(Operand(weight.value(), where), entering(weight, indices)));
 }
 
 NDArray Embedding::logits(const NDArray& x) const {

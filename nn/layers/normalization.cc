@@ -8,24 +8,25 @@ namespace sluice::nn {
 
 NDArray LayerNorm::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return layer_norm(Operand(x, where), weight, bias, {.eps = eps});
+  return leaving(weight, layer_norm(Operand(entering(weight, x), where), weight, bias, {.eps = eps}));
 }
 
 NDArray RmsNorm::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return rms_norm(Operand(x, where), weight, {.eps = eps});
+  return leaving(weight, rms_norm(Operand(entering(weight, x), where), weight, {.eps = eps}));
 }
 
 NDArray GroupNorm::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
-  return group_norm(Operand(x, where), groups, weight, bias, eps);
+  return leaving(weight, group_norm(Operand(entering(weight, x), where), groups, weight, bias, eps));
 }
 
 NDArray BatchNorm::operator()(const NDArray& x) const {
   const Here here = layer_of(weight);
   const bool training = is_training("BatchNorm", where) && !running_mean.frozen() && !running_var.frozen();
-  return batch_norm(Operand(x, where), {running_mean, running_var}, weight, bias,
-                    {.training = training, .momentum = momentum, .eps = eps});
+  const NDArray y = batch_norm(Operand(entering(weight, x), where), {running_mean, running_var}, weight, bias,
+                               {.training = training, .momentum = momentum, .eps = eps});
+  return leaving(weight, y);
 }
 
 NDArray Dropout::operator()(const NDArray& x) const {

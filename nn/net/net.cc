@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/owner.h"
@@ -141,6 +142,8 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
     if (only_missing && state->value.defined()) continue;
     if (!*inits[i]) refuse(name, where, "'" + path + "' has an empty initialiser");
     const DType dtype = state->kind == Kind::statistic ? statistics : options.dtype;
+    const ScopeGuard while_it_draws;
+    if (state->layout) current_scope().interpreter = 0;  // a MeshScope would make a whole one at each place
     RandomStream stream = RandomStream(seed).derive(hash(path));
     values[i] = (*inits[i])(state->shape, dtype, stream);
     const NDArray& value = values[i];
@@ -158,7 +161,7 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
     State& state = *net.slots[i].state;
     state.set_path(net.slots[i].name);  // also of what a part's own load named
     if (!values[i].defined()) continue;
-    state.value = values[i];
+    state.value = state.laid_out(values[i]);
     if (is_trained(state)) state.value.with_grad();
   }
   for (const auto& [path, place] : net.places) place->set_path(path);
@@ -189,11 +192,13 @@ void move(const Contents& net, Device device, Where where) {
   const NoGrad off;
   for (const Named& slot : net.slots) {
     State& state = *slot.state;
-    if (!state.value.defined() || state.value.device() == device) continue;
+    const bool placed = static_cast<bool>(std::exchange(state.layout, Layout()));
+    state.boundary = nullptr;
+    if (!state.value.defined() || (!placed && state.value.device() == device)) continue;
     const NDArray gradient = is_trained(state) ? state.value.grad() : NDArray();
-    state.value = state.value.to(device);
+    state.value = gathered(state.value.detach()).to(device);
     if (is_trained(state)) state.value.with_grad();
-    if (gradient.defined()) state.value.set_grad(gradient.to(device));
+    if (gradient.defined()) state.value.set_grad(gathered(gradient).to(device));
   }
 }
 
@@ -220,7 +225,9 @@ void blend(const Contents& target, const Contents& source, double t, Where where
   const NoGrad off;
   for (std::size_t i = 0; i < target.slots.size(); ++i) {
     const State& to = *target.slots[i].state;
-    const NDArray from = source.slots[i].state->value.to(to.value.device()).to(to.value.dtype());
+    NDArray from = source.slots[i].state->value;
+    if (!(layout_of(from) == layout_of(to.value))) from = to.laid_out(gathered(from).to(to.value.device()));
+    from = from.to(to.value.device()).to(to.value.dtype());
     const DeviceScope scope(to.value.device());
     if (to.kind == Kind::parameter && t != 1) {
       to.value.assign(lerp(to.value, from, t));
@@ -234,7 +241,7 @@ void recover(const Contents& net, Where where) {
   for (const Named& slot : net.slots) {
     const State& state = *slot.state;
     if (!state.value.defined()) continue;
-    state.value.engine().recover(state.value, where);
+    sluice::detail::each_plain(state.value, [&](const NDArray& x) { x.engine().recover(x, where); });
     if (is_trained(state)) state.value.zero_grad();
   }
 }
@@ -260,6 +267,7 @@ std::string describe(const Contents& net) {
     std::string count = std::to_string(state->shape.count());
     if (count.size() < 12) count.insert(0, 12 - count.size(), ' ');
     table += line + shape + count;
+    if (state->layout) table += "  " + to_string(state->layout);
     if (state->kind == Kind::statistic) table += "  statistic";
     if (state->kind == Kind::constant) table += "  constant";
     if (state->frozen) table += "  frozen";

@@ -5,6 +5,8 @@
 #include "sluice/engine/layer.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/grad_mode.h"
+#include "sluice/ndarray/owner.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 
@@ -36,6 +38,8 @@ void Place::set_path(std::string path) {
   known_ = true;
 }
 
+NDArray State::laid_out(const NDArray& plain) const { return layout ? sluice::place(plain.detach(), layout) : plain; }
+
 std::string State::text() const {
   return (path.empty() ? "" : "'" + path + "' ") + sluice::to_string(shape) +
          (path.empty() ? " made at " + sluice::to_string(where) : "");
@@ -63,6 +67,10 @@ void Slot::become(const std::shared_ptr<State>& state) {
   state_ = state;
 }
 
+NDArray detail::passing(const NDArray& x, const Placements& to, const std::source_location& where) {
+  return reshard(Operand(x, where), to);
+}
+
 constinit thread_local Reads* Reads::current_ = nullptr;
 
 const sluice::detail::Layer* Here::below_reads(const sluice::detail::Layer* layer) {
@@ -79,7 +87,7 @@ const NDArray& Slot::other_value() const {
   if (Reads* const reads = Reads::current()) return reads->read(state_);
   if (DryRun* const run = DryRun::current()) {
     if (!state.stand_in.defined()) {
-      state.stand_in = empty(state.shape, DType::f32, state.where);
+      state.stand_in = state.laid_out(empty(state.shape, DType::f32, state.where));
       if (state.kind == Kind::parameter && !state.frozen) state.stand_in.with_grad(state.where);
       run->at_end([held = state_] { held->stand_in = NDArray(); });
     }
@@ -100,6 +108,7 @@ void Slot::assign(const Operand& x) const {
   }
   const NDArray to = value();
   const NoGrad off;
+  if (state.layout && !owner_of(array)) return to.assign(Operand(state.laid_out(array), x.where));
   to.assign(x);
 }
 

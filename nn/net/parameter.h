@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "sluice/engine/scope.h"
+#include "sluice/ndarray/layout.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/resources/random.h"
 
@@ -39,6 +40,11 @@ enum class Kind : std::uint8_t {
   constant,   ///< moved, neither trained nor saved
 };
 
+/// What passes into and out of a layer whose net is on a mesh (placing.h): it is resharded there.
+struct Boundary {
+  Placements in, out;
+};
+
 /// What a Parameter, Statistic or Constant is. Shared by all its places. Programs use the functions of net.h.
 struct State {
   Kind kind;
@@ -50,8 +56,12 @@ struct State {
   NDArray stand_in = {};       ///< in a dry run, for a value that is not there
   bool frozen = false;         ///< neither gradients nor steps; a frozen statistic is not written
   int holders = 0;             ///< places that refer to it
-  std::weak_ptr<const int> optimizer = {};       ///< the one that trains it
-  const sluice::detail::Layer* layer = nullptr;  ///< "blocks.0.up", for errors and traces
+  std::weak_ptr<const int> optimizer = {};        ///< the one that trains it
+  const sluice::detail::Layer* layer = nullptr;   ///< "blocks.0.up", for errors and traces
+  Layout layout = {};                             ///< how its values lie, once nn::place said so; none: on no mesh
+  std::shared_ptr<const Boundary> boundary = {};  ///< of the layer; null: nothing is resharded there
+  /// A plain array of its shape, laid out.
+  NDArray laid_out(const NDArray& plain) const;
   void set_path(std::string new_path);
   /// "'blocks.0.up.weight' (512, 784)", or the shape and the line where it was made.
   std::string text() const;
@@ -85,6 +95,11 @@ class Reads {
  private:
   static constinit thread_local Reads* current_;
 };
+
+namespace detail {
+/// reshard(x, to), with the line where a layer was made.
+NDArray passing(const NDArray& x, const Placements& to, const std::source_location& where);
+}  // namespace detail
 
 /// The handle. It can be moved and not copied, so that no net is copied by accident. Made by structs of nets as
 /// fields; has a value once nn::initialise, nn::complete, nn::load or nn::clone reached it.
@@ -178,6 +193,17 @@ class Here {
 };
 /// The layer of the struct that holds a slot. Layers open it while they push.
 inline Here layer_of(const Slot& slot) { return Here(slot.checked_state().layer); }
+
+/// What enters the layer that holds this slot, and what leaves it: x itself, or resharded as nn::place was told. The
+/// library's layers say so of their `weight`; a struct with parameters of its own may.
+inline NDArray entering(const Slot& slot, const NDArray& x) {
+  const auto& boundary = slot.checked_state().boundary;
+  return boundary && !boundary->in.empty() ? detail::passing(x, boundary->in, slot.checked_state().where) : x;
+}
+inline NDArray leaving(const Slot& slot, const NDArray& x) {
+  const auto& boundary = slot.checked_state().boundary;
+  return boundary && !boundary->out.empty() ? detail::passing(x, boundary->out, slot.checked_state().where) : x;
+}
 
 /// A struct of a net that has such a field knows where in the net it stands, for names in errors, traces and tables,
 /// and for random numbers:

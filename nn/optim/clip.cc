@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/operators.h"
 
 namespace sluice::nn::detail {
@@ -46,12 +47,41 @@ NDArray sum_of_squares(const NDArray& gradient) {
   return total;
 }
 
-/// gradient *= factor, a scalar of f64 there.
+/// The parts that a gradient is made of, each once: its shards without replicas, in the order of their places.
+std::vector<NDArray> parts_of(const NDArray& gradient) {
+  const Layout layout = layout_of(gradient);
+  if (!layout) return {gradient};
+  std::vector<NDArray> parts;
+  const std::vector<NDArray> shards = shards_of(gradient);
+  for (int rank = 0; rank < layout.mesh().places(); ++rank) {
+    bool first = true;
+    for (int m = 0; m < layout.mesh().axes(); ++m) {
+      first = first && (layout.on(m).kind != Placement::Kind::replicate || layout.mesh().coordinate(rank, m) == 0);
+    }
+    if (first) parts.push_back(shards[static_cast<std::size_t>(rank)]);
+  }
+  return parts;
+}
+
+/// Of all elements, a scalar of f64 on `home`.
+NDArray squares_at(const NDArray& gradient, Device home) {
+  NDArray total;
+  for (const NDArray& part : parts_of(gradient)) {
+    const NDArray squares = sum_of_squares(part).to(home);
+    total = total.defined() ? total + squares : squares;
+  }
+  return total;
+}
+
+/// gradient *= factor, a scalar of f64.
 void scale(const NDArray& gradient, const NDArray& factor) {
-  const DeviceScope scope(gradient.device());
-  const DType dtype = gradient.dtype();
-  const DType working = dtype == DType::f64 ? DType::f64 : DType::f32;  // the factor may be 0 in f16
-  gradient.assign((gradient.to(working) * factor.to(working)).to(dtype));
+  sluice::detail::each_plain(gradient, [&](const NDArray& piece) {
+    const DeviceScope scope(piece.device());
+    const DType dtype = piece.dtype();
+    const DType working = dtype == DType::f64 ? DType::f64 : DType::f32;  // the factor may be 0 in f16
+    const NDArray here = factor.to(piece.device()).to(working);
+    piece.assign((piece.to(working) * here).to(dtype));
+  });
 }
 
 }  // namespace
@@ -70,13 +100,13 @@ NDArray clip_gradients(const Contents& net, double max_norm, Where where) {
     const DeviceScope scope(home);
     NDArray total;
     for (const Gradient& g : list) {
-      const NDArray squares = sum_of_squares(g.gradient).to(home);
+      const NDArray squares = squares_at(g.gradient, home);
       total = total.defined() ? total + squares : squares;
     }
     norm = sqrt(total);
     factor = minimum(max_norm / (norm + 1e-6), 1.0);
   }
-  for (const Gradient& g : list) scale(g.gradient, factor.to(g.gradient.device()));
+  for (const Gradient& g : list) scale(g.gradient, factor);
   return norm;
 }
 
@@ -98,7 +128,7 @@ std::vector<std::pair<std::string, NDArray>> gradient_norms(const Contents& net,
   std::vector<std::pair<std::string, NDArray>> norms;
   for (const Gradient& g : gradients_of(net)) {
     const DeviceScope scope(g.gradient.device());
-    norms.emplace_back(g.path, sqrt(sum_of_squares(g.gradient)));
+    norms.emplace_back(g.path, sqrt(squares_at(g.gradient, g.gradient.device())));
   }
   return norms;
 }

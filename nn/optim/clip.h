@@ -24,9 +24,10 @@ std::vector<std::pair<std::string, NDArray>> gradient_norms(const Contents& net,
 ///
 /// Returns the norm from before, a scalar of f64 on the first gradient's device; 0 without gradients. The sum is over
 /// blocks of 4,096 elements of each parameter, then over blocks and paths in f64, so it has the same bits on however
-/// many devices the parameters are. If a gradient carries an error then all do afterwards, and the step is refused. A
-/// norm that is infinite or NaN makes the gradients 0 or NaN. Pushes and returns. Throws ArrayError for a max_norm that
-/// is not above 0.
+/// many devices the parameters are, and on a mesh that replicates them. Of a parameter that is cut on a mesh each shard
+/// has blocks of its own, replicas count once, and the sums are sent to the first place. If a gradient carries an error
+/// then all do afterwards, and the step is refused. A norm that is infinite or NaN makes the gradients 0 or NaN. Pushes
+/// and returns. Throws ArrayError for a max_norm that is not above 0.
 template <class Net>
 NDArray clip_gradients(const Net& net, double max_norm, std::source_location where = std::source_location::current()) {
   return detail::clip_gradients(contents(net), max_norm, where);

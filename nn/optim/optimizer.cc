@@ -6,9 +6,11 @@
 #include "sluice/autograd/gradients.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
+#include "sluice/operators/placed.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::nn {
@@ -20,7 +22,17 @@ constexpr const char* kStep = "nn::Optimizer::step";
 /// operation is issued as a whole or not at all.
 constexpr std::size_t kArraysOfAnOperation = 32;
 
-std::string text_of(const NDArray& x) { return to_string(x.spec()); }
+/// The shards of an array on a mesh, by rank; else the array itself.
+std::vector<NDArray> pieces_of(const NDArray& x) {
+  std::vector<NDArray> pieces;
+  sluice::detail::each_plain(x, [&](const NDArray& piece) { pieces.push_back(piece); });
+  return pieces;
+}
+
+std::string text_of(const NDArray& x) {
+  const Layout layout = layout_of(x);
+  return to_string(x.spec()) + (layout ? " " + to_string(layout) : "");
+}
 
 }  // namespace
 
@@ -114,7 +126,8 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     }
     NDArray gradient = state.value.grad();
     if (!gradient.defined()) continue;
-    if (!(gradient.shape() == state.shape) || gradient.dtype() != state.value.dtype()) {
+    if (!(gradient.shape() == state.shape) || gradient.dtype() != state.value.dtype() ||
+        !(layout_of(gradient) == layout_of(state.value))) {
       throw ArrayError(kStep, where,
                        "the parameter '" + one.parameter.name + "' is " + text_of(state.value) + ", its gradient " +
                            text_of(gradient));
@@ -144,7 +157,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     const NDArray& value = r.one->parameter.state->value;
     copy_held_values({&value, 1}, where);
     for (auto& [name, target] : r.one->kept) {
-      target.move(value.device());
+      target.follow(value);
       copy_held_values({&target.array(), 1}, where);
     }
   }
@@ -167,9 +180,15 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
   };
   static const Operator& commit = Registry::instance().get("commit");
   const auto write = [&](const NDArray& value, const NDArray& target) {
-    Batch& batch = batch_for(target, commit, 0, 1, Attributes());
-    batch.inputs.push_back(value);
-    batch.targets.push_back(target);
+    if (!(layout_of(value) == layout_of(target))) {
+      throw ArrayError(kStep, where, "a rule gives a value " + text_of(value) + " for an array " + text_of(target));
+    }
+    const std::vector<NDArray> values = pieces_of(value), targets = pieces_of(target);
+    for (std::size_t k = 0; k < targets.size(); ++k) {
+      Batch& batch = batch_for(targets[k], commit, 0, 1, Attributes());
+      batch.inputs.push_back(values[k]);
+      batch.targets.push_back(targets[k]);
+    }
   };
   const auto note = [&](const Target& target) {
     if (const NDArray noted = target.noted(); noted.defined()) write(noted, target.array());
@@ -182,15 +201,30 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     const DeviceScope scope(value.device());
     if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
       const Operator& row = Registry::instance().get(step->row);
-      Batch& batch = batch_for(value, row, r.one->rule, 1 + step->states.size(), step->attributes);
-      batch.inputs.push_back(r.gradient.contiguous());
-      batch.targets.push_back(value);
+      std::vector<NDArray> changed{value};
       for (const FusedStep::State& state : step->states) {
         auto at = r.one->kept.find(state.name);
         if (at == r.one->kept.end()) {
-          at = r.one->kept.emplace(state.name, Target(state.counter ? zeros({}, DType::i64) : zeros_like(value))).first;
+          const NDArray made = state.counter ? zeros_beside(value, {}, DType::i64) : zeros_like(value);
+          at = r.one->kept.emplace(state.name, Target(made)).first;
         }
-        batch.targets.push_back(at->second.array());
+        changed.push_back(at->second.array());
+      }
+      const auto add = [&](const NDArray& gradient, std::span<const NDArray> targets) {
+        Batch& batch = batch_for(targets[0], row, r.one->rule, targets.size(), step->attributes);
+        batch.inputs.push_back(gradient);
+        batch.targets.insert(batch.targets.end(), targets.begin(), targets.end());
+      };
+      if (!owner_of(value)) {
+        add(r.gradient.contiguous(), changed);
+      } else {
+        const std::vector<NDArray> gradients = pieces_of(r.gradient.contiguous());
+        std::vector<std::vector<NDArray>> targets(gradients.size());
+        for (const NDArray& x : changed) {
+          std::vector<NDArray> pieces = pieces_of(x);
+          for (std::size_t k = 0; k < pieces.size(); ++k) targets[k].push_back(std::move(pieces[k]));
+        }
+        for (std::size_t k = 0; k < gradients.size(); ++k) add(gradients[k], targets[k]);
       }
     } else {
       Target target(value);
@@ -257,7 +291,9 @@ void Optimizer::note_made(One& one, std::source_location where) {
   if (DryRun::current()) return;
   std::vector<Access> reads;
   for (const auto& [name, target] : one.kept) {
-    each_variable_of(target.array(), [&](const Variable& v) { reads.push_back(read(v)); });
+    for (const NDArray& piece : pieces_of(target.array())) {
+      each_variable_of(piece, [&](const Variable& v) { reads.push_back(read(v)); });
+    }
   }
   const ScopeGuard scope;
   current_scope().cancel = nullptr;
@@ -274,7 +310,8 @@ void Optimizer::zero_grad() {
 
 void Optimizer::recover(std::source_location where) {
   const auto heal = [&](const NDArray& x) {
-    if (x.defined()) x.engine().recover(x, where);
+    if (!x.defined()) return;
+    for (const NDArray& piece : pieces_of(x)) piece.engine().recover(piece, where);
   };
   for (One& one : list_) {
     heal(one.parameter.state->value);

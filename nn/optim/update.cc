@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/operators.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 namespace {
@@ -24,8 +26,22 @@ void Target::end() {
   assigned_ = false;
 }
 
-void Target::move(Device device) {
-  if (!(array_.device() == device)) array_ = array_.to(device);
+void Target::follow(const NDArray& parameter) {
+  const Layout has = layout_of(array_), beside = layout_of(parameter);
+  if (!beside) {
+    if (has) array_ = gathered(array_);
+    if (!(array_.device() == parameter.device())) array_ = array_.to(parameter.device());
+    return;
+  }
+  const Layout wanted = array_.shape() == parameter.shape() ? beside : Layout::whole(beside.mesh(), array_.shape());
+  if (has == wanted) return;
+  array_ = place(has ? gathered(array_) : array_, wanted);
+}
+
+NDArray zeros_beside(const NDArray& parameter, const Dims& shape, DType dtype) {
+  if (!owner_of(parameter)) return zeros(shape, dtype);
+  return sluice::detail::ask_constant(parameter, {shape, dtype, parameter.device()}, Scalar(std::int64_t{0}),
+                                      std::source_location::current());
 }
 
 void Target::assign(const Operand& value) {
@@ -59,13 +75,13 @@ Target& Update::state(const char* name, const Dims& shape) {
   const auto at = kept_.find(name);
   if (at != kept_.end()) return at->second;
   const DType dtype = value.array().dtype() == DType::f64 ? DType::f64 : DType::f32;
-  return kept_.emplace(name, Target(zeros(shape, dtype))).first->second;
+  return kept_.emplace(name, Target(zeros_beside(value.array(), shape, dtype))).first->second;
 }
 
 NDArray Update::count() {
   if (!count_.defined()) {
     auto at = kept_.find("step");
-    if (at == kept_.end()) at = kept_.emplace("step", Target(zeros({}, DType::i64))).first;
+    if (at == kept_.end()) at = kept_.emplace("step", Target(zeros_beside(value.array(), {}, DType::i64))).first;
     at->second.assign(at->second.value() + 1);
     count_ = at->second.value().to(DType::f64);
   }

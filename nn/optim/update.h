@@ -30,8 +30,9 @@ class Target {
   NDArray noted() const;
   /// Reads see the array again.
   void end();
-  /// Moves the array, if it is elsewhere.
-  void move(Device device);
+  /// Moves the array to where the parameter is, if it is elsewhere: to its device, or to its mesh, where an array of
+  /// the parameter's shape lies as it does, and others are replicated.
+  void follow(const NDArray& parameter);
 
  private:
   NDArray array_;
@@ -39,6 +40,9 @@ class Target {
   bool assigned_ = false;
   std::source_location where_;
 };
+
+/// Zeros of a shape and dtype where the parameter is: on its device, or replicated on its mesh.
+NDArray zeros_beside(const NDArray& parameter, const Dims& shape, DType dtype);
 
 /// Everything that is kept for a parameter between steps, by name.
 using Kept = std::map<std::string, Target>;

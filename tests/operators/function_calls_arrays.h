@@ -197,6 +197,7 @@ inline void add_host_calls(FunctionCalls& to) {
     return Arrays{};
   });
   to.add("reshard", {s}, [placed](const Arrays& x) { return shards_of(reshard(placed(x[0]), {{"x", shard(0)}})); });
+  to.add("gathered", {s}, [placed](const Arrays& x) { return Arrays{gathered(placed(x[0]))}; });
   to.add("whole", {s}, [placed](const Arrays& x) { return shards_of(whole(placed(x[0]))); });
   to.add("shards_of", {s}, [placed](const Arrays& x) { return shards_of(placed(x[0])); });
   to.view("owner_of", {s}, [](const Arrays& x) {

@@ -240,8 +240,8 @@ inline void add_attention_cases(std::vector<OperatorCase>& list) {
     return [causal, scale] { return AttentionOptions{.causal = causal, .scale = scale}; };
   };
   attends("", {2, 2, 3, 4}, {2, 2, 5, 4}, {2, 2, 5, 3}, with(false));
-  attends(", causal", {1, 2, 4, 2}, {1, 2, 4, 2}, {1, 2, 4, 2}, with(true, 0.7));
   attends(", fewer queries than keys, causal, grouped heads", {1, 4, 3, 2}, {1, 2, 5, 2}, {1, 2, 5, 3}, with(true));
+  attends(", causal", {1, 2, 4, 2}, {1, 2, 4, 2}, {1, 2, 4, 2}, with(true, 0.7));
   attends(", more queries than keys, causal", {3, 4, 2}, {3, 2, 2}, {3, 2, 2}, with(true));
   attends(" of matrices", {3, 2}, {4, 2}, {4, 3}, with(false));
   attends(", more than a block of each", {70, 2}, {130, 2}, {130, 2}, with(true));

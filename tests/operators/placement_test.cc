@@ -214,7 +214,7 @@ TEST_F(Placement, RefusalsSayWhatWouldHelp) {
               x + drawn({4, 6}, 1);
             }),
             "[add] (4, 6) f64 tp:shard(0) x (4, 6) f64 on no mesh: an array on a mesh and one that is on none: "
-            "place(x, mesh) first");
+            "place(x, mesh) first, or hold a MeshScope where it is made");
   EXPECT_EQ(refused([&] {
               x.reshape({2, 12}).flatten();
               x.permute({1, 0}).flatten();

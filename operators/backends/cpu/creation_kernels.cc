@@ -54,10 +54,11 @@ struct Random {
       const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
       const T mean = static_cast<T>(a.a), deviation = static_cast<T>(a.b);
       const UniformRange<T> range(a);
+      const DrawWindow window(a);
       T* y = c.output().as<T>();
       parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
-          const std::uint64_t e = a.first + static_cast<std::uint64_t>(i);
+          const std::uint64_t e = window(i);
           T u;
           if constexpr (std::is_same_v<T, float>) {
             u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);

@@ -46,7 +46,7 @@ template <bool is_normal, class T>
 struct RandomAt {
   T* y;
   ElementKey key;
-  std::uint64_t first;
+  DrawWindow window;
   compute_of<T> mean, deviation;
   UniformRange<compute_of<T>> range;
   template <class Visit>
@@ -54,7 +54,7 @@ struct RandomAt {
     visit(y);
   }
   __device__ void operator()(std::int64_t i) const {
-    const std::uint64_t e = first + static_cast<std::uint64_t>(i);
+    const std::uint64_t e = window(i);
     compute_of<T> u;
     if constexpr (std::is_same_v<compute_of<T>, float>) {
       u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);
@@ -72,8 +72,8 @@ struct Random {
       using C = compute_of<T>;
       const auto& a = c.attributes<RandomAttributes>();
       for_index(Issue(c), c.output().count(),
-                RandomAt<is_normal, T>{c.output().as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}), a.first,
-                                       static_cast<C>(a.a), static_cast<C>(a.b), UniformRange<C>(a)});
+                RandomAt<is_normal, T>{c.output().as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}),
+                                       DrawWindow(a), static_cast<C>(a.a), static_cast<C>(a.b), UniformRange<C>(a)});
     }
   };
 };

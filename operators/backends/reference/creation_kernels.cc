@@ -37,9 +37,10 @@ struct Random {
       const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
       const C mean = static_cast<C>(a.a), deviation = static_cast<C>(a.b);
       const UniformRange<C> range(a);
+      const DrawWindow window(a);
       T* y = c.output().as<T>();
       for_each_element(c.output(), [&](std::int64_t i, std::int64_t at) {
-        const std::uint64_t e = a.first + static_cast<std::uint64_t>(i);
+        const std::uint64_t e = window(i);
         C u;
         if constexpr (std::is_same_v<C, float>) {
           u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);

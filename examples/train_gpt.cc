@@ -1,0 +1,158 @@
+// Trains a GPT on the characters of a text, on a mesh of devices: data parallelism over "dp", heads and hidden units
+// cut over "tp". What is saved under one mesh goes on under another.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "loss_picture.h"
+#include "progress.h"
+#include "sluice/sluice.h"
+
+using namespace sluice;
+
+struct Block {
+  nn::Size width, heads;
+  double p;
+  nn::LayerNorm norm1{width}, norm2{width};
+  nn::SelfAttention attention{width, heads, p};
+  nn::Linear up{width, 4 * width}, down{4 * width, width};
+  nn::Dropout drop{p};
+  NDArray operator()(NDArray x) const {
+    x = x + attention(norm1(x), {.causal = true});
+    return x + drop(down(gelu(up(norm2(x)))));
+  }
+};
+
+struct Gpt {
+  std::int64_t vocabulary = 256, context = 64, layers = 4, heads = 4, width = 128;
+  double p = 0.1;
+  nn::Embedding token{vocabulary, width}, position{context, width};
+  nn::Dropout drop{p};
+  std::vector<Block> blocks = nn::repeat(layers, Block{width, heads, p});
+  nn::LayerNorm norm{width};
+  NDArray operator()(const NDArray& tokens) const {
+    NDArray x = drop(token(tokens) + position(arange(tokens.size(-1))));
+    for (const Block& block : blocks) x = block(x);
+    return token.logits(norm(x));
+  }
+};
+
+/// Which arrays are cut over "tp". `between` blocks activations are replicated, or cut by positions.
+std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions) {
+  const auto size = net.width / net.heads;
+  const Placement between = by_positions ? shard(1) : replicate;
+  const std::optional<Placement> in = by_positions ? std::optional(replicate) : std::nullopt;
+  return {{"tp",
+           {{"*.qkv", {.weight = shard(0).by(3 * size), .bias = shard(0).by(3 * size), .in = in}},
+            {"*.proj", {.weight = shard(1).by(size), .out = between}},
+            {"*.up", {.weight = shard(0), .bias = shard(0), .in = in}},
+            {"*.down", {.weight = shard(1), .out = between}},
+            {"token", {.out = between}},
+            {"position", {.out = between == replicate ? replicate : shard(0)}},
+            {"norm", {.out = replicate}}}}};
+}
+
+int main(int argc, char** argv) try {
+  std::string text = "/usr/share/common-licenses", out = "build/train_gpt";
+  long steps = 200, batch = 32, microbatches = 1;
+  int dp = 2, tp = 2;
+  bool by_positions = false, communication = false;
+  std::uint64_t seed = 1;
+  std::int64_t layers = 4, width = 128, heads = 4;
+  CLI::App app("Trains a GPT on the characters of a text, on a mesh of devices.");
+  app.add_option("--text", text, "a text file, or a folder of them");
+  app.add_option("--dp", dp, "parts of the batch, each at a place of its own")->check(CLI::Range(1, 64));
+  app.add_option("--tp", tp, "parts of the heads and hidden units")->check(CLI::Range(1, 64));
+  app.add_flag("--sequence", by_positions, "cut activations between blocks over tp, by positions");
+  app.add_option("--microbatches", microbatches, "parts of the batch, one behind the other")
+      ->check(CLI::Range(1L, 4096L));
+  app.add_option("--layers", layers, "blocks")->check(CLI::Range(1, 1000));
+  app.add_option("--width", width, "of activations")->check(CLI::Range(1, 65536));
+  app.add_option("--heads", heads, "of attention")->check(CLI::Range(1, 65536));
+  app.add_option("--steps", steps, "steps of the optimiser")->check(CLI::Range(1L, 1000000L));
+  app.add_option("--batch", batch, "sequences in a step")->check(CLI::Range(1L, 65536L));
+  app.add_option("--seed", seed, "of first weights, order and dropout");
+  app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
+  app.add_flag("--comms", communication, "list what a step sends, from shapes alone, and stop");
+  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (batch % microbatches != 0) throw std::runtime_error("--microbatches does not divide --batch");
+  std::filesystem::create_directories(out);
+  const std::string file = out + "/model.safetensors";
+
+  Engine engine({.logical_cpus = communication ? 1 : dp * tp});
+  set_default_engine(&engine);
+  const struct Reset {
+    ~Reset() { set_default_engine(nullptr); }
+  } reset;
+  Gpt net{.layers = layers, .heads = heads, .width = width};
+  const Mesh mesh({{"dp", dp}, {"tp", tp}});
+  nn::place(net, mesh, layouts(net, by_positions));
+  RandomStream stream(seed);
+  /// Adds the gradients of a part of the batch to those that are there.
+  const auto backward = [&](const NDArray& x, const NDArray& y) {
+    const MeshScope scope(mesh);  // what the net makes itself, such as positions, is on the mesh too
+    const Placements rows{{"dp", shard(0)}};
+    const NDArray logits = net(place(x, mesh, rows)).reshape({-1, net.vocabulary});
+    const NDArray loss = cross_entropy(logits, place(y, mesh, rows).flatten(), 1.0 * batch * net.context);
+    loss.backward();
+    return gathered(loss);
+  };
+  if (communication) {
+    const auto list = comms([&] {
+      const nn::Training on(stream);
+      const NDArray x = empty({batch / microbatches, net.context}, DType::i64);
+      backward(x, x);
+    });
+    std::printf("%s", to_string(list).c_str());
+    return 0;
+  }
+  nn::initialise(net, seed,
+                 {{"*.weight", nn::normal(0.02)}, {"*norm*.weight", nn::constant(1)}, {"*.bias", nn::constant(0)}});
+  nn::Optimizer opt(
+      net,
+      nn::AdamW{
+          .lr = nn::warmup_cosine(1e-3, std::max(1L, steps / 12), steps + 1, 1e-4), .beta2 = 0.95, .weight_decay = 0.1},
+      {{[](const nn::Named& p) { return !nn::matrices(p); }, [](nn::AdamW& r) { r.weight_decay = 0; }}});
+  nn::Windows data(nn::read_tokens(text), {.batch = batch, .length = net.context, .shuffle = true, .seed = seed});
+  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}};
+  if (nn::exists(file)) {
+    nn::load(file, all_of_it);
+    std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
+  }
+  std::printf("train_gpt on %s\n", to_string(mesh).c_str());
+
+  LossPicture losses;
+  Progress progress("train_gpt", steps);
+  const auto begin = std::chrono::steady_clock::now();
+  const long first_step = opt.steps();
+  while (opt.steps() < steps) {
+    const auto [x, y, first] = data.next();
+    const nn::Training on(stream);
+    const std::int64_t rows = batch / microbatches;
+    NDArray loss;
+    for (long m = 0; m < microbatches; ++m) {
+      const nn::Microbatch part(m);
+      const NDArray term = backward(x.narrow(0, m * rows, (m + 1) * rows), y.narrow(0, m * rows, (m + 1) * rows));
+      loss = loss.defined() ? loss + term : term;
+    }
+    nn::clip_gradients(net, 1.0);
+    opt.step();
+    losses.add(opt.steps(), loss);
+    const long done = opt.steps() - first_step - LossPicture::kBehind;  // steps whose loss was read
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    char said[64] = "";
+    if (done > 0) {
+      std::snprintf(said, sizeof said, "loss %.3f, %.0f tokens/s", losses.recent(),
+                    static_cast<double>(done * batch * net.context) / seconds);
+    }
+    progress.show(opt.steps(), said);
+    if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
+  }
+  losses.write(out + "/loss", "train_gpt: loss of each step");
+  std::printf("%s, %s\n", file.c_str(), (out + "/loss.svg").c_str());
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "train_gpt: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,141 @@
+#include "sluice/nn/net/placing.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "sluice/ndarray/called.h"
+#include "sluice/ndarray/grad_mode.h"
+#include "sluice/operators/placed.h"
+
+namespace sluice::nn::detail {
+namespace {
+
+constexpr const char* kPlace = "nn::place";
+
+/// What the tables say of one array: its placements, and what its part reshards.
+struct Said {
+  Placements lies;
+  Boundary boundary;
+};
+
+class Tables {
+ public:
+  Tables(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, const Where& where)
+      : where_(where) {
+    if (!mesh) fail("no mesh");
+    for (const Named& slot : net.slots) names_[part_of(slot.name)].insert(last_of(slot.name));
+    std::set<std::string> axes;
+    for (const AxisLayouts& table : tables) {
+      (void)mesh.axis(table.axis, where);
+      if (!axes.insert(table.axis).second) fail("two tables for the axis " + table.axis);
+      for (const PartRule& rule : table.rules) check(rule);
+      read(table);
+    }
+  }
+
+  Said of(const std::string& path) const {
+    const auto at = said_.find(path);
+    return at == said_.end() ? Said() : at->second;
+  }
+
+ private:
+  static std::string part_of(const std::string& path) {
+    const std::size_t dot = path.rfind('.');
+    return dot == std::string::npos ? "" : path.substr(0, dot);
+  }
+  static std::string last_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UsageError(std::string("[") + kPlace + "] " + sluice::to_string(where_) + ": " + what);
+  }
+  void check(const PartRule& rule) const {
+    for (const auto& one : {rule.layout.in, rule.layout.out}) {
+      if (one && one->kind == Placement::Kind::partial) fail("the rule '" + rule.parts + "' reshards to partial");
+    }
+  }
+
+  void read(const AxisLayouts& table) {
+    std::vector<bool> met(table.rules.size());
+    for (const auto& [part, names] : names_) {
+      const auto rule = std::find_if(table.rules.begin(), table.rules.end(),
+                                     [&](const PartRule& r) { return matches_pattern(r.parts, part); });
+      if (rule == table.rules.end()) continue;
+      met[static_cast<std::size_t>(rule - table.rules.begin())] = true;
+      const auto has = [&](const std::string& name) {
+        if (names.contains(name)) return;
+        fail("the rule '" + rule->parts + "' says something of '" + join(part, name) +
+             "', which the net does not have");
+      };
+      const auto lies = [&](const std::string& name, const Placement& placement) {
+        has(name);
+        said_[join(part, name)].lies.emplace_back(table.axis, placement);
+      };
+      const PartLayout& layout = rule->layout;
+      if (layout.weight) lies("weight", *layout.weight);
+      if (layout.bias) lies("bias", *layout.bias);
+      for (const auto& [name, placement] : layout.others) lies(name, placement);
+      if (!layout.in && !layout.out) continue;
+      has("weight");
+      Boundary& boundary = said_[join(part, "weight")].boundary;
+      if (layout.in) boundary.in.emplace_back(table.axis, *layout.in);
+      if (layout.out) boundary.out.emplace_back(table.axis, *layout.out);
+    }
+    for (std::size_t i = 0; i < met.size(); ++i) {
+      if (met[i]) continue;
+      fail("the rule '" + table.rules[i].parts + "' for " + table.axis + " is the first match of none of the " +
+           std::to_string(names_.size()) + " parts of the net that have arrays");
+    }
+  }
+
+  const Where& where_;
+  std::map<std::string, std::set<std::string>> names_;  ///< by part
+  std::map<std::string, Said> said_;                    ///< by path
+};
+
+Layout layout_for(const Named& slot, const Mesh& mesh, const Placements& placements, const Where& where) {
+  const auto refuse = [&](const std::string& what) {
+    throw ArrayError(kPlace, where, "'" + slot.name + "' " + to_string(slot.state->shape) + ": " + what);
+  };
+  for (const auto& [axis, placement] : placements) {
+    if (placement.kind == Placement::Kind::partial) refuse("an array of a net has no terms to be partial of");
+    if (placement.kind != Placement::Kind::shard) continue;
+    const int rank = slot.state->shape.rank();
+    if (placement.axis >= rank || placement.axis < -rank)
+      refuse(to_string(placement) + " of " + std::to_string(rank) + " axes");
+  }
+  try {
+    return Layout(mesh, slot.state->shape, placements, where);
+  } catch (const ArrayError& error) {
+    refuse(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, Where where) {
+  const sluice::detail::Called called(kPlace, where);
+  const Tables said(net, mesh, tables, where);
+  std::vector<Layout> layouts;
+  for (const Named& slot : net.slots) layouts.push_back(layout_for(slot, mesh, said.of(slot.name).lies, where));
+
+  name(net);
+  const NoGrad off;
+  for (std::size_t i = 0; i < net.slots.size(); ++i) {
+    State& state = *net.slots[i].state;
+    state.layout = layouts[i];
+    Boundary boundary = said.of(net.slots[i].name).boundary;
+    // Also where nothing is resharded: a layer whose weight is on a mesh then looks how it lies.
+    state.boundary = std::make_shared<const Boundary>(std::move(boundary));
+    if (!state.value.defined()) continue;
+    const bool trained = state.kind == Kind::parameter && !state.frozen;
+    const NDArray gradient = trained ? state.value.grad() : NDArray();
+    state.value = state.laid_out(gathered(state.value.detach(where), where));
+    if (trained) state.value.with_grad(where);
+    if (gradient.defined()) state.value.set_grad(state.laid_out(gathered(gradient, where)));
+  }
+}
+
+}  // namespace sluice::nn::detail

@@ -1,0 +1,66 @@
+// nn::place: the arrays of a net on a mesh of devices, by a table of layouts.
+//
+//   struct Mlp {
+//     nn::Linear up{784, 512}, down{512, 10};
+//     NDArray operator()(const NDArray& x) const { return down(relu(up(x))); }
+//   };
+//   const Mesh mesh({{"dp", 2}, {"tp", 2}});
+//   nn::place(net, mesh, {{"tp", {{"up", {.weight = shard(0), .bias = shard(0)}},
+//                                 {"down", {.weight = shard(1), .out = replicate}}}}});
+//   nn::initialise(net, 1);
+//   const NDArray y = net(place(x, mesh, {{"dp", shard(0)}}));    // half of the batch at each place of dp
+//
+// The net's text stays that of one device. What no table names is replicated: along "dp" all arrays are, each place
+// has a part of the batch, and backward() adds the gradients up over "dp" by itself. nn::Optimizer steps each shard
+// where it is, nn::clip_gradients takes the norm of all of them; what an optimiser keeps lies as the parameter does.
+// nn::save writes whole arrays, and nn::load reads them into any layout.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "sluice/ndarray/layout.h"
+#include "sluice/nn/net/net.h"
+
+namespace sluice::nn {
+
+/// How a part of a net lies along one axis of a mesh. What is not said is replicated, and passes as it comes.
+struct PartLayout {
+  std::optional<Placement> weight{}, bias{};  ///< of its parameters with these names
+  /// What enters and what leaves a layer of the library with a `weight` is resharded so: replicate adds up the terms
+  /// that a weight cut by columns gives, shard(1) adds them up for each place's own positions (sequence parallelism).
+  /// A bias, and the relu of nn::Linear, then come behind the sum. A struct with a `weight` of its own calls
+  /// nn::entering and nn::leaving.
+  std::optional<Placement> in{}, out{};
+  std::map<std::string, Placement> others{};  ///< parameters, statistics and constants by other names
+};
+/// Parts whose path the pattern matches: "*.up|*.qkv", as in Select. The first that matches a part counts.
+struct PartRule {
+  std::string parts;
+  PartLayout layout;
+};
+struct AxisLayouts {
+  std::string axis;  ///< of the mesh
+  std::vector<PartRule> rules;
+};
+
+namespace detail {
+void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, std::source_location where);
+}  // namespace detail
+
+/// Lays out all arrays of the net on the mesh, gradients too: those that have values, and those that get one later. Of
+/// a net that is on a mesh already it changes the layouts; nn::to(net, device) undoes it. Arrays of the net become
+/// others, as by nn::to; their identities stay, and an optimiser goes on. Parts without names get them. Throws
+/// UsageError for no mesh, an axis that the mesh does not have or that has two tables, a rule that is the first match
+/// of no part, or that names a parameter which a part does not have; ArrayError for a layout that an array cannot have.
+/// Then nothing was changed.
+template <class Net>
+void place(const Net& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables = {},
+           std::source_location where = std::source_location::current()) {
+  detail::place(contents(net), mesh, tables, where);
+}
+
+}  // namespace sluice::nn
