@@ -1,5 +1,7 @@
 #include "sluice/operators/placed.h"
 
+#include <algorithm>
+
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/creation.h"
@@ -50,7 +52,9 @@ class Places {
 
   void make() {
     const int places = mesh().places();
-    for (int rank = 0; rank < places; ++rank) check(rank);
+    for (int rank = 0; rank < places; ++rank) {
+      if (!like_the_last(rank)) check(rank);
+    }
     const std::size_t outputs = placed_.outputs.size();
     std::vector<std::vector<NDArray>> shards(outputs);
     for (int rank = 0; rank < places; ++rank) {
@@ -93,6 +97,12 @@ class Places {
   }
   Attributes attributes(int rank) const {
     return placed_.local ? placed_.local(call_.attributes(), placed_.outputs[0], rank) : call_.attributes();
+  }
+  /// Whether what holds of the call of the place before holds of this one's: even cuts need one check for all.
+  bool like_the_last(int rank) const {
+    if (rank == 0 || placed_.local || mesh().device(rank).kind != mesh().device(rank - 1).kind) return false;
+    const auto even = [&](const Layout& layout) { return layout.extent(rank) == layout.extent(rank - 1); };
+    return std::ranges::all_of(placed_.inputs, even) && std::ranges::all_of(placed_.outputs, even);
   }
   /// The place's call must give the place's shards. Asked of all places before any of them makes its call.
   void check(int rank) const {
@@ -316,6 +326,8 @@ NDArray gathered(const NDArray& x, std::source_location where) {
   x.checked("gathered", where);
   const builtin::Placed* const placed = builtin::Placed::of(x);
   if (!placed) return x;
+  const ScopeGuard scope;
+  current_scope().interpreter = 0;  // a MeshScope would put the result on the mesh
   const NoGrad constant;
   std::vector<NDArray> shards = shards_of(x, where);
   const Layout& from = placed->layout();

@@ -55,6 +55,11 @@ NetFunctions::NetFunctions(nn::Contents net, nn::Stages functions, const std::ve
   const sluice::detail::Called called(who, where);
   if (functions_.size() == 0) throw ArrayError(who, where, "the net's stages() lists no functions");
   for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].state->layout) {
+      throw ArrayError(who, where,
+                       "'" + slots_[i].name + "' is on a mesh, " + to_string(slots_[i].state->layout) +
+                           ": stages have one device each; nn::to(net, device) brings the net to one");
+    }
     places_.emplace(slots_[i].state.get(), i);
     asked_.push_back(slots_[i].state);
   }

@@ -1,6 +1,7 @@
 #include "sluice/nn/files/gradients.h"
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 
@@ -34,7 +35,9 @@ std::vector<std::string> Gradients::load_arrays(const std::vector<SavedArray>& a
     if (!(gradient.shape() == state->shape)) {
       wrong.push_back("'" + name + "' is " + to_string(gradient.shape()) + ", wanted " + to_string(state->shape));
     } else if (!check_only) {
-      state->value.set_grad(gradient.to(state->value.dtype()).to(state->value.device()).copy());
+      const NDArray cast = gradient.to(state->value.dtype());
+      const Layout layout = layout_of(state->value);
+      state->value.set_grad(layout ? place(cast, layout) : cast.to(state->value.device()).copy());
     }
   }
   for (const auto& [name, array] : left) wrong.push_back("'" + name + "' is not expected");

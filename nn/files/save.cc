@@ -127,8 +127,8 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
     const DType target = state->value.defined() || options.cast ? dtype : array.dtype();
     plan.changes.push_back([state, array, target, device, path = slot.name] {
       if (state->value.defined()) {
-        state->value.assign(state->layout ? state->laid_out(array.to(target))
-                                          : array.to(target).to(state->value.device()));
+        const Layout layout = layout_of(state->value);
+        state->value.assign(layout ? place(array.to(target), layout) : array.to(target).to(state->value.device()));
       } else {
         const NDArray there = array.to(target).to(device);
         state->value = state->laid_out(there.same_array(array) && !state->layout ? array.copy() : there);

@@ -156,12 +156,13 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
     const bool own = value.array()->refs() == 1 && !sluice::detail::is_owned_view(value) && !value.array()->stays() &&
                      value.array()->shape() == state->shape;
     if (!own || value.requires_grad() || !value.is_contiguous()) values[i] = value.copy();
+    values[i] = state->laid_out(values[i]);
   }
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;
     state.set_path(net.slots[i].name);  // also of what a part's own load named
     if (!values[i].defined()) continue;
-    state.value = state.laid_out(values[i]);
+    state.value = values[i];
     if (is_trained(state)) state.value.with_grad();
   }
   for (const auto& [path, place] : net.places) place->set_path(path);
@@ -190,15 +191,26 @@ void freeze(const Contents& net, const Select& which, bool frozen, Where where) 
 void move(const Contents& net, Device device, Where where) {
   const sluice::detail::Called called("nn::to", where);
   const NoGrad off;
+  struct Change {
+    State* state;
+    NDArray value, gradient;
+  };
+  std::vector<Change> changes;
   for (const Named& slot : net.slots) {
     State& state = *slot.state;
-    const bool placed = static_cast<bool>(std::exchange(state.layout, Layout()));
-    state.boundary = nullptr;
-    if (!state.value.defined() || (!placed && state.value.device() == device)) continue;
+    if (!state.value.defined() || (!layout_of(state.value) && state.value.device() == device)) continue;
     const NDArray gradient = is_trained(state) ? state.value.grad() : NDArray();
-    state.value = gathered(state.value.detach()).to(device);
-    if (is_trained(state)) state.value.with_grad();
-    if (gradient.defined()) state.value.set_grad(gathered(gradient).to(device));
+    changes.push_back({&state, gathered(state.value.detach()).to(device),
+                       gradient.defined() ? gathered(gradient).to(device) : gradient});
+  }
+  for (const Named& slot : net.slots) {
+    slot.state->layout = Layout();
+    slot.state->boundary = nullptr;
+  }
+  for (const auto& [state, value, gradient] : changes) {
+    state->value = value;
+    if (is_trained(*state)) state->value.with_grad();
+    if (gradient.defined()) state->value.set_grad(gradient);
   }
 }
 
@@ -226,7 +238,10 @@ void blend(const Contents& target, const Contents& source, double t, Where where
   for (std::size_t i = 0; i < target.slots.size(); ++i) {
     const State& to = *target.slots[i].state;
     NDArray from = source.slots[i].state->value;
-    if (!(layout_of(from) == layout_of(to.value))) from = to.laid_out(gathered(from).to(to.value.device()));
+    if (const Layout layout = layout_of(to.value); !(layout_of(from) == layout)) {
+      from = gathered(from.detach()).to(to.value.device());
+      if (layout) from = place(from, layout);
+    }
     from = from.to(to.value.device()).to(to.value.dtype());
     const DeviceScope scope(to.value.device());
     if (to.kind == Kind::parameter && t != 1) {

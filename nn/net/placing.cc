@@ -113,6 +113,8 @@ Layout layout_for(const Named& slot, const Mesh& mesh, const Placements& placeme
   }
 }
 
+bool is_trained(const State& state) { return state.kind == Kind::parameter && !state.frozen; }
+
 }  // namespace
 
 void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, Where where) {
@@ -121,20 +123,31 @@ void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>
   std::vector<Layout> layouts;
   for (const Named& slot : net.slots) layouts.push_back(layout_for(slot, mesh, said.of(slot.name).lies, where));
 
-  name(net);
   const NoGrad off;
+  struct Change {
+    NDArray value, gradient;
+    std::shared_ptr<const Boundary> boundary;
+  };
+  std::vector<Change> changes;
+  for (std::size_t i = 0; i < net.slots.size(); ++i) {
+    const State& state = *net.slots[i].state;
+    // A boundary also where nothing is resharded: a layer whose weight is on a mesh then looks how it lies.
+    Change& change = changes.emplace_back();
+    change.boundary = std::make_shared<const Boundary>(said.of(net.slots[i].name).boundary);
+    if (!state.value.defined()) continue;
+    change.value = sluice::place(gathered(state.value.detach(where), where), layouts[i], where);
+    const NDArray gradient = is_trained(state) ? state.value.grad() : NDArray();
+    if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), layouts[i], where);
+  }
+  name(net);
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;
     state.layout = layouts[i];
-    Boundary boundary = said.of(net.slots[i].name).boundary;
-    // Also where nothing is resharded: a layer whose weight is on a mesh then looks how it lies.
-    state.boundary = std::make_shared<const Boundary>(std::move(boundary));
-    if (!state.value.defined()) continue;
-    const bool trained = state.kind == Kind::parameter && !state.frozen;
-    const NDArray gradient = trained ? state.value.grad() : NDArray();
-    state.value = state.laid_out(gathered(state.value.detach(where), where));
-    if (trained) state.value.with_grad(where);
-    if (gradient.defined()) state.value.set_grad(state.laid_out(gathered(gradient, where)));
+    state.boundary = changes[i].boundary;
+    if (!changes[i].value.defined()) continue;
+    state.value = changes[i].value;
+    if (is_trained(state)) state.value.with_grad(where);
+    if (changes[i].gradient.defined()) state.value.set_grad(changes[i].gradient);
   }
 }
 

@@ -33,7 +33,8 @@ struct PartLayout {
   /// What enters and what leaves a layer of the library with a `weight` is resharded so: replicate adds up the terms
   /// that a weight cut by columns gives, shard(1) adds them up for each place's own positions (sequence parallelism).
   /// A bias, and the relu of nn::Linear, then come behind the sum. A struct with a `weight` of its own calls
-  /// nn::entering and nn::leaving.
+  /// nn::entering and nn::leaving. A tied weight has one layout and one `in` and `out`, by its first path, in all
+  /// layers that use it; nn::Embedding::logits reshards nothing.
   std::optional<Placement> in{}, out{};
   std::map<std::string, Placement> others{};  ///< parameters, statistics and constants by other names
 };

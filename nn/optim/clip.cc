@@ -75,13 +75,15 @@ NDArray squares_at(const NDArray& gradient, Device home) {
 
 /// gradient *= factor, a scalar of f64.
 void scale(const NDArray& gradient, const NDArray& factor) {
-  sluice::detail::each_plain(gradient, [&](const NDArray& piece) {
+  const auto scaled = [&](const NDArray& piece) {
     const DeviceScope scope(piece.device());
     const DType dtype = piece.dtype();
     const DType working = dtype == DType::f64 ? DType::f64 : DType::f32;  // the factor may be 0 in f16
     const NDArray here = factor.to(piece.device()).to(working);
     piece.assign((piece.to(working) * here).to(dtype));
-  });
+  };
+  if (!layout_of(gradient)) return scaled(gradient);
+  for (const NDArray& piece : owner_of(gradient)->parts()) scaled(piece);
 }
 
 }  // namespace

@@ -22,11 +22,10 @@ constexpr const char* kStep = "nn::Optimizer::step";
 /// operation is issued as a whole or not at all.
 constexpr std::size_t kArraysOfAnOperation = 32;
 
-/// The shards of an array on a mesh, by rank; else the array itself.
+/// The shards of an array on a mesh, by rank; else the array itself. Of another owner's array too: its parts need be no
+/// pieces of it.
 std::vector<NDArray> pieces_of(const NDArray& x) {
-  std::vector<NDArray> pieces;
-  sluice::detail::each_plain(x, [&](const NDArray& piece) { pieces.push_back(piece); });
-  return pieces;
+  return layout_of(x) ? owner_of(x)->parts() : std::vector<NDArray>{x};
 }
 
 std::string text_of(const NDArray& x) {
@@ -186,7 +185,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     const std::vector<NDArray> values = pieces_of(value), targets = pieces_of(target);
     for (std::size_t k = 0; k < targets.size(); ++k) {
       Batch& batch = batch_for(targets[k], commit, 0, 1, Attributes());
-      batch.inputs.push_back(values[k]);
+      batch.inputs.push_back(values[k].contiguous());
       batch.targets.push_back(targets[k]);
     }
   };
@@ -215,16 +214,16 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
         batch.inputs.push_back(gradient);
         batch.targets.insert(batch.targets.end(), targets.begin(), targets.end());
       };
-      if (!owner_of(value)) {
+      if (!layout_of(value)) {
         add(r.gradient.contiguous(), changed);
       } else {
-        const std::vector<NDArray> gradients = pieces_of(r.gradient.contiguous());
+        const std::vector<NDArray> gradients = pieces_of(r.gradient);
         std::vector<std::vector<NDArray>> targets(gradients.size());
         for (const NDArray& x : changed) {
           std::vector<NDArray> pieces = pieces_of(x);
           for (std::size_t k = 0; k < pieces.size(); ++k) targets[k].push_back(std::move(pieces[k]));
         }
-        for (std::size_t k = 0; k < gradients.size(); ++k) add(gradients[k], targets[k]);
+        for (std::size_t k = 0; k < gradients.size(); ++k) add(gradients[k].contiguous(), targets[k]);
       }
     } else {
       Target target(value);
@@ -291,9 +290,9 @@ void Optimizer::note_made(One& one, std::source_location where) {
   if (DryRun::current()) return;
   std::vector<Access> reads;
   for (const auto& [name, target] : one.kept) {
-    for (const NDArray& piece : pieces_of(target.array())) {
+    sluice::detail::each_plain(target.array(), [&](const NDArray& piece) {
       each_variable_of(piece, [&](const Variable& v) { reads.push_back(read(v)); });
-    }
+    });
   }
   const ScopeGuard scope;
   current_scope().cancel = nullptr;
@@ -311,7 +310,7 @@ void Optimizer::zero_grad() {
 void Optimizer::recover(std::source_location where) {
   const auto heal = [&](const NDArray& x) {
     if (!x.defined()) return;
-    for (const NDArray& piece : pieces_of(x)) piece.engine().recover(piece, where);
+    sluice::detail::each_plain(x, [&](const NDArray& piece) { piece.engine().recover(piece, where); });
   };
   for (One& one : list_) {
     heal(one.parameter.state->value);

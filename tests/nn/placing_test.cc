@@ -397,5 +397,89 @@ TEST_F(Placing, TablesThatDoNotFitAreRefused) {
   EXPECT_EQ(to_string(layout_of(net.up.weight.value())), "x:shard(1)");
 }
 
+/// What cannot be done leaves a net as it was.
+TEST_F(Placing, WhatFailsChangesNothing) {
+  struct Net {
+    nn::Linear up{4, 6}, down{6, 2};
+    NDArray operator()(const NDArray& x) const { return down(relu(up(x))); }
+  } net;
+  nn::initialise(net, 1);
+  EXPECT_THAT(what_of([&] { nn::place(net, Mesh({{"dp", 8}}, test::device_kind())); }), HasSubstr("no device"));
+  EXPECT_FALSE(layout_of(net.up.weight.value()));
+  EXPECT_FALSE(net.up.weight.state()->layout);
+  nn::place(
+      net, mesh_,
+      {{"tp", {{"up", {.weight = shard(0), .bias = shard(0)}}, {"down", {.weight = shard(1), .out = replicate}}}}});
+  const Device missing{test::device_kind(), 99};
+  EXPECT_THAT(what_of([&] { nn::to(net, missing); }), HasSubstr("no device"));
+  const NDArray x = place(ones({2, 4}), mesh_);
+  EXPECT_EQ(to_string(layout_of(net(x))), "replicate") << "the layers still add up their terms";
+  const nn::Sequential stages{nn::Linear{4, 6}, nn::Linear{6, 2}};
+  nn::initialise(stages, 1);
+  nn::place(stages, mesh_);
+  const Spec input{{2, 4}, DType::f32, test::device()};
+  const parallel::PipelineOptions two{.devices = {test::device(), test::device()}};
+  EXPECT_THAT(what_of([&] { parallel::Pipeline(stages, input, two); }),
+              HasSubstr("is on a mesh, replicate: stages have one"));
+  nn::to(net, test::device());
+  EXPECT_FALSE(net.up.weight.state()->layout);
+  EXPECT_EQ(net(ones({2, 4})).shape(), (Dims{2, 2}));
+}
+
+/// Replicated by a MeshScope alone, without nn::place: files are read into it, and nn::to brings it back.
+TEST_F(Placing, NetsThatAMeshScopeMadeAreFilledFromFiles) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "placing_scope";
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "net.safetensors").string();
+  struct Net {
+    nn::Linear up{4, 6};
+  } net;
+  {
+    const MeshScope scope(mesh_);
+    nn::initialise(net, 1);
+  }
+  ASSERT_TRUE(layout_of(net.up.weight.value()));
+  const std::string before = bits(gathered(net.up.weight.value()));
+  nn::save(file, {{"net", net}});
+  {
+    const NoGrad off;
+    net.up.weight.value().fill(0);
+  }
+  nn::load(file, {{"net", net}});
+  EXPECT_TRUE(bits(gathered(net.up.weight.value())) == before);
+  nn::to(net, test::device());
+  EXPECT_FALSE(layout_of(net.up.weight.value()));
+  EXPECT_TRUE(bits(net.up.weight.value()) == before);
+}
+
+/// Gradients in a file, and gradients whose shards are windows of larger arrays: a cut weight that is gathered for use.
+TEST_F(Placing, GradientsOfGatheredWeightsAreSteppedAndSaved) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "placing_gradients";
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "net.safetensors").string();
+  struct Net {
+    nn::Linear up{4, 6};
+  } net, plain;
+  nn::place(net, mesh_, {{"tp", {{"up", {.weight = shard(1)}}}}});
+  for (Net* one : {&net, &plain}) nn::initialise(*one, 1, {}, {.dtype = DType::f64});
+  nn::Optimizer opt(net, nn::AdamW{.lr = 0.1}), other(plain, nn::AdamW{.lr = 0.1});
+  for (int step = 0; step < 3; ++step) {
+    const NDArray x = test::made_up({3, 4}, 50 + step);
+    const NDArray weight = reshard(net.up.weight.value(), {{"tp", replicate}});
+    mean(square(linear(place(x, mesh_), weight, net.up.bias->value()))).backward();
+    mean(square(linear(x, plain.up.weight, plain.up.bias->value()))).backward();
+    nn::Gradients gradients(net);
+    nn::save(file, {{"net", net}, {"gradients", gradients}});
+    const std::string before = bits(gathered(net.up.weight.grad()));
+    nn::clip_gradients(net, 1e-3);
+    nn::load(file, {{"net", net}, {"gradients", gradients}});
+    EXPECT_EQ(to_string(layout_of(net.up.weight.grad())), "tp:shard(1)");
+    EXPECT_TRUE(bits(gathered(net.up.weight.grad())) == before);
+    opt.step();
+    other.step();
+    EXPECT_LT(apart(net, plain), 1e-12);
+  }
+}
+
 }  // namespace
 }  // namespace sluice
