@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-/// Every collective of f(), which is called once: forward, backward, clipping and steps, in the order of the calls. It
+/// Every collective of f(), which is called once: forward, backward and steps, in the order of the calls. What goes to
+/// one place alone is none and is not listed: gathered(x), and the sums of nn::clip_gradients, a number a shard. It
 /// is a dry run (shapes.h): arrays that f() finds stay as they are, and what asks for elements throws. Throws what f()
 /// throws. Does not block.
 template <class F>

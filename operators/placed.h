@@ -39,7 +39,7 @@ NDArray place(const NDArray& x, const Mesh& mesh, const Placements& placements =
 /// another shape, and UsageError for no layout.
 NDArray place(const NDArray& x, const Layout& layout, std::source_location where = std::source_location::current());
 /// A plain array on the first device of the mesh, with all elements; a plain array itself. Not recorded. For files,
-/// metrics and other devices; other places get no copy, as they do of whole(x).
+/// metrics and other devices; other places get no copy, as they do of whole(x). comms() does not list it.
 NDArray gathered(const NDArray& x, std::source_location where = std::source_location::current());
 
 /// How it lies; no layout for a plain array.

@@ -1,6 +1,5 @@
 #include "sluice/nn/layers/linear.h"
 
-#include "sluice/operators/activation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/network.h"

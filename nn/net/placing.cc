@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "sluice/ndarray/called.h"
