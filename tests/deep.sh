@@ -14,6 +14,8 @@
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
+#   sanitizers the sanitizers with the other compiler: AddressSanitizer and UBSan with GCC, every test; ThreadSanitizer
+#              with clang 19, the engine's tests and those of several pushers
 #   debian13   every test in a fresh Debian 13; as root, else it says `not run`   tests/debian13.sh
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
@@ -26,7 +28,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs sums pipelines nets compare soak mutants debian13 explore"
+all="models searches programs sums pipelines nets compare soak mutants sanitizers debian13 explore"
 turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
@@ -35,7 +37,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,28s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -105,6 +107,17 @@ mutants() {
   else
     "$root/tests/mutations.sh" --unmutated 1 && "$root/tests/mutations.sh" "${quick[@]}"
   fi
+}
+# Addresses spread as the kernel likes may be more than ThreadSanitizer can follow: setarch.
+sanitizers() {
+  build_preset asan sanitizers all -DSLUICE_TESTS=ON
+  build_preset tsan-clang sanitizers engine_test -DSLUICE_TESTS=ON
+  build_preset tsan-clang sanitizers pushers_test
+  local asan=() tsan=()
+  if [ ${#quick[@]} -gt 0 ]; then asan=(-R '^ndarray') tsan=(-R '^pushers'); else tsan=(-R '^(engine|pushers)\.'); fi
+  ctest --test-dir "$root/build/asan" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
+    setarch "$(uname -m)" -R \
+      ctest --test-dir "$root/build/tsan-clang" -j4 --output-on-failure --no-tests=error "${tsan[@]}"
 }
 debian13() { "$root/tests/debian13.sh" "${quick[@]}"; }
 explore() { "$root/tests/explore.sh" "${quick[@]}"; }

@@ -148,7 +148,7 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
                          ") is not expected");
   }
   for (const auto& [path, place] : net.places) {
-    plan.changes.push_back([path = path, place = place] { place->set_path(path); });
+    plan.changes.push_back([to = path, part = place] { part->set_path(to); });
   }
 }
 

@@ -14,7 +14,7 @@
 namespace sluice::testing {
 namespace {
 
-/// What the call throws for an empty handle must be "[name] function_calls_....h:LINE: an empty handle".
+/// What the call throws for an empty handle must be "[name] function_calls_....cc:LINE: an empty handle".
 void expect_refusal(const FunctionCall& call, const Arrays& inputs, const std::string& what) {
   try {
     (void)call.call(inputs);
@@ -123,7 +123,7 @@ TEST(EmptyHandles, TheTableHasEveryFunctionThatTakesArrays) {
   EXPECT_TRUE(declared.contains("SelfAttention"));
   EXPECT_GT(declared.size(), 150U) << "the headers are no longer read";
   for (const std::string& name : declared) {
-    EXPECT_TRUE(called.count(name) != 0) << name << " takes arrays: a call of it belongs in function_calls.h";
+    EXPECT_TRUE(called.count(name) != 0) << name << " takes arrays: a call of it belongs in function_calls_*.cc";
   }
 }
 

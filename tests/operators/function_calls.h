@@ -1,37 +1,30 @@
-// Calls of all public functions that take arrays.
+// Calls of all public functions that take arrays. The table is compiled once, in the files function_calls_*.cc.
 #pragma once
 
 #include "function_call.h"
-#include "function_calls_arrays.h"
-#include "function_calls_networks.h"
-#include "function_calls_operators.h"
-#include "function_calls_training.h"
 
 namespace sluice::testing {
 
-inline std::vector<FunctionCall> function_calls() {
-  std::vector<FunctionCall> list;
-  FunctionCalls to(list);
-  add_table_calls(to);
-  add_elementwise_calls(to);
-  add_reduction_calls(to);
-  add_indexing_calls(to);
-  add_rearranging_calls(to);
-  add_product_calls(to);
-  add_image_calls(to);
-  add_normalisation_calls(to);
-  add_network_calls(to);
-  add_loss_calls(to);
-  add_creation_calls(to);
-  add_step_calls(to);
-  add_view_calls(to);
-  add_write_calls(to);
-  add_host_calls(to);
-  add_gradient_calls(to);
-  add_layer_calls(to);
-  add_net_calls(to);
-  add_parallel_calls(to);
-  return list;
-}
+std::vector<FunctionCall> function_calls();
+
+void add_table_calls(FunctionCalls& to);
+void add_elementwise_calls(FunctionCalls& to);
+void add_reduction_calls(FunctionCalls& to);
+void add_indexing_calls(FunctionCalls& to);
+void add_rearranging_calls(FunctionCalls& to);
+void add_product_calls(FunctionCalls& to);
+void add_image_calls(FunctionCalls& to);
+void add_normalisation_calls(FunctionCalls& to);
+void add_network_calls(FunctionCalls& to);
+void add_loss_calls(FunctionCalls& to);
+void add_creation_calls(FunctionCalls& to);
+void add_step_calls(FunctionCalls& to);
+void add_view_calls(FunctionCalls& to);
+void add_write_calls(FunctionCalls& to);
+void add_host_calls(FunctionCalls& to);
+void add_gradient_calls(FunctionCalls& to);
+void add_layer_calls(FunctionCalls& to);
+void add_net_calls(FunctionCalls& to);
+void add_parallel_calls(FunctionCalls& to);
 
 }  // namespace sluice::testing

@@ -172,7 +172,7 @@ std::map<std::string, RowCase> cases() {
   };
 }
 
-/// The case of an elementwise row or a reduction, whose inputs have the range of its case in ops_table.h.
+/// The case of an elementwise row or a reduction, whose inputs have the range of its case in ops_table.cc.
 std::optional<RowCase> case_by_table(const Operator& row) {
   for (const OperatorCase& c : operator_cases()) {
     if (c.fold && c.name == row.name) {

@@ -3,8 +3,8 @@
 //   operators_page FILE            writes the page
 //   operators_page --check FILE    fails, and says so in one line, where the file is not what would be written
 //
-// A row's test is found by running the cases of ops_table.h and looking which rows their traces name; rows that no case
-// applies are listed here with a test of their own. A row without any test is an error.
+// A row's test is found by running the cases of ops_table.cc and looking which rows their traces name; rows that no
+// case applies are listed here with a test of their own. A row without any test is an error.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -146,7 +146,7 @@ std::string page() {
           "rows, "
           "in\n"
           "  one pass.\n"
-          "- *Test*: `table: x` is the case x of `tests/operators/ops_table.h`, on which `ops_table_test.cc` compares "
+          "- *Test*: `table: x` is the case x of `tests/operators/ops_table.cc`, on which `ops_table_test.cc` compares "
           "kernels\n"
           "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
           "| operator | inputs | dtypes | backends | gradient | test |\n|---|---|---|---|---|---|\n";

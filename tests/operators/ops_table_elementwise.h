@@ -1,4 +1,4 @@
-// Cases of elementwise operators beyond the first ones of ops_table.h.
+// Cases of elementwise operators beyond the first ones of ops_table.cc.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ inline double erfinv_by_halving(double y) {
   return (low + high) / 2;
 }
 
-/// unary(name, operator, formula, range of x) and binary(name, operator, formula, range) are those of ops_table.h.
+/// unary(name, operator, formula, range of x) and binary(name, operator, formula, range) are those of ops_table.cc.
 template <class Unary, class Binary>
 void add_elementwise_cases(std::vector<OperatorCase>& list, const Unary& unary, const Binary& binary) {
   const Dims s{5, 7};

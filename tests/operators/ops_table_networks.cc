@@ -1,11 +1,9 @@
-// Cases of the table: products of stacks of matrices, losses, operators of networks. Part of ops_table.h.
-#pragma once
-
+// Cases of the table: products of stacks of matrices, losses, operators of networks. Part of ops_table.cc.
 #include "ops_table.h"
 
 namespace sluice::testing {
 
-inline void add_product_cases(std::vector<OperatorCase>& list) {
+static void add_product_cases(std::vector<OperatorCase>& list) {
   const auto product = [&](std::string name, Dims a, Dims b, bool ta = false, bool tb = false) {
     list.push_back({name, {a, b}, [ta, tb](const Arrays& x) {
                       return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb});
@@ -53,7 +51,7 @@ inline void add_product_cases(std::vector<OperatorCase>& list) {
   sums("ij,j->i", {{3, 4}, {1}});
 }
 
-inline void add_loss_cases(std::vector<OperatorCase>& list) {
+static void add_loss_cases(std::vector<OperatorCase>& list) {
   const Dims s{5, 7};
   const auto loss = [&](const std::string& name, auto f, auto options, double low = -2, double high = 2) {
     for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
@@ -107,7 +105,7 @@ inline void add_loss_cases(std::vector<OperatorCase>& list) {
        }});
 }
 
-inline void add_normalization_cases(std::vector<OperatorCase>& list) {
+static void add_normalization_cases(std::vector<OperatorCase>& list) {
   list.push_back(
       {"layer_norm", {{4, 6}, {6}, {6}}, [](const Arrays& x) { return square(layer_norm(x[0], x[1], x[2])); }});
   list.push_back(
@@ -140,7 +138,7 @@ inline void add_normalization_cases(std::vector<OperatorCase>& list) {
                   2});
 }
 
-inline void add_layer_cases(std::vector<OperatorCase>& list) {
+static void add_layer_cases(std::vector<OperatorCase>& list) {
   list.push_back({"dropout", {{5, 7}}, [](const Arrays& x) {
                     RandomStream stream(6);
                     return square(dropout(x[0], 0.4, stream));
@@ -170,7 +168,7 @@ inline void add_layer_cases(std::vector<OperatorCase>& list) {
   }
 }
 
-inline void add_window_cases(std::vector<OperatorCase>& list) {
+static void add_window_cases(std::vector<OperatorCase>& list) {
   list.push_back({"unfold2d", {{2, 3, 5, 6}}, [](const Arrays& x) { return square(unfold2d(x[0], 3)); }});
   list.push_back({"unfold2d, all options", {{2, 1, 5, 7}}, [](const Arrays& x) {
                     return square(unfold2d(x[0], {2, 3}, {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}}));
@@ -231,7 +229,7 @@ inline void add_window_cases(std::vector<OperatorCase>& list) {
                   }});
 }
 
-inline void add_attention_cases(std::vector<OperatorCase>& list) {
+static void add_attention_cases(std::vector<OperatorCase>& list) {
   const auto attends = [&](std::string name, Dims q, Dims k, Dims v, auto options) {
     list.push_back(
         {"attention" + name, {q, k, v}, [options](const Arrays& x) { return attention(x[0], x[1], x[2], options()); }});
@@ -262,7 +260,7 @@ inline void add_attention_cases(std::vector<OperatorCase>& list) {
        }});
 }
 
-inline void add_network_cases(std::vector<OperatorCase>& list) {
+void add_network_cases(std::vector<OperatorCase>& list) {
   add_product_cases(list);
   add_loss_cases(list);
   add_normalization_cases(list);

@@ -1,17 +1,15 @@
-// Calls of the functions and classes of autograd/, nn/ and parallel/. Included by function_calls.h.
-#pragma once
-
-#include "function_call.h"
+// Calls of the functions and classes of autograd/, nn/ and parallel/.
+#include "function_calls.h"
 
 namespace sluice::testing {
 
 /// A leaf, and what was made from it.
-inline Arrays leaf_and_square(const Dims& shape) {
+static Arrays leaf_and_square(const Dims& shape) {
   const NDArray x = FunctionCalls::numbers_of(shape).with_grad();
   return {x, square(x)};
 }
 
-inline void add_gradient_calls(FunctionCalls& to) {
+void add_gradient_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
   const auto add = [&](std::string name, std::function<Arrays()> make, auto call) -> FunctionCall& {
@@ -124,7 +122,7 @@ inline void add_gradient_calls(FunctionCalls& to) {
 }
 
 /// A layer's call names the line where the layer was made, which is in this file too.
-inline void add_layer_calls(FunctionCalls& to) {
+void add_layer_calls(FunctionCalls& to) {
   const Dims s{3, 4}, line{1, 2, 5}, image{1, 2, 5, 5}, sequence{1, 3, 4};
   using A = const Arrays&;
   const auto add = [&](const char* name, const char* shown, std::vector<Dims> shapes, auto layer,
@@ -198,7 +196,7 @@ inline void add_layer_calls(FunctionCalls& to) {
 }
 
 /// Optimisers, clipping, metrics, and data.
-inline void add_net_calls(FunctionCalls& to) {
+void add_net_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
   // A parameter takes the elements of an array, and a net nothing else; without a gradient a parameter stays.
@@ -270,7 +268,7 @@ inline void add_net_calls(FunctionCalls& to) {
     }).shown = "nn::split";
 }
 
-inline void add_parallel_calls(FunctionCalls& to) {
+void add_parallel_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
   using namespace parallel;

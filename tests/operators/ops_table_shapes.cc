@@ -1,15 +1,13 @@
-// Cases of indexing by arrays, and of the functions that cut, join, repeat and pad arrays. Included by ops_table.h.
-#pragma once
-
+// Cases of indexing by arrays, and of the functions that cut, join, repeat and pad arrays.
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "ops_table.h"
+
 namespace sluice::testing {
 
-inline NDArray numbers(std::vector<std::int64_t> list, const Dims& shape) { return from(list, shape); }
-
-inline void add_shape_cases(std::vector<OperatorCase>& list) {
+void add_shape_cases(std::vector<OperatorCase>& list) {
   const Dims s{5, 7}, cube{3, 4, 5};
   const auto add = [&](std::string name, std::vector<Dims> shapes, std::function<NDArray(const Arrays&)> call) {
     list.push_back({std::move(name), std::move(shapes), std::move(call)});

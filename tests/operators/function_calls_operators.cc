@@ -1,12 +1,10 @@
-// Calls of the functions of operators/. Included by function_calls.h.
-#pragma once
-
-#include "function_call.h"
+// Calls of the functions of operators/.
+#include "function_calls.h"
 
 namespace sluice::testing {
 
 /// The functions of the tables, for arrays and numbers in each place.
-inline void add_table_calls(FunctionCalls& to) {
+void add_table_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   const auto inputs = [s](const std::string& dtypes, int n) {
     return [s, bits = dtypes == "bits", n] {
@@ -35,7 +33,7 @@ inline void add_table_calls(FunctionCalls& to) {
 #include "sluice/operators/reduction_table.inc"
 }
 
-inline void add_elementwise_calls(FunctionCalls& to) {
+void add_elementwise_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   const auto condition = [s] {
     return Arrays{FunctionCalls::numbers_of(s) > 0.6, FunctionCalls::numbers_of(s), FunctionCalls::numbers_of({4})};
@@ -55,7 +53,7 @@ inline void add_elementwise_calls(FunctionCalls& to) {
   to.add("array_equal", {s, s}, [](const Arrays& x) { return array_equal(x[0], x[1]) ? Arrays{} : Arrays{}; });
 }
 
-inline void add_reduction_calls(FunctionCalls& to) {
+void add_reduction_calls(FunctionCalls& to) {
   const Dims s{3, 4}, one{1, 1};
   to.add("mean", {s}, [](const Arrays& x) { return Arrays{mean(x[0]), mean(x[0], Axes(Dims{}))}; });
   to.add("argmax", {s}, [](const Arrays& x) { return Arrays{argmax(x[0]), argmax(x[0], all)}; });
@@ -103,7 +101,7 @@ inline void add_reduction_calls(FunctionCalls& to) {
   }
 }
 
-inline void add_indexing_calls(FunctionCalls& to) {
+void add_indexing_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   const auto with_places = [](const Dims& shape, const Dims& places, bool source = true) {
     return [=] {
@@ -159,7 +157,7 @@ inline void add_indexing_calls(FunctionCalls& to) {
       [](const Arrays& x) { return Arrays{one_hot(x[0], 3)}; });
 }
 
-inline void add_rearranging_calls(FunctionCalls& to) {
+void add_rearranging_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   for (const Dims& shape : {s, Dims{1, 4}, Dims{1, 1}, Dims{0, 3}}) {
     to.add("concat", {shape, shape}, [](const Arrays& x) { return Arrays{concat({x[0], x[1]}, 1)}; });
@@ -191,7 +189,7 @@ inline void add_rearranging_calls(FunctionCalls& to) {
   to.view("meshgrid", {{3}, {1}}, [](const Arrays& x) { return meshgrid({x[0], x[1]}); });
 }
 
-inline void add_product_calls(FunctionCalls& to) {
+void add_product_calls(FunctionCalls& to) {
   const Dims s{3, 3};
   to.add("matmul", {s, s}, [](const Arrays& x) { return Arrays{matmul(x[0], x[1])}; });
   to.add("matmul", {{3}, s}, [](const Arrays& x) { return Arrays{matmul(x[0], x[1])}; });

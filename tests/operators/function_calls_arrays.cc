@@ -1,16 +1,14 @@
-// Calls of the members of NDArray and of the functions of ndarray/. Included by function_calls.h.
-#pragma once
-
+// Calls of the members of NDArray and of the functions of ndarray/.
 #include <filesystem>
 #include <sstream>
 
 #include "../support/temporary_directory.h"
-#include "function_call.h"
+#include "function_calls.h"
 #include "sluice/ndarray/owner.h"
 
 namespace sluice::testing {
 
-inline void add_view_calls(FunctionCalls& to) {
+void add_view_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
   to.view("operator()", {s}, [](A x) { return Arrays{x[0](1), x[0](all, slice(0, 2)), x[0](newaxis)}; });
@@ -49,7 +47,7 @@ inline void add_view_calls(FunctionCalls& to) {
 }
 
 /// They write to their first arrays.
-inline void add_write_calls(FunctionCalls& to) {
+void add_write_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   const auto add = [&](auto write) {
     to.view("in place", {s, s}, [write](const Arrays& x) {
@@ -135,7 +133,7 @@ inline void add_write_calls(FunctionCalls& to) {
   });
 }
 
-inline void add_host_calls(FunctionCalls& to) {
+void add_host_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   const auto of_host = [&](const char* name, const Dims& shape, auto use) {
     to.view(name, {shape}, [use](const Arrays& x) {

@@ -1,11 +1,9 @@
-// Cases of ops_table.h: decompositions of matrices.
-#pragma once
-
+// Cases of ops_table.cc: decompositions of matrices.
 #include "ops_table.h"
 
 namespace sluice::testing {
 
-inline void add_decomposition_cases(std::vector<OperatorCase>& list) {
+void add_decomposition_cases(std::vector<OperatorCase>& list) {
   const auto add = [&](std::string name, std::vector<Dims> shapes, std::function<NDArray(const Arrays&)> call) {
     OperatorCase made{std::move(name), std::move(shapes), std::move(call), -1, 1};
     made.tolerance = 5e-5;

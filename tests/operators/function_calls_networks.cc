@@ -1,12 +1,10 @@
 // Calls of the functions of operators/ for networks: convolutions, normalisation, losses, recurrent cells, steps.
-// Included by function_calls.h.
-#pragma once
-
-#include "function_call.h"
+//
+#include "function_calls.h"
 
 namespace sluice::testing {
 
-inline void add_image_calls(FunctionCalls& to) {
+void add_image_calls(FunctionCalls& to) {
   const Dims image{1, 2, 5, 5}, weight{2, 2, 3, 3};
   to.add("conv2d", {image, weight, {2}}, [](const Arrays& x) {
       return Arrays{conv2d(x[0], x[1], x[2]), conv2d(x[0], x[1], x[2], {.padding = {1, 0}, .relu = true}),
@@ -39,7 +37,7 @@ inline void add_image_calls(FunctionCalls& to) {
   }
 }
 
-inline void add_normalisation_calls(FunctionCalls& to) {
+void add_normalisation_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   to.add("layer_norm", {s, {4}, {4}}, [](const Arrays& x) { return Arrays{layer_norm(x[0], x[1], x[2])}; }).optional = {
       1, 2};
@@ -60,7 +58,7 @@ inline void add_normalisation_calls(FunctionCalls& to) {
     }).optional = {3};
 }
 
-inline void add_network_calls(FunctionCalls& to) {
+void add_network_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   for (const double p : {0.5, 0.0, 1.0}) {
     to.view("dropout", {s}, [p](const Arrays& x) {
@@ -94,7 +92,7 @@ inline void add_network_calls(FunctionCalls& to) {
     }).optional = {4, 5};
 }
 
-inline void add_loss_calls(FunctionCalls& to) {
+void add_loss_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
     to.add("mse_loss", {s, s}, [=](const Arrays& x) { return Arrays{mse_loss(x[0], x[1], {reduction})}; });
@@ -122,7 +120,7 @@ inline void add_loss_calls(FunctionCalls& to) {
       [](const Arrays& x) { return Arrays{cross_entropy(x[0], x[1])}; });
 }
 
-inline void add_creation_calls(FunctionCalls& to) {
+void add_creation_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   to.add("zeros_like", {s}, [](const Arrays& x) { return Arrays{zeros_like(x[0]), zeros_like(x[0], DType::i8)}; });
   to.add("zeros_like", {s}, [](const Arrays& x) { return Arrays{zeros_like(x[0], DType::i8)}; });
@@ -143,7 +141,7 @@ inline void add_creation_calls(FunctionCalls& to) {
 }
 
 /// They write to their first arrays.
-inline void add_step_calls(FunctionCalls& to) {
+void add_step_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   FunctionCall& sgd = to.view("sgd_step", {s, s, s}, [](const Arrays& x) {
     sgd_step(x[0], x[1], x[2], 0.1, 0.9, 0);

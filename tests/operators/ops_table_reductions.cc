@@ -1,6 +1,4 @@
-// Cases of ops_table.h: reductions beyond the table's, scans, sorts and searches.
-#pragma once
-
+// Cases of ops_table.cc: reductions beyond the table's, scans, sorts and searches.
 #include <limits>
 
 #include "ops_table.h"
@@ -9,7 +7,7 @@ namespace sluice::testing {
 
 /// x, but 0 where i % 3 == 1 of its elements in order. The zeros are where finite differences begin: what is taken away
 /// is what make_inputs() makes, and a step stays a step.
-inline NDArray with_zeros(const NDArray& x, std::uint64_t seed = 5) {
+static NDArray with_zeros(const NDArray& x, std::uint64_t seed = 5) {
   NDArray start;
   {
     const DeviceScope scope(x.device().kind == DeviceKind::gpu ? cpu(0) : x.device());
@@ -22,7 +20,7 @@ inline NDArray with_zeros(const NDArray& x, std::uint64_t seed = 5) {
   return x - start.to(x.device());
 }
 
-inline void add_reduction_cases(std::vector<OperatorCase>& list) {
+void add_reduction_cases(std::vector<OperatorCase>& list) {
   const Dims s{5, 7}, cube{3, 4, 5};
   const auto add = [&](std::string name, std::vector<Dims> shapes, std::function<NDArray(const Arrays&)> call,
                        double low = -2, double high = 2) {
