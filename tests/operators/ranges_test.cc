@@ -164,11 +164,11 @@ TEST(Ranges, NormalisationsOfLargeAndSmallNumbers) {
   };
   for (const auto& [name, f] : functions) {
     const bool scales = std::string(name).find("_norm") == std::string::npos;  // others do not depend on the scale
-    const auto run = [&, f = f](double scale, DType dtype) {
+    const auto run = [&, call = f](double scale, DType dtype) {
       Numbers x = plain;
       for (double& v : x) v *= scale;
       const NDArray a = from(x, {4, 4}).to(dtype).with_grad();
-      const NDArray y = f(a), weights = drawn(y.shape(), 3).to(dtype);
+      const NDArray y = call(a), weights = drawn(y.shape(), 3).to(dtype);
       Numbers both = values_of(y);
       for (double& v : both) v /= scales ? scale : 1;
       for (const double v : values_of(grad({y}, {weights}, {a})[0])) both.push_back(scales ? v : v * scale);

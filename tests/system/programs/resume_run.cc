@@ -47,10 +47,10 @@ int main(int argc, char** argv) {
     RandomStream stream(2);
     nn::Gradients gradients(net);
     int at = 0;
-    const nn::Saved all{{"net", net}, {"gradients", gradients}, {"average", average},
-                        {"opt", opt}, {"loader", loader},       {"stream", stream},
-                        {"at", at}};
-    if (from > 0) nn::load(file, all);
+    const nn::Saved saved{{"net", net}, {"gradients", gradients}, {"average", average},
+                          {"opt", opt}, {"loader", loader},       {"stream", stream},
+                          {"at", at}};
+    if (from > 0) nn::load(file, saved);
     if (at != from) return 3;
     for (; at < to; ++at) {
       const auto [x, y, first] = loader.next();
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
         nn::blend(average, net, 0.1);
       }
     }
-    nn::save(file, all);
+    nn::save(file, saved);
   }
   set_default_engine(nullptr);
 }
