@@ -234,6 +234,7 @@ TEST(SimStreams, ManyThreadsIssueAndAwait) {
 }
 
 TEST(SimFaults, CallsFailAsPlanted) {
+  char host[100] = {};  // the stream reads it until it ends
   Sim sim;
   const auto stream = sim.stream();
   sim.control->fail_every(SimFault::launch, 3);
@@ -253,7 +254,6 @@ TEST(SimFaults, CallsFailAsPlanted) {
   EXPECT_NE(block, nullptr);
   EXPECT_EQ(sim.provider->allocate(0, 100, nullptr), nullptr);
   EXPECT_EQ(sim.provider->errors(0), 0u);
-  char host[100] = {};
   sim.control->fail_nth(SimFault::copy, 1);
   EXPECT_THROW(sim.provider->copy(block, host, 100, stream.get()), SimError);
   sim.provider->copy(block, host, 100, stream.get());
