@@ -108,6 +108,28 @@ void NDArray::backward(const BackwardOptions& options, Where where) const {
   sluice::backward(std::span(this, 1), std::span(&one, 1), options, where);
 }
 
+void set_gradient_layout(const NDArray& leaf, std::shared_ptr<const GradientLayout> layout,
+                         std::source_location where) {
+  constexpr const char* kName = "set_gradient_layout";
+  const Array& array = leaf.checked(kName, where);
+  autograd::Node* const node = array.kind() == Array::Kind::owned ? leaf_of(leaf) : nullptr;
+  if (!node) throw ArrayError(kName, where, "an array that is no leaf (with_grad()), or has no owner");
+  if (!layout) throw UsageError(std::string("[") + kName + "] " + sluice::to_string(where) + ": no layout");
+  const NoGrad off;
+  NDArray gradient = leaf.grad(where);
+  if (gradient.defined()) gradient = layout->bring(gradient, where);
+  using Layouts = std::vector<std::shared_ptr<const GradientLayout>>;
+  auto layouts = std::make_unique<Layouts>(1, std::move(layout));
+  if (DryRun* const run = DryRun::current()) {
+    const auto before = std::make_shared<Layouts>(node->layouts ? *node->layouts : Layouts());
+    run->at_end([of = Ref<History>(leaf.array()->history), node, before] {
+      node->layouts = before->empty() ? nullptr : std::make_unique<Layouts>(*before);
+    });
+  }
+  node->layouts = std::move(layouts);
+  if (gradient.defined()) leaf.set_grad(gradient, where);
+}
+
 NDArray NDArray::detach(Where where) const {
   checked("detach", where);
   const NDArray x = Rerun::seen(*this);

@@ -1,5 +1,5 @@
 // Trains a GPT on the characters of a text, on a mesh of devices: data parallelism over "dp", heads and hidden units
-// cut over "tp". What is saved under one mesh goes on under another.
+// cut over "tp", what the optimiser keeps cut over "dp" (ZeRO). What is saved under one mesh goes on under another.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -39,11 +39,12 @@ struct Gpt {
 };
 
 /// Which arrays are cut over "tp". `between` blocks activations are replicated, or cut by positions.
-std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions) {
+std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions, int zero) {
   const auto size = net.width / net.heads;
   const Placement between = by_positions ? shard(1) : replicate;
   const std::optional<Placement> in = by_positions ? std::optional(replicate) : std::nullopt;
-  return {{"tp",
+  return {{.axis = "dp", .zero = zero},
+          {"tp",
            {{"*.qkv", {.weight = shard(0).by(3 * size), .bias = shard(0).by(3 * size), .in = in}},
             {"*.proj", {.weight = shard(1).by(size), .out = between}},
             {"*.up", {.weight = shard(0), .bias = shard(0), .in = in}},
@@ -56,7 +57,7 @@ std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions) {
 int main(int argc, char** argv) try {
   std::string text = "/usr/share/common-licenses", out = "build/train_gpt";
   long steps = 200, batch = 32, microbatches = 1;
-  int dp = 2, tp = 2;
+  int dp = 2, tp = 2, zero = 0;
   bool by_positions = false, communication = false;
   std::uint64_t seed = 1;
   std::int64_t layers = 4, width = 128, heads = 4;
@@ -65,6 +66,8 @@ int main(int argc, char** argv) try {
   app.add_option("--dp", dp, "parts of the batch, each at a place of its own")->check(CLI::Range(1, 64));
   app.add_option("--tp", tp, "parts of the heads and hidden units")->check(CLI::Range(1, 64));
   app.add_flag("--sequence", by_positions, "cut activations between blocks over tp, by positions");
+  app.add_option("--zero", zero, "1: each place of dp keeps a part of the optimiser's arrays; 2: of gradients too")
+      ->check(CLI::Range(0, 2));
   app.add_option("--microbatches", microbatches, "parts of the batch, one behind the other")
       ->check(CLI::Range(1L, 4096L));
   app.add_option("--layers", layers, "blocks")->check(CLI::Range(1, 1000));
@@ -88,7 +91,7 @@ int main(int argc, char** argv) try {
   } reset;
   Gpt net{.layers = layers, .heads = heads, .width = width};
   const Mesh mesh({{"dp", dp}, {"tp", tp}});
-  nn::place(net, mesh, layouts(net, by_positions));
+  nn::place(net, mesh, layouts(net, by_positions, zero));
   RandomStream stream(seed);
   /// Adds the gradients of a part of the batch to those that are there.
   const auto backward = [&](const NDArray& x, const NDArray& y) {

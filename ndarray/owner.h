@@ -82,6 +82,11 @@ class Owner : public RefCounted {
 /// An array of an owner. It belongs to default_engine(). Throws ArrayError for a shape that no array can have, and
 /// UsageError for null.
 NDArray owned_array(const Spec& spec, Ref<Owner> owner, std::source_location where = std::source_location::current());
+/// From now on the gradient of a leaf, an array with with_grad() that has an owner, lies as `layout` says and not as
+/// the owner says; one that is there is brought. Not while a backward pass runs that reaches the leaf. Throws
+/// ArrayError for an array that is no such leaf, UsageError for null, and what bring() throws. Defined in autograd/.
+void set_gradient_layout(const NDArray& leaf, std::shared_ptr<const GradientLayout> layout,
+                         std::source_location where = std::source_location::current());
 /// The owner of an array; null for a plain one. Throws ArrayError for an empty handle.
 Ref<Owner> owner_of(const NDArray& x, std::source_location where = std::source_location::current());
 

@@ -197,40 +197,6 @@ std::string Placed::refusal() const {
          (layout_.replicated() ? ": shards_of(x)[0] is a plain array of it" : ": whole(x) first");
 }
 
-namespace {
-
-/// Gradients of an array lie as it does, and replicated where it is partial.
-class LaidOut final : public GradientLayout {
- public:
-  explicit LaidOut(Layout layout) : layout_(std::move(layout)) {}
-  NDArray bring(const NDArray& gradient, const std::source_location& where) const override {
-    const Placed* const placed = Placed::of(gradient);
-    if (!placed) {
-      throw ArrayError("backward", where, "a gradient on no mesh for an array on a mesh, " + to_string(layout_));
-    }
-    if (placed->layout() == layout_) return gradient;
-    return sluice::apply(reshard_row(), {&gradient}, ReshardAttributes{layout_}, {.where = where});
-  }
-  bool alike(const NDArray& a, const NDArray& b) const override {
-    const Placed *const x = Placed::of(a), *const y = Placed::of(b);
-    return x && y && x->layout() == y->layout();
-  }
-  bool terms_alone(const NDArray& gradient) const override {
-    const Placed* const placed = Placed::of(gradient);
-    if (!placed || !(placed->layout().mesh() == layout_.mesh())) return false;
-    return added_up(placed->layout(), &layout_) == layout_;
-  }
-
- private:
-  Layout layout_;
-};
-
-}  // namespace
-
-std::shared_ptr<const GradientLayout> Placed::gradient_layout() const {
-  return std::make_shared<LaidOut>(added_up(layout_));
-}
-
 const Operator& reshard_row() {
   static const Operator* const row = [] {
     auto* made = new Operator();
@@ -365,6 +331,17 @@ NDArray to_layout(const char* name, const Operand& x, const Layout& from, const 
 NDArray reshard(const Operand& x, const Placements& placements) {
   const Layout from = placed("reshard", x).layout();
   return to_layout("reshard", x, from, from.with(placements, x.where));
+}
+
+NDArray reshard(const Operand& x, const Layout& layout) {
+  const Layout from = placed("reshard", x).layout();
+  if (!layout) throw UsageError("[reshard] " + to_string(x.where) + ": no layout");
+  if (!(layout.shape() == from.shape()) || !(layout.mesh() == from.mesh())) {
+    throw ArrayError("reshard", x.where,
+                     to_string(from.shape()) + " on " + to_string(from.mesh()) + " in a layout of " +
+                         to_string(layout.shape()) + " on " + to_string(layout.mesh()));
+  }
+  return to_layout("reshard", x, from, layout);
 }
 
 NDArray whole(const Operand& x) {

@@ -13,7 +13,8 @@
 //
 // The gradient of an array lies as the array does, where that is not partial: gradients that the array's uses give are
 // added as they are while they lie alike, and the sum is resharded once. So the gradient of replicate -> shard is a
-// gather, that of a gather cuts, and the gradients of partial arrays are replicated.
+// gather, that of a gather cuts, and the gradients of partial arrays are replicated. A leaf's may lie otherwise:
+// set_gradient_layout.
 //
 // Reading needs all elements in one place: item(), to_vector() and printing take the first place's values of an array
 // that is replicated, and throw for any other: whole(x) first.
@@ -49,8 +50,18 @@ Layout layout_of(const NDArray& x, std::source_location where = std::source_loca
 /// or replicated axis becomes any of the two, and a partial one too, by adding its terms in rank order. Gradients flow
 /// back. Throws ArrayError for a plain array, and where a placement would become partial. Does not block.
 NDArray reshard(const Operand& x, const Placements& placements);
+/// The same, in a layout on its mesh, such as that of another array. Throws ArrayError also for a layout of another
+/// shape or mesh, and UsageError for no layout.
+NDArray reshard(const Operand& x, const Layout& layout);
 /// The array replicated on all axes of its mesh.
 NDArray whole(const Operand& x);
+
+/// The gradient of x, which wants one (with_grad()), lies in this layout of its mesh and shape, now and later: where x
+/// is replicated each place can keep a part of it, whose terms a reduce-scatter adds up (ZeRO 2). Not while a backward
+/// pass runs that reaches x. Throws ArrayError for an array that is plain or no leaf, and for a layout that is partial
+/// or of another shape or mesh; UsageError for no layout. Does not block.
+void set_gradient_layout(const NDArray& x, const Layout& layout,
+                         std::source_location where = std::source_location::current());
 
 /// The shards by rank, as plain arrays without history; later writes to x do not change them. Throws ArrayError for a
 /// plain array.

@@ -113,7 +113,7 @@ NetFunctions NetFunctions::trial() const {
     slot.state->holders = 1;
     if (!slot.state->value.defined()) continue;
     slot.state->value = slot.state->value.copy();
-    if (slot.state->kind == nn::Kind::parameter && !slot.state->frozen) slot.state->value.with_grad();
+    slot.state->want_gradient();
   }
   return copy;
 }

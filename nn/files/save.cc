@@ -132,7 +132,7 @@ void load_net(const Contents& net, const std::string& name, const SavedFile& fil
       } else {
         const NDArray there = array.to(target).to(device);
         state->value = state->laid_out(there.same_array(array) && !state->layout ? array.copy() : there);
-        if (state->kind == Kind::parameter && !state->frozen) state->value.with_grad();
+        state->want_gradient();
       }
       state->set_path(path);
     });

@@ -61,8 +61,6 @@ std::uint64_t hash(std::string_view text) {  // FNV-1a, the same on every machin
   return h;
 }
 
-bool is_trained(const State& state) { return state.kind == Kind::parameter && !state.frozen; }
-
 std::size_t longest(const std::vector<Named>& slots) {
   std::size_t n = 0;
   for (const Named& slot : slots) n = std::max(n, slot.name.size());
@@ -92,7 +90,7 @@ std::shared_ptr<State> Clones::of(const Slot& slot) {
     if (made->value.defined()) {
       const NoGrad off;
       made->value = made->value.copy();
-      if (is_trained(*made)) made->value.with_grad();
+      made->want_gradient();
     }
   }
   return made;
@@ -163,7 +161,7 @@ void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitR
     state.set_path(net.slots[i].name);  // also of what a part's own load named
     if (!values[i].defined()) continue;
     state.value = values[i];
-    if (is_trained(state)) state.value.with_grad();
+    state.want_gradient();
   }
   for (const auto& [path, place] : net.places) place->set_path(path);
 }
@@ -184,7 +182,7 @@ void freeze(const Contents& net, const Select& which, bool frozen, Where where) 
     if (state.kind != Kind::parameter || !state.value.defined()) continue;
     // A leaf stays one for what was recorded already; so the present value becomes an array of its own.
     state.value = state.value.detach().copy();
-    if (!frozen) state.value.with_grad();
+    state.want_gradient();
   }
 }
 
@@ -199,17 +197,17 @@ void move(const Contents& net, Device device, Where where) {
   for (const Named& slot : net.slots) {
     State& state = *slot.state;
     if (!state.value.defined() || (!layout_of(state.value) && state.value.device() == device)) continue;
-    const NDArray gradient = is_trained(state) ? state.value.grad() : NDArray();
+    const NDArray gradient = state.is_trained() ? state.value.grad() : NDArray();
     changes.push_back({&state, gathered(state.value.detach()).to(device),
                        gradient.defined() ? gathered(gradient).to(device) : gradient});
   }
   for (const Named& slot : net.slots) {
-    slot.state->layout = Layout();
+    slot.state->layout = slot.state->kept = slot.state->gradient = Layout();
     slot.state->boundary = nullptr;
   }
   for (const auto& [state, value, gradient] : changes) {
     state->value = value;
-    if (is_trained(*state)) state->value.with_grad();
+    state->want_gradient();
     if (gradient.defined()) state->value.set_grad(gradient);
   }
 }
@@ -257,7 +255,7 @@ void recover(const Contents& net, Where where) {
     const State& state = *slot.state;
     if (!state.value.defined()) continue;
     sluice::detail::each_plain(state.value, [&](const NDArray& x) { x.engine().recover(x, where); });
-    if (is_trained(state)) state.value.zero_grad();
+    if (state.is_trained()) state.value.zero_grad();
   }
 }
 

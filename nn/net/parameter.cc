@@ -40,6 +40,12 @@ void Place::set_path(std::string path) {
 
 NDArray State::laid_out(const NDArray& plain) const { return layout ? sluice::place(plain.detach(), layout) : plain; }
 
+void State::want_gradient(std::source_location from) {
+  if (!is_trained()) return;
+  value.with_grad(from);
+  if (gradient && !(gradient == layout) && layout_of(value) == layout) set_gradient_layout(value, gradient, from);
+}
+
 std::string State::text() const {
   return (path.empty() ? "" : "'" + path + "' ") + sluice::to_string(shape) +
          (path.empty() ? " made at " + sluice::to_string(where) : "");
@@ -88,7 +94,7 @@ const NDArray& Slot::other_value() const {
   if (DryRun* const run = DryRun::current()) {
     if (!state.stand_in.defined()) {
       state.stand_in = state.laid_out(empty(state.shape, DType::f32, state.where));
-      if (state.kind == Kind::parameter && !state.frozen) state.stand_in.with_grad(state.where);
+      if (state.is_trained()) state.stand_in.with_grad(state.where);
       run->at_end([held = state_] { held->stand_in = NDArray(); });
     }
     return state.stand_in;

@@ -59,9 +59,15 @@ struct State {
   std::weak_ptr<const int> optimizer = {};        ///< the one that trains it
   const sluice::detail::Layer* layer = nullptr;   ///< "blocks.0.up", for errors and traces
   Layout layout = {};                             ///< how its values lie, once nn::place said so; none: on no mesh
+  Layout kept = {};                               ///< how what an optimiser keeps of it lies, beside `layout`
+  Layout gradient = {};                           ///< how its gradient lies, beside `layout`
   std::shared_ptr<const Boundary> boundary = {};  ///< of the layer; null: nothing is resharded there
   /// A plain array of its shape, laid out.
   NDArray laid_out(const NDArray& plain) const;
+  /// A parameter, not frozen.
+  bool is_trained() const { return kind == Kind::parameter && !frozen; }
+  /// Its value, which is a new one, wants a gradient if it is trained.
+  void want_gradient(std::source_location from = std::source_location::current());
   void set_path(std::string new_path);
   /// "'blocks.0.up.weight' (512, 784)", or the shape and the line where it was made.
   std::string text() const;

@@ -30,6 +30,9 @@ class Tables {
     for (const AxisLayouts& table : tables) {
       (void)mesh.axis(table.axis, where);
       if (!axes.insert(table.axis).second) fail("two tables for the axis " + table.axis);
+      if (table.zero < 0 || table.zero > 2) {
+        fail("zero is " + std::to_string(table.zero) + " for " + table.axis + ": 0, 1 and 2 are there");
+      }
       for (const PartRule& rule : table.rules) check(rule);
       read(table);
     }
@@ -112,7 +115,30 @@ Layout layout_for(const Named& slot, const Mesh& mesh, const Placements& placeme
   }
 }
 
-bool is_trained(const State& state) { return state.kind == Kind::parameter && !state.frozen; }
+/// How what is kept of a parameter lies: cut along each axis with ZeRO that leaves it whole.
+Layout kept_layout(Layout layout, const std::vector<AxisLayouts>& tables) {
+  for (const AxisLayouts& table : tables) {
+    const Mesh mesh = layout.mesh();
+    const Dims shape = layout.shape();
+    const int m = mesh.axis(table.axis);
+    if (table.zero == 0 || layout.on(m).kind != Placement::Kind::replicate) continue;
+    int cut = 0;
+    while (cut < shape.rank() && (layout.cut(cut) || shape[cut] < mesh.size(m))) ++cut;
+    if (cut == shape.rank()) continue;
+    layout = layout.with({{table.axis, shard(cut)}});
+  }
+  return layout;
+}
+
+/// How its gradient lies: along axes with ZeRO 2 as what is kept does.
+Layout gradient_layout(const Layout& layout, const Layout& kept, const std::vector<AxisLayouts>& tables) {
+  Placements cut;
+  for (const AxisLayouts& table : tables) {
+    const int m = layout.mesh().axis(table.axis);
+    if (table.zero > 1 && !(kept.on(m) == layout.on(m))) cut.emplace_back(table.axis, kept.on(m));
+  }
+  return cut.empty() ? layout : layout.with(cut);
+}
 
 }  // namespace
 
@@ -135,17 +161,19 @@ void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>
     change.boundary = std::make_shared<const Boundary>(said.of(net.slots[i].name).boundary);
     if (!state.value.defined()) continue;
     change.value = sluice::place(gathered(state.value.detach(where), where), layouts[i], where);
-    const NDArray gradient = is_trained(state) ? state.value.grad() : NDArray();
+    const NDArray gradient = state.is_trained() ? state.value.grad() : NDArray();
     if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), layouts[i], where);
   }
   name(net);
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;
     state.layout = layouts[i];
+    state.kept = kept_layout(layouts[i], tables);
+    state.gradient = gradient_layout(layouts[i], state.kept, tables);
     state.boundary = changes[i].boundary;
     if (!changes[i].value.defined()) continue;
     state.value = changes[i].value;
-    if (is_trained(state)) state.value.with_grad(where);
+    state.want_gradient(where);
     if (changes[i].gradient.defined()) state.value.set_grad(changes[i].gradient);
   }
 }

@@ -12,7 +12,8 @@
 //
 // The net's text stays that of one device. What no table names is replicated: along "dp" all arrays are, each place
 // has a part of the batch, and backward() adds the gradients up over "dp" by itself. nn::Optimizer steps each shard
-// where it is, nn::clip_gradients takes the norm of all of them; what an optimiser keeps lies as the parameter does.
+// where it is, nn::clip_gradients takes the norm of all of them; what an optimiser keeps lies as the parameter does,
+// or cut further (AxisLayouts::zero).
 // nn::save writes whole arrays, and nn::load reads them into any layout.
 #pragma once
 
@@ -45,7 +46,16 @@ struct PartRule {
 };
 struct AxisLayouts {
   std::string axis;  ///< of the mesh
-  std::vector<PartRule> rules;
+  std::vector<PartRule> rules{};
+  /// ZeRO (Rajbhandari et al. 2020). With 1 each place along the axis keeps a part of what an optimiser keeps of a
+  /// parameter, and computes the new values of that part alone, which all then gather: of the 16 bytes a parameter of
+  /// Adam's, 8 of which are kept, 8 + 8 / p stay. With 2 each place also keeps the same part of the gradient alone, and
+  /// terms are added up by a reduce-scatter: 4 + 12 / p stay. Several backward() before a step send their terms each.
+  /// Weights have the bits that they have with 0; with 2 and nn::clip_gradients only where the first axis is cut of
+  /// each parameter, else norms agree to rounding. Of a parameter that the axis leaves whole the first axis is cut that
+  /// nothing else cuts, and that is at least p long; one that has none is stepped whole at each place. A rule that
+  /// looks at a whole matrix (Muon) is refused by a line then.
+  int zero = 0;
 };
 
 namespace detail {

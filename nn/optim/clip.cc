@@ -1,5 +1,7 @@
 #include "sluice/nn/optim/clip.h"
 
+#include <map>
+
 #include "sluice/autograd/gradients.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/owner.h"
@@ -10,9 +12,10 @@ namespace {
 
 using Where = std::source_location;
 
-/// Elements whose squares are added together first. A part of a parameter that begins at a multiple of it has the same
-/// sums, so that norms will not depend on how parameters are divided.
+/// Elements whose squares are added together first, in f32 for all dtypes but f64.
 constexpr std::int64_t kBlock = 4096;
+/// Vectors up to this size have a sum for each element, longer ones one for each block.
+constexpr std::int64_t kLongVector = 65536;
 
 struct Gradient {
   std::string path;
@@ -29,48 +32,42 @@ std::vector<Gradient> gradients_of(const Contents& net) {
   return list;
 }
 
-/// A scalar of f64 on the gradient's device.
-NDArray sum_of_squares(const NDArray& gradient) {
-  const DeviceScope scope(gradient.device());
-  const DType dtype = gradient.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const NDArray flat = gradient.to(dtype).reshape({gradient.count()});
-  const std::int64_t whole = flat.count() / kBlock * kBlock;
-  NDArray total;
-  if (whole > 0) {
-    const NDArray blocks = flat.narrow(0, 0, whole).reshape({whole / kBlock, kBlock});
-    total = sum(sum(square(blocks), {1}).to(DType::f64));
-  }
-  if (whole < flat.count() || whole == 0) {
-    const NDArray rest = sum(square(flat.narrow(0, whole, flat.count()))).to(DType::f64);
-    total = total.defined() ? total + rest : rest;
-  }
-  return total;
+/// Sums of squares, f64, by index of the first axis: so an array that is cut there has the sums of the whole one, and
+/// norms do not depend on it. `whole` is the whole array's shape.
+NDArray squares_by_row(const NDArray& part, const Dims& whole) {
+  const DeviceScope scope(part.device());
+  const DType dtype = part.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const bool is_long = whole.rank() == 1 && whole[0] > kLongVector;
+  const std::int64_t rows = is_long || whole.rank() == 0 ? 1 : part.shape()[0];
+  const std::int64_t length = rows == 0 ? 0 : part.count() / rows, blocks = length / kBlock;
+  const NDArray flat = square(part.to(dtype).reshape({rows, length}));
+  const auto sums = [](const NDArray& x) { return sum(x, {-1}).to(DType::f64); };
+  if (blocks == 0) return sums(flat);
+  const NDArray total = sum(sums(flat.narrow(1, 0, blocks * kBlock).reshape({rows, blocks, kBlock})), {1});
+  return blocks * kBlock == length ? total : total + sums(flat.narrow(1, blocks * kBlock, length));
 }
 
-/// The parts that a gradient is made of, each once: its shards without replicas, in the order of their places.
-std::vector<NDArray> parts_of(const NDArray& gradient) {
+/// Of all elements, a scalar of f64 on `home`. Parts at the same rows are added in the order of their places.
+NDArray squares_at(const NDArray& gradient, Device home) {
+  const Dims& shape = gradient.shape();
   const Layout layout = layout_of(gradient);
-  if (!layout) return {gradient};
-  std::vector<NDArray> parts;
+  if (!layout) return sum(squares_by_row(gradient, shape)).to(home);
+  std::map<std::int64_t, NDArray> by_row;  // by the first one of a part
   const std::vector<NDArray> shards = shards_of(gradient);
   for (int rank = 0; rank < layout.mesh().places(); ++rank) {
-    bool first = true;
+    bool replica = false;
     for (int m = 0; m < layout.mesh().axes(); ++m) {
-      first = first && (layout.on(m).kind != Placement::Kind::replicate || layout.mesh().coordinate(rank, m) == 0);
+      replica = replica || (layout.on(m).kind == Placement::Kind::replicate && layout.mesh().coordinate(rank, m) != 0);
     }
-    if (first) parts.push_back(shards[static_cast<std::size_t>(rank)]);
+    if (replica || layout.extent(rank).count() == 0) continue;
+    const NDArray squares = squares_by_row(shards[static_cast<std::size_t>(rank)], shape).to(home);
+    NDArray& there = by_row[shape.rank() == 0 ? 0 : layout.begin(rank)[0]];
+    there = there.defined() ? there + squares : squares;
   }
-  return parts;
-}
-
-/// Of all elements, a scalar of f64 on `home`.
-NDArray squares_at(const NDArray& gradient, Device home) {
-  NDArray total;
-  for (const NDArray& part : parts_of(gradient)) {
-    const NDArray squares = sum_of_squares(part).to(home);
-    total = total.defined() ? total + squares : squares;
-  }
-  return total;
+  std::vector<NDArray> rows;
+  for (const auto& [first, squares] : by_row) rows.push_back(squares);
+  if (rows.empty()) return zeros({}, DType::f64);
+  return sum(rows.size() == 1 ? rows[0] : concat(rows, 0));
 }
 
 /// gradient *= factor, a scalar of f64.

@@ -22,10 +22,11 @@ std::vector<std::pair<std::string, NDArray>> gradient_norms(const Contents& net,
 ///
 ///   norm = sqrt(sum of g^2);  g *= min(1, max_norm / (norm + 1e-6))
 ///
-/// Returns the norm from before, a scalar of f64 on the first gradient's device; 0 without gradients. The sum is over
-/// blocks of 4,096 elements of each parameter, then over blocks and paths in f64, so it has the same bits on however
-/// many devices the parameters are, and on a mesh that replicates them. Of a parameter that is cut on a mesh each shard
-/// has blocks of its own, replicas count once, and the sums are sent to the first place. If a gradient carries an error
+/// Returns the norm from before, a scalar of f64 on the first gradient's device; 0 without gradients. The squares are
+/// added by index of a gradient's first axis, 4,096 at a time, then in f64 over these sums and over paths: so the norm
+/// has the same bits on however many devices the parameters are, and on a mesh that replicates their gradients or cuts
+/// the first axis (of vectors of more than 65,536 elements not). Where other axes are cut it agrees to rounding. On a
+/// mesh replicas count once, and the sums are sent to the first place. If a gradient carries an error
 /// then all do afterwards, and the step is refused. A norm that is infinite or NaN makes the gradients 0 or NaN. Pushes
 /// and returns. Throws ArrayError for a max_norm that is not above 0.
 template <class Net>

@@ -28,6 +28,17 @@ std::vector<NDArray> pieces_of(const NDArray& x) {
   return layout_of(x) ? owner_of(x)->parts() : std::vector<NDArray>{x};
 }
 
+/// How what is kept of a parameter lies; no layout on no mesh.
+Layout kept_layout(const State& state) {
+  const Layout layout = layout_of(state.value);
+  return layout && layout == state.layout ? state.kept : layout;
+}
+
+Layout gradient_layout(const State& state) {
+  const Layout layout = layout_of(state.value);
+  return layout && layout == state.layout ? state.gradient : layout;
+}
+
 std::string text_of(const NDArray& x) {
   const Layout layout = layout_of(x);
   return to_string(x.spec()) + (layout ? " " + to_string(layout) : "");
@@ -126,7 +137,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     NDArray gradient = state.value.grad();
     if (!gradient.defined()) continue;
     if (!(gradient.shape() == state.shape) || gradient.dtype() != state.value.dtype() ||
-        !(layout_of(gradient) == layout_of(state.value))) {
+        !(layout_of(gradient) == gradient_layout(state))) {
       throw ArrayError(kStep, where,
                        "the parameter '" + one.parameter.name + "' is " + text_of(state.value) + ", its gradient " +
                            text_of(gradient));
@@ -153,10 +164,10 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
   } const end{ready};
   // What fails before the gate shows there: so the copies that writing to held values needs come first.
   for (const Ready& r : ready) {
-    const NDArray& value = r.one->parameter.state->value;
-    copy_held_values({&value, 1}, where);
+    const State& state = *r.one->parameter.state;
+    copy_held_values({&state.value, 1}, where);
     for (auto& [name, target] : r.one->kept) {
-      target.follow(value);
+      target.follow(state.value, kept_layout(state));
       copy_held_values({&target.array(), 1}, where);
     }
   }
@@ -192,23 +203,67 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
   const auto note = [&](const Target& target) {
     if (const NDArray noted = target.noted(); noted.defined()) write(noted, target.array());
   };
+  /// A part of new values, cut as what is kept is: all places get it.
+  const auto write_gathered = [&](const NDArray& part, const NDArray& target) {
+    write(reshard({part, where}, layout_of(target)), target);
+  };
   std::vector<std::optional<FusedStep>> fused(rules_.size());
   for (std::size_t i = 0; options_.fused && i < rules_.size(); ++i) fused[i] = rules_[i].rule.fused(steps_);
-  const auto compute = [&](const Ready& r) {
+  /// The arrays that a fused step changes: the value, and what is kept beside it.
+  const auto changed_by = [&](const FusedStep& step, const NDArray& value, Kept& kept) {
+    std::vector<NDArray> changed{value};
+    for (const FusedStep::State& state : step.states) {
+      auto at = kept.find(state.name);
+      if (at == kept.end()) {
+        const NDArray made = state.counter ? zeros_beside(value, {}, DType::i64) : zeros_like(value);
+        at = kept.emplace(state.name, Target(made)).first;
+      }
+      changed.push_back(at->second.array());
+    }
+    return changed;
+  };
+  /// ZeRO: each place computes new values of its part before the gate; behind it they are written.
+  const auto compute_part = [&](const Ready& r, const Layout& cut) {
     const NDArray& value = r.one->parameter.state->value;
+    const NDArray part = reshard({value.detach(), where}, cut), gradient = reshard({r.gradient, where}, cut);
+    if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
+      const std::vector<NDArray> targets = changed_by(*step, part, r.one->kept);
+      std::vector<NDArray> changed;
+      for (const NDArray& x : targets) changed.push_back(x.copy());
+      const std::vector<NDArray> gradients = pieces_of(gradient);
+      for (std::size_t k = 0; k < gradients.size(); ++k) {
+        std::vector<NDArray> into;
+        for (const NDArray& x : changed) into.push_back(pieces_of(x)[k]);
+        const NDArray dense = gradients[k].contiguous();
+        apply_into(Registry::instance().get(step->row), {&dense}, step->attributes,
+                   {.where = where, .into = into, .updates = Updates::all(), .on = dense.device()});
+      }
+      write_gathered(changed[0], value);
+      for (std::size_t i = 1; i < targets.size(); ++i) write(changed[i], targets[i]);
+    } else {
+      Target target(part);
+      Update update(target, gradient, steps_, r.one->kept);
+      try {
+        rules_[r.one->rule].rule(update);
+      } catch (const ArrayError& e) {
+        throw ArrayError(kStep, where,
+                         "the rule for '" + r.one->parameter.name + "' fails on its parts, " + to_string(cut) +
+                             ", as ZeRO has it (nn::AxisLayouts::zero): " + e.what());
+      }
+      if (const NDArray noted = target.noted(); noted.defined()) write_gathered(noted, value);
+      for (const auto& [name, kept] : r.one->kept) note(kept);
+    }
+  };
+  const auto compute = [&](const Ready& r) {
+    const State& state = *r.one->parameter.state;
+    const NDArray& value = state.value;
     const std::size_t known = r.one->kept.size();
     const DeviceScope scope(value.device());
-    if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
+    if (const Layout cut = kept_layout(state); !(cut == layout_of(value))) {
+      compute_part(r, cut);
+    } else if (const std::optional<FusedStep>& step = fused[r.one->rule]) {
       const Operator& row = Registry::instance().get(step->row);
-      std::vector<NDArray> changed{value};
-      for (const FusedStep::State& state : step->states) {
-        auto at = r.one->kept.find(state.name);
-        if (at == r.one->kept.end()) {
-          const NDArray made = state.counter ? zeros_beside(value, {}, DType::i64) : zeros_like(value);
-          at = r.one->kept.emplace(state.name, Target(made)).first;
-        }
-        changed.push_back(at->second.array());
-      }
+      const std::vector<NDArray> changed = changed_by(*step, value, r.one->kept);
       const auto add = [&](const NDArray& gradient, std::span<const NDArray> targets) {
         Batch& batch = batch_for(targets[0], row, r.one->rule, targets.size(), step->attributes);
         batch.inputs.push_back(gradient);
@@ -339,83 +394,6 @@ NDArray Optimizer::kept(const std::string& path, const std::string& name) const 
     return at == one.kept.end() ? NDArray() : at->second.array();
   }
   return {};
-}
-
-std::map<std::string, Spec> Optimizer::kept_by_rule(const One& one) const {
-  std::map<std::string, Spec> specs;
-  const State& state = *one.parameter.state;
-  const Spec of = state.value.defined() ? state.value.spec() : Spec{state.shape, DType::f32, current_scope().device};
-  (void)shapes_of([&] {
-    const NoGrad off;
-    const DeviceScope scope(of.device);
-    Kept kept;
-    Target target(zeros(of.shape, of.dtype));
-    Update update(target, zeros(of.shape, of.dtype), 0, kept);
-    rules_[one.rule].rule(update);
-    for (const auto& [name, kept_target] : kept) specs.emplace(name, kept_target.array().spec());
-  });
-  return specs;
-}
-
-std::vector<SavedArray> Optimizer::saved_arrays() const {
-  std::vector<SavedArray> list;
-  for (const One& one : list_) {
-    for (const auto& [name, target] : one.kept) list.push_back({one.parameter.name + "." + name, target.array()});
-  }
-  return list;
-}
-
-std::vector<std::string> Optimizer::load_arrays(const std::vector<SavedArray>& arrays, bool check_only) {
-  std::map<std::string, NDArray> left;
-  for (const SavedArray& array : arrays) left.emplace(array.name, array.value);
-  std::vector<std::string> wrong;
-  std::vector<Kept> loaded(list_.size());
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    const One& one = list_[i];
-    if (one.parameter.state->frozen) continue;
-    std::vector<std::string> missing;
-    for (const auto& [name, spec] : kept_by_rule(one)) {
-      const auto at = left.find(one.parameter.name + "." + name);
-      if (at == left.end()) {
-        missing.push_back(one.parameter.name + "." + name);
-        continue;
-      }
-      const NDArray& array = at->second;
-      const bool known = one.parameter.state->value.defined();  // a net without values takes the file's dtypes
-      if (!(array.shape() == spec.shape) || (known && array.dtype() != spec.dtype)) {
-        wrong.push_back("'" + at->first + "' is " + std::string(name_of(array.dtype())) + " " +
-                        to_string(array.shape()) + ", wanted " + std::string(name_of(spec.dtype)) + " " +
-                        to_string(spec.shape));
-      } else if (!check_only) {
-        const NDArray there = array.to(spec.device);
-        loaded[i].emplace(name, Target(there.same_array(array) ? array.copy() : there));
-      }
-      left.erase(at);
-    }
-    // A parameter that never had a gradient has nothing.
-    const std::string prefix = one.parameter.name + ".";
-    const bool some = std::any_of(arrays.begin(), arrays.end(), [&](const SavedArray& a) {
-      return a.name.starts_with(prefix) && a.name.find('.', prefix.size()) == std::string::npos;
-    });
-    if (some) {
-      for (const std::string& name : missing) wrong.push_back("no tensor '" + name + "'");
-    }
-  }
-  for (const auto& [name, array] : left) wrong.push_back("'" + name + "' is not expected");
-  if (check_only || !wrong.empty()) return wrong;
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    list_[i].kept = std::move(loaded[i]);
-    list_[i].made = {};
-  }
-  return wrong;
-}
-
-void Optimizer::set_counts(const std::map<std::string, std::int64_t>& counts) {
-  const auto steps = counts.find("steps");
-  if (counts.size() != 1 || steps == counts.end() || steps->second < 0) {
-    throw UsageError("[nn::Optimizer] its counts are {\"steps\", a number from 0}");
-  }
-  steps_ = steps->second;
 }
 
 }  // namespace sluice::nn

@@ -26,8 +26,8 @@ void Target::end() {
   assigned_ = false;
 }
 
-void Target::follow(const NDArray& parameter) {
-  const Layout has = layout_of(array_), beside = layout_of(parameter);
+void Target::follow(const NDArray& parameter, const Layout& beside) {
+  const Layout has = layout_of(array_);
   if (!beside) {
     if (has) array_ = gathered(array_);
     if (!(array_.device() == parameter.device())) array_ = array_.to(parameter.device());

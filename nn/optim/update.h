@@ -6,6 +6,7 @@
 #include <source_location>
 #include <string>
 
+#include "sluice/ndarray/layout.h"
 #include "sluice/ndarray/nd_array.h"
 
 namespace sluice::nn {
@@ -31,8 +32,8 @@ class Target {
   /// Reads see the array again.
   void end();
   /// Moves the array to where the parameter is, if it is elsewhere: to its device, or to its mesh, where an array of
-  /// the parameter's shape lies as it does, and others are replicated.
-  void follow(const NDArray& parameter);
+  /// the parameter's shape lies as `beside` says, and others are replicated.
+  void follow(const NDArray& parameter, const Layout& beside);
 
  private:
   NDArray array_;

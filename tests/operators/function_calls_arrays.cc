@@ -195,6 +195,16 @@ void add_host_calls(FunctionCalls& to) {
     return Arrays{};
   });
   to.add("reshard", {s}, [placed](const Arrays& x) { return shards_of(reshard(placed(x[0]), {{"x", shard(0)}})); });
+  to.add("reshard", {s}, [placed](const Arrays& x) {
+    const NDArray y = placed(x[0]);
+    return shards_of(reshard(y, y.defined() ? layout_of(y) : Layout()));
+  });
+  to.add("set_gradient_layout", {s}, [placed](const Arrays& x) {
+    const NDArray y = placed(x[0]);
+    if (y.defined()) y.with_grad();
+    set_gradient_layout(y, y.defined() ? layout_of(y).with({{"x", shard(0)}}) : Layout());
+    return Arrays{};
+  });
   to.add("gathered", {s}, [placed](const Arrays& x) { return Arrays{gathered(placed(x[0]))}; });
   to.add("whole", {s}, [placed](const Arrays& x) { return shards_of(whole(placed(x[0]))); });
   to.add("shards_of", {s}, [placed](const Arrays& x) { return shards_of(placed(x[0])); });

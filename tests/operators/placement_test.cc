@@ -368,6 +368,49 @@ TEST_F(Placement, WhatHooksAndProgramsGiveIsBroughtToTheArraysLayout) {
   EXPECT_EQ(layout_of(sum_of_uses(terms)), layout_of(x));
 }
 
+TEST_F(Placement, TheGradientOfALeafMayLieOtherwise) {
+  const NDArray w = place(drawn({5, 6}, 1), mesh_).with_grad();
+  const NDArray plain = drawn({5, 6}, 1).with_grad(), rows = drawn({8, 6}, 2);
+  const NDArray x = place(rows, mesh_, {{"dp", shard(0)}});
+  const Layout cut = layout_of(w).with({{"dp", shard(0)}}), columns = layout_of(w).with({{"tp", shard(1)}});
+  const auto backward = [&] { sum(linear(x, w)).backward(); };
+  const auto is_right = [&](const char* lies) {
+    EXPECT_EQ(to_string(layout_of(w.grad())), lies);
+    EXPECT_LE(distance(put_together(w.grad(), "w"), doubles_of(plain.grad())), 1e-12) << lies;
+  };
+  set_gradient_layout(w, cut);
+  const std::vector<Communication> list = comms(backward);
+  ASSERT_EQ(list.size(), 1U) << to_string(list);
+  EXPECT_EQ(name_of(list[0].kind), "reduce_scatter");
+  for (int i = 0; i < 2; ++i) {
+    backward();
+    sum(linear(rows, plain)).backward();
+  }
+  is_right("dp:shard(0)");
+  set_gradient_layout(w, columns);
+  is_right("tp:shard(1)");
+  (void)comms([&] { set_gradient_layout(w, cut); });  // a dry run leaves no trace
+  is_right("tp:shard(1)");
+  backward();
+  sum(linear(rows, plain)).backward();
+  is_right("tp:shard(1)");
+  EXPECT_EQ(layout_of(grad(whole(sum(linear(x, w))), {w})[0]), columns);
+  w.set_grad(place(ones({5, 6}, DType::f64), mesh_));
+  EXPECT_EQ(layout_of(w.grad()), columns);
+
+  const auto refused = [&](const NDArray& of, const Layout& layout) {
+    return without_line(message([&] { set_gradient_layout(of, layout); }));
+  };
+  EXPECT_EQ(refused(plain, cut), "[set_gradient_layout] an array on no mesh: place(x, mesh) first");
+  EXPECT_EQ(refused(x, layout_of(x)), "[set_gradient_layout] an array that is no leaf (with_grad()), or has no owner");
+  EXPECT_EQ(without_line(message<UsageError>([&] { set_gradient_layout(w, Layout()); })),
+            "[set_gradient_layout] no layout");
+  EXPECT_EQ(refused(w, layout_of(x)),
+            "[set_gradient_layout] dp:shard(0) of (8, 6) on dp 2 x tp 2 on cpu(0) to cpu(3) for the gradient of (5, 6) "
+            "on dp 2 x tp 2 on cpu(0) to cpu(3)");
+  EXPECT_EQ(layout_of(w.grad()), columns);
+}
+
 /// Of a checkpoint's second call, and of gradients that are recorded themselves.
 TEST_F(Placement, CheckpointsAndSecondDerivatives) {
   const NDArray value = drawn({4, 6}, 1), weight = drawn({8, 6}, 2);
