@@ -59,7 +59,19 @@ void rows::need_elements(Signature& s, std::uint32_t axes) {
 NDArray rows::widened(GradientContext& c, const NDArray& g) {
   const auto& a = c.attributes().get<ReduceAttributes>();
   const Dims& shape = c.input_spec(0).shape;
-  return g.reshape(reduced_shape(shape, a.axes, true), c.where()).broadcast_to(shape, c.where());
+  if (!g.array()->owned() || g.shape().rank() == shape.rank()) {
+    return g.reshape(reduced_shape(shape, a.axes, true), c.where()).broadcast_to(shape, c.where());
+  }
+  // An owner may have an axis of size 1 cut: a reshape does not say which one that becomes.
+  Dims wide, order;
+  int left = shape.rank() - g.shape().rank(), first = 0;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const bool gone = (a.axes >> i & 1U) != 0;
+    order.push_back(gone ? first++ : left++);
+    if (gone) wide.push_back(shape[i]);
+  }
+  for (int i = 0; i < g.shape().rank(); ++i) wide.push_back(g.shape()[i]);
+  return g.broadcast_to(wide, c.where()).permute(order, c.where());
 }
 
 namespace {

@@ -230,7 +230,10 @@ std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout&
     } else {
       Shards moved;
       for (int rank = 0; rank < from.mesh().places(); ++rank) {
-        moved.push_back(gathered(now, step.from, step.to, rank, where));
+        // Kernels may add up in an order that depends on strides, and replicas are to have the same bits: what one
+        // place has itself, as a view, another gets as a copy.
+        const NDArray x = gathered(now, step.from, step.to, rank, where);
+        moved.push_back(step.kind == ReshardStep::Kind::slice ? x : x.contiguous(where));
       }
       now = std::move(moved);
     }
