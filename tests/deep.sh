@@ -6,16 +6,17 @@
 #
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
-#   programs   10,000 random programs of arrays, with gradients, against an interpreter, and 10,000 of operations that
-#              answer late or see poison, against a model         tests/autograd/, tests/ndarray/later_programs_test.cc
+#   programs   10,000 random programs of arrays, with gradients, against an interpreter; 10,000 of operations that answer
+#              late or see poison, against a model; 10,000 on meshes, against plain arrays
+#              tests/autograd/, tests/ndarray/later_programs_test.cc, tests/operators/placed_programs_test.cc
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
 #   nets       500 made-up nets, with a seed of each run's own (CI has 50)        tests/nn/make_up_nets.py
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
-#   sanitizers the sanitizers with the other compiler, clang 19: AddressSanitizer and UBSan, every test; ThreadSanitizer,
-#              the engine's tests and those of several pushers
+#   sanitizers the sanitizers with the other compiler: AddressSanitizer and UBSan with GCC, every test; ThreadSanitizer
+#              with clang 19, the engine's tests and those of several pushers
 #   debian13   every test in a fresh Debian 13; as root, else it says `not run`   tests/debian13.sh
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
@@ -55,10 +56,12 @@ searches() {
 programs() {
   build_preset release programs autograd_test -DSLUICE_TESTS=ON
   build_preset release programs ndarray_test
+  build_preset release programs operators_test
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms' &&
-    "${deep[@]}" "$root/build/release/tests/ndarray_test" --gtest_brief=1 --gtest_filter='LaterPrograms.*'
+    "${deep[@]}" "$root/build/release/tests/ndarray_test" --gtest_brief=1 --gtest_filter='LaterPrograms.*' &&
+    "${deep[@]}" "$root/build/release/tests/operators_test" --gtest_brief=1 --gtest_filter='PlacedPrograms.*'
 }
 sums() {
   build_preset release sums operators_test -DSLUICE_TESTS=ON
@@ -110,12 +113,12 @@ mutants() {
 }
 # Addresses spread as the kernel likes may be more than ThreadSanitizer can follow: setarch.
 sanitizers() {
-  build_preset asan-clang sanitizers all -DSLUICE_TESTS=ON
+  build_preset asan sanitizers all -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers engine_test -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers pushers_test
   local asan=() tsan=()
   if [ ${#quick[@]} -gt 0 ]; then asan=(-R '^ndarray') tsan=(-R '^pushers'); else tsan=(-R '^(engine|pushers)\.'); fi
-  ctest --test-dir "$root/build/asan-clang" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
+  ctest --test-dir "$root/build/asan" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
     setarch "$(uname -m)" -R \
       ctest --test-dir "$root/build/tsan-clang" -j4 --output-on-failure --no-tests=error "${tsan[@]}"
 }
