@@ -300,6 +300,7 @@ TEST_F(Zero, NormsHaveTheBitsOfOneDevice) {
 /// Adam's bytes a parameter in f32 at each place, by its pool, between backward and step: 16, 8 + 8 / p, and 4 + 12 /
 /// p.
 TEST_F(Zero, MemoryOfEachPlace) {
+  if (test::on_streams()) GTEST_SKIP() << "its pools are the engine's";
   struct Net {
     std::vector<nn::Linear> layers = nn::repeat(8, nn::Linear{256, 256, false});
     NDArray operator()(NDArray x) const {

@@ -116,7 +116,11 @@ void add_elementwise_cases(std::vector<OperatorCase>& list, const Unary& unary, 
       "clip", [](const Arrays& x) { return clip(x[0], {.low = -1, .high = 0.5}) + clip(x[1], {.high = 1}); },
       [](double a, double b) { return std::min(std::max(a, -1.0), 0.5) + std::min(b, 1.0); });
   composed(
-      "lerp", [](const Arrays& x) { return lerp(x[0], x[1], 0.25) + lerp(x[0], x[1], 0.75); },
+      "lerp",
+      [](const Arrays& x) {
+        const NDArray y = lerp(x[0], x[1], 0.75);  // first, with every compiler: so gradients are added in one order
+        return lerp(x[0], x[1], 0.25) + y;
+      },
       [](double a, double b) { return a + b; });
   composed(
       "lerp by an array", [](const Arrays& x) { return lerp(x[0], x[1], x[1]); },
