@@ -3,11 +3,10 @@
 #include <functional>
 
 #include "sluice/engine/scope.h"
-#include "sluice/operators/add_n.h"
+#include "sluice/operators/attributes.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/placed_owner.h"
-#include "sluice/operators/shaping.h"
 
 namespace sluice::builtin {
 namespace {
@@ -17,15 +16,43 @@ using Shards = std::vector<NDArray>;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-/// The terms combined in the order of their ranks.
-NDArray combined(std::vector<NDArray> terms, ReduceOp op, const std::source_location& where) {
-  if (terms.size() == 1) return terms[0];
-  if (op == ReduceOp::sum) return add_n(terms, where);
-  NDArray total = terms[0];
+/// An array for a kernel of `device`: CPUs read each other's memory, other devices get a copy.
+NDArray near(const NDArray& x, Device device, const std::source_location& where) {
+  const bool cpus = device.kind == DeviceKind::cpu && x.device().kind == DeviceKind::cpu;
+  return cpus ? x : x.to(device, where);
+}
+
+/// A call on `device`, of arrays that are near it.
+NDArray on_device(const char* row, const Shards& inputs, const Attributes& attributes, Device device,
+                  const std::source_location& where) {
+  std::vector<const NDArray*> list;
+  for (const NDArray& x : inputs) list.push_back(&x);
+  return apply_all(Registry::instance().get(row), list, attributes, {.where = where, .on = device})[0];
+}
+
+/// The terms combined in the order of their ranks, on `device`.
+NDArray combined(Shards terms, ReduceOp op, Device device, const std::source_location& where) {
+  if (terms.size() > 1 && op == ReduceOp::sum) {
+    for (NDArray& x : terms) x = near(x, device, where);
+    return on_device("add_n", terms, {}, device, where);
+  }
+  NDArray total = terms[0].to(device, where);
   for (std::size_t i = 1; i < terms.size(); ++i) {
-    total = op == ReduceOp::max ? maximum({total, where}, terms[i]) : minimum({total, where}, terms[i]);
+    const NDArray term = terms[i].to(device, where);
+    total = op == ReduceOp::max ? maximum({total, where}, term) : minimum({total, where}, term);
   }
   return total;
+}
+
+/// Pieces one behind the other, on `device`.
+NDArray joined(Shards pieces, int axis, Device device, const std::source_location& where) {
+  for (NDArray& x : pieces) x = near(x, device, where);
+  return on_device("concat", pieces, AxisAttributes{axis, 0, DType::f32}, device, where);
+}
+
+/// A copy on `device`.
+NDArray copied(const NDArray& x, Device device, const std::source_location& where) {
+  return x.device() == device ? x.copy(where) : x.to(device, where);
 }
 
 /// The sum along axis m of the mesh at each place of it: place j combines part j of all, and hands it out.
@@ -41,15 +68,13 @@ void all_reduce(Shards& shards, const Mesh& mesh, int m, ReduceOp op, const std:
       const std::int64_t begin = n / p * j + n % p * j / p, end = n / p * (j + 1) + n % p * (j + 1) / p;
       if (begin == end) continue;
       Shards terms;
-      for (const NDArray& x : flat)
-        terms.push_back(x.narrow(0, begin, end, where).to(mesh.device(first + j * step), where));
-      parts.push_back(combined(std::move(terms), op, where));
+      for (const NDArray& x : flat) terms.push_back(x.narrow(0, begin, end, where));
+      parts.push_back(combined(std::move(terms), op, mesh.device(first + j * step), where));
     }
     for (int k = 0; k < p && n > 0; ++k) {
-      Shards here;
-      for (const NDArray& part : parts) here.push_back(part.to(mesh.device(first + k * step), where));
-      shards[at(first + k * step)] =
-          (here.size() == 1 ? here[0].copy(where) : concat(here, 0, where)).reshape(shape, where);
+      const Device device = mesh.device(first + k * step);
+      const NDArray all = parts.size() == 1 ? copied(parts[0], device, where) : joined(parts, 0, device, where);
+      shards[at(first + k * step)] = all.reshape(shape, where);
     }
   }
 }
@@ -64,6 +89,7 @@ NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int
     return zeros(size, shards[at(rank)].dtype(), where);
   }
   Dims piece = size;  // which one of each axis
+  int alone = -1;     // the place of the only piece
   const std::function<NDArray(int)> join = [&](int axis) -> NDArray {
     if (axis == size.rank()) {
       int source = 0;
@@ -84,8 +110,8 @@ NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int
         const std::int64_t first = std::max(begin[i], has[i]), last = std::min(begin[i] + size[i], has[i] + there[i]);
         if (last - first != there[i]) x = x.narrow(i, first - has[i], last - has[i], where);
       }
-      const bool here = mesh.device(source) == mesh.device(rank);
-      return !here ? x.to(mesh.device(rank), where) : source == rank ? x : x.copy(where);  // two shards are two arrays
+      alone = source;
+      return x;
     }
     if (!from.cut(axis)) return join(axis + 1);
     const std::vector<std::int64_t>& cuts = from.cuts(axis);
@@ -95,9 +121,12 @@ NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int
       piece[axis] = static_cast<std::int64_t>(i);
       list.push_back(join(axis + 1));
     }
-    return list.size() == 1 ? list[0] : concat(list, axis, where);
+    if (list.size() == 1) return list[0];
+    alone = -1;
+    return joined(std::move(list), axis, mesh.device(rank), where);
   };
-  return join(0);
+  const NDArray x = join(0);
+  return alone < 0 || alone == rank ? x : copied(x, mesh.device(rank), where);  // two shards are two arrays
 }
 
 /// How many axes of the mesh cut an axis of the array.
@@ -201,10 +230,9 @@ Shards reduce_scatter(const Shards& shards, const ReshardStep& step, const std::
     const int stride = mesh.stride(step.mesh_axis), first = rank - mesh.coordinate(rank, step.mesh_axis) * stride;
     Shards terms;
     for (int k = 0; k < mesh.size(step.mesh_axis); ++k) {
-      const NDArray piece = shards[at(first + k * stride)].narrow(axis, begin, begin + size, where);
-      terms.push_back(piece.to(mesh.device(rank), where));
+      terms.push_back(shards[at(first + k * stride)].narrow(axis, begin, begin + size, where));
     }
-    result.push_back(combined(std::move(terms), step.from.on(step.mesh_axis).op, where));
+    result.push_back(combined(std::move(terms), step.from.on(step.mesh_axis).op, mesh.device(rank), where));
   }
   return result;
 }
