@@ -102,22 +102,28 @@ int main(int argc, char** argv) try {
     loss.backward();
     return gathered(loss);
   };
-  if (communication) {
-    const auto list = comms([&] {
-      const nn::Training on(stream);
-      const NDArray x = empty({batch / microbatches, net.context}, DType::i64);
-      backward(x, x);
-    });
-    std::printf("%s", to_string(list).c_str());
-    return 0;
-  }
-  nn::initialise(net, seed,
-                 {{"*.weight", nn::normal(0.02)}, {"*norm*.weight", nn::constant(1)}, {"*.bias", nn::constant(0)}});
   nn::Optimizer opt(
       net,
       nn::AdamW{
           .lr = nn::warmup_cosine(1e-3, std::max(1L, steps / 12), steps + 1, 1e-4), .beta2 = 0.95, .weight_decay = 0.1},
       {{[](const nn::Named& p) { return !nn::matrices(p); }, [](nn::AdamW& r) { r.weight_decay = 0; }}});
+  const auto initialise = [&] {
+    nn::initialise(net, seed,
+                   {{"*.weight", nn::normal(0.02)}, {"*norm*.weight", nn::constant(1)}, {"*.bias", nn::constant(0)}});
+  };
+  if (communication) {
+    const auto list = comms([&] {
+      initialise();
+      const nn::Training on(stream);
+      const NDArray x = empty({batch / microbatches, net.context}, DType::i64);
+      for (long m = 0; m < microbatches; ++m) backward(x, x);
+      nn::clip_gradients(net, 1.0);
+      opt.step();
+    });
+    std::printf("%s", to_string(list).c_str());
+    return 0;
+  }
+  initialise();
   nn::Windows data(nn::read_tokens(text), {.batch = batch, .length = net.context, .shuffle = true, .seed = seed});
   const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}};
   if (nn::exists(file)) {

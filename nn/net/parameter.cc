@@ -40,11 +40,20 @@ void Place::set_path(std::string path) {
 
 NDArray State::laid_out(const NDArray& plain) const { return layout ? sluice::place(plain.detach(), layout) : plain; }
 
-void State::want_gradient(std::source_location from) {
-  if (!is_trained()) return;
-  value.with_grad(from);
-  if (gradient && !(gradient == layout) && layout_of(value) == layout) set_gradient_layout(value, gradient, from);
+namespace {
+
+/// `array` stands for the state's value, or is it.
+void want_gradient_of(const State& state, const NDArray& array, const std::source_location& from) {
+  if (!state.is_trained()) return;
+  array.with_grad(from);
+  if (state.gradient && !(state.gradient == state.layout) && layout_of(array) == state.layout) {
+    set_gradient_layout(array, state.gradient, from);
+  }
 }
+
+}  // namespace
+
+void State::want_gradient(std::source_location from) { want_gradient_of(*this, value, from); }
 
 std::string State::text() const {
   return (path.empty() ? "" : "'" + path + "' ") + sluice::to_string(shape) +
@@ -94,7 +103,7 @@ const NDArray& Slot::other_value() const {
   if (DryRun* const run = DryRun::current()) {
     if (!state.stand_in.defined()) {
       state.stand_in = state.laid_out(empty(state.shape, DType::f32, state.where));
-      if (state.is_trained()) state.stand_in.with_grad(state.where);
+      want_gradient_of(state, state.stand_in, state.where);
       run->at_end([held = state_] { held->stand_in = NDArray(); });
     }
     return state.stand_in;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "placing_support.h"
 #include "sluice/operators/placed_owner.h"
@@ -248,8 +249,17 @@ TEST_F(Zero, GradientsAreCutWhereTheirTermsAreAddedUp) {
   for (const int zero : {1, 2}) {
     Gpt net;
     nn::place(net, dp_, tables(net, dp_, zero));
+    const auto before_values = comms([&] { backward(net, dp_, 0); });
     nn::initialise(net, 3);
-    for (const Communication& one : comms([&] { backward(net, dp_, 0); })) {
+    const auto list = comms([&] { backward(net, dp_, 0); });
+    // Leaves end backward in the order in which they were made, which is that of their use before they have values.
+    const auto lines = [](const std::vector<Communication>& of) {
+      std::multiset<std::string> texts;
+      for (const Communication& one : of) texts.insert(to_string(one));
+      return texts;
+    };
+    EXPECT_EQ(lines(before_values), lines(list));
+    for (const Communication& one : list) {
       bytes[zero][std::string(name_of(one.kind))] += one.bytes;
       // One row is for all the batch: its gradient is added up where it is used.
       const bool reduces = one.kind == Communication::Kind::all_reduce;
