@@ -15,8 +15,8 @@
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
-#   sanitizers the sanitizers with the other compiler: AddressSanitizer and UBSan with GCC, every test; ThreadSanitizer
-#              with clang 19, the engine's tests and those of several pushers
+#   sanitizers the sanitizers with the other compiler, clang 19: AddressSanitizer and UBSan, every test; ThreadSanitizer,
+#              the engine's tests and those of several pushers
 #   debian13   every test in a fresh Debian 13; as root, else it says `not run`   tests/debian13.sh
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
@@ -113,12 +113,12 @@ mutants() {
 }
 # Addresses spread as the kernel likes may be more than ThreadSanitizer can follow: setarch.
 sanitizers() {
-  build_preset asan sanitizers all -DSLUICE_TESTS=ON
+  build_preset asan-clang sanitizers all -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers engine_test -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers pushers_test
   local asan=() tsan=()
   if [ ${#quick[@]} -gt 0 ]; then asan=(-R '^ndarray') tsan=(-R '^pushers'); else tsan=(-R '^(engine|pushers)\.'); fi
-  ctest --test-dir "$root/build/asan" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
+  ctest --test-dir "$root/build/asan-clang" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
     setarch "$(uname -m)" -R \
       ctest --test-dir "$root/build/tsan-clang" -j4 --output-on-failure --no-tests=error "${tsan[@]}"
 }
