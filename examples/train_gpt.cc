@@ -66,8 +66,9 @@ int main(int argc, char** argv) try {
   app.add_option("--dp", dp, "parts of the batch, each at a place of its own")->check(CLI::Range(1, 64));
   app.add_option("--tp", tp, "parts of the heads and hidden units")->check(CLI::Range(1, 64));
   app.add_flag("--sequence", by_positions, "cut activations between blocks over tp, by positions");
-  app.add_option("--zero", zero, "1: each place of dp keeps a part of the optimiser's arrays; 2: of gradients too")
-      ->check(CLI::Range(0, 2));
+  app.add_option("--zero", zero,
+                 "1: each place of dp keeps a part of the optimiser's arrays; 2: of gradients, 3: of parameters too")
+      ->check(CLI::Range(0, 3));
   app.add_option("--microbatches", microbatches, "parts of the batch, one behind the other")
       ->check(CLI::Range(1L, 4096L));
   app.add_option("--layers", layers, "blocks")->check(CLI::Range(1, 1000));

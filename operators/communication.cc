@@ -80,20 +80,39 @@ std::string to_string(const std::vector<Communication>& list) {
   return text.empty() ? "nothing\n" : text;
 }
 
-void Communications::apply(Call& call, Next next) {
-  next(call);
-  if (&call.row() != &builtin::reshard_row()) return;
-  const NDArray& x = call.input();
-  const Layout from = layout_of(x), to = call.attributes().get<builtin::ReshardAttributes>().to;
-  for (const Step& step : builtin::reshard_steps(from, to)) {
+namespace {
+
+void add_steps(std::vector<Communication>& list, const NDArray& x, const Layout& to, const std::source_location& where,
+               const char* layer) {
+  for (const Step& step : builtin::reshard_steps(layout_of(x), to)) {
     if (step.kind == Step::Kind::slice) continue;
     const Mesh& mesh = step.to.mesh();
     std::int64_t elements = 0;
     for (int rank = 0; rank < mesh.places(); ++rank) elements = std::max(elements, received(step, rank));
-    list_.push_back({static_cast<Communication::Kind>(step.kind), mesh.name(step.mesh_axis), mesh.size(step.mesh_axis),
-                     elements * static_cast<std::int64_t>(size_of(x.dtype())),
-                     (current_scope().flags & kBackwardFlag) != 0, x.spec(), call.where(), call.layer()});
+    list.push_back({static_cast<Communication::Kind>(step.kind), mesh.name(step.mesh_axis), mesh.size(step.mesh_axis),
+                    elements * static_cast<std::int64_t>(size_of(x.dtype())),
+                    (current_scope().flags & kBackwardFlag) != 0, x.spec(), where, layer});
   }
+}
+
+}  // namespace
+
+void Communications::apply(Call& call, Next next) {
+  next(call);
+  if (&call.row() == &builtin::reshard_row()) {
+    return add_steps(list_, call.input(), call.attributes().get<builtin::ReshardAttributes>().to, call.where(),
+                     call.layer());
+  }
+  for (const NDArray* x : call.inputs()) {
+    const builtin::Placed* const placed = builtin::Placed::of(*x);
+    if (placed && placed->gathers() && call.targets().empty())
+      add_steps(list_, *x, placed->in_calls(), call.where(), call.layer());
+  }
+}
+
+void Communications::view(const ViewCall& call) {
+  const builtin::Placed* const placed = builtin::Placed::of(call.input());
+  if (placed && placed->gathers()) add_steps(list_, call.input(), placed->in_calls(), call.where(), call.layer());
 }
 
 }  // namespace sluice

@@ -42,6 +42,7 @@ std::string to_string(const std::vector<Communication>& list);
 class Communications final : public Interpreter {
  public:
   void apply(Call& call, Next next) override;
+  void view(const ViewCall& call) override;
   const std::vector<Communication>& list() const { return list_; }
 
  private:

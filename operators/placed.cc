@@ -138,10 +138,35 @@ const Placed* Placed::of(const NDArray& x) {
   return dynamic_cast<const Placed*>(x.array()->owned() ? owner_of(x).get() : nullptr);
 }
 
-NDArray Placed::array(const Layout& layout, DType dtype, std::vector<NDArray> shards,
-                      const std::source_location& where) {
+NDArray Placed::array(const Layout& layout, DType dtype, std::vector<NDArray> shards, const std::source_location& where,
+                      const Layout& in_calls) {
   return owned_array({layout.shape(), dtype, layout.mesh().device(0)},
-                     Ref<Owner>(new Placed(layout, std::move(shards))), where);
+                     Ref<Owner>(new Placed(layout, std::move(shards), in_calls)), where);
+}
+
+bool Placed::made_of_gathered(Call& call) {
+  const auto gathers = [](const NDArray* x) {
+    const Placed* const placed = of(*x);
+    return placed && placed->gathers();
+  };
+  if (!call.targets().empty() || std::ranges::none_of(call.inputs(), gathers)) return false;
+  // What the call waits for at all places: so no place runs ahead of the others, and no more is gathered at once than
+  // the calls need that are near their turn.
+  std::vector<NDArray> after;
+  for (const NDArray* x : call.inputs()) {
+    if (after.empty() && of(*x) && !gathers(x)) after = of(*x)->shards_;
+  }
+  std::vector<NDArray> inputs;
+  for (const NDArray* x : call.inputs()) {
+    if (!gathers(x)) {
+      inputs.push_back(*x);
+    } else {
+      const ReshardAttributes to{of(*x)->in_calls_, after};
+      inputs.push_back(sluice::apply(reshard_row(), {x}, to, {.where = call.where()}));
+    }
+  }
+  call.answer(apply_all(row_of(call), pointers(inputs), call.attributes(), {.where = call.where()}));
+  return true;
 }
 
 NDArray Placed::part(int rank, const Layout& wanted, const std::source_location& where) const {
@@ -159,17 +184,17 @@ NDArray Placed::part(int rank, const Layout& wanted, const std::source_location&
 
 void Placed::apply(Call& call) {
   if (&call.row() == &reshard_row()) {
-    const Layout& to = call.attributes().get<ReshardAttributes>().to;
+    const auto& [to, after] = call.attributes().get<ReshardAttributes>();
     const NDArray& x = call.input();
-    return call.answer({array(to, x.dtype(), resharded(shards_, layout_, to, call.where()), call.where())});
+    return call.answer({array(to, x.dtype(), resharded(shards_, layout_, to, call.where(), after), call.where())});
   }
-  Places(call).make();
+  if (!made_of_gathered(call)) Places(call).make();
 }
 
 Ref<Owner> Placed::snapshot() const {
   std::vector<NDArray> kept;
   for (const NDArray& x : shards_) kept.push_back(x.detach());
-  return Ref<Owner>(new Placed(layout_, std::move(kept)));
+  return Ref<Owner>(new Placed(layout_, std::move(kept), in_calls_));
 }
 
 Layout added_up(const Layout& layout, const Layout* where_replicated) {
@@ -183,7 +208,7 @@ Layout added_up(const Layout& layout, const Layout* where_replicated) {
 }
 
 NDArray Placed::constant(const Spec& spec, const Scalar& value, const std::source_location& where) const {
-  const Layout to = spec.shape == layout_.shape() ? added_up(layout_) : Layout::whole(layout_.mesh(), spec.shape);
+  const Layout to = spec.shape == layout_.shape() ? added_up(in_calls()) : Layout::whole(layout_.mesh(), spec.shape);
   std::vector<NDArray> shards;
   for (int rank = 0; rank < to.mesh().places(); ++rank) {
     const DeviceScope scope(to.mesh().device(rank));
@@ -308,6 +333,12 @@ Layout layout_of(const NDArray& x, std::source_location where) {
   return placed ? placed->layout() : Layout();
 }
 
+Layout call_layout_of(const NDArray& x, std::source_location where) {
+  x.checked("call_layout_of", where);
+  const builtin::Placed* const placed = builtin::Placed::of(x);
+  return placed ? placed->in_calls() : Layout();
+}
+
 namespace {
 
 const builtin::Placed& placed(const char* name, const Operand& x) {
@@ -317,7 +348,7 @@ const builtin::Placed& placed(const char* name, const Operand& x) {
 }
 
 NDArray to_layout(const char* name, const Operand& x, const Layout& from, const Layout& to) {
-  if (from == to) return x.array;
+  if (from == to && !builtin::Placed::of(x.array)->gathers()) return x.array;
   for (int m = 0; m < to.mesh().axes(); ++m) {
     if (to.on(m).kind != Placement::Kind::partial || to.on(m) == from.on(m)) continue;
     throw ArrayError(name, x.where,
@@ -342,6 +373,22 @@ NDArray reshard(const Operand& x, const Layout& layout) {
                          to_string(layout.shape()) + " on " + to_string(layout.mesh()));
   }
   return to_layout("reshard", x, from, layout);
+}
+
+NDArray with_call_layout(const NDArray& x, const Layout& layout, std::source_location where) {
+  constexpr const char* kName = "with_call_layout";
+  const Layout from = placed(kName, {x, where}).layout();
+  if (!layout) throw UsageError(std::string("[") + kName + "] " + to_string(where) + ": no layout");
+  if (layout.partial() || from.partial() || !(layout.shape() == from.shape()) || !(layout.mesh() == from.mesh())) {
+    throw ArrayError(kName, where,
+                     to_string(from) + " of " + to_string(from.shape()) + " on " + to_string(from.mesh()) +
+                         " for calls as " + to_string(layout) + " of " + to_string(layout.shape()) + " on " +
+                         to_string(layout.mesh()));
+  }
+  if (x.requires_grad()) {
+    throw ArrayError(kName, where, "an array that wants a gradient: take x.detach(), and give the result with_grad()");
+  }
+  return builtin::Placed::array(from, x.dtype(), shards_of(x, where), where, layout == from ? Layout() : layout);
 }
 
 NDArray whole(const Operand& x) {

@@ -46,6 +46,17 @@ NDArray gathered(const NDArray& x, std::source_location where = std::source_loca
 /// How it lies; no layout for a plain array.
 Layout layout_of(const NDArray& x, std::source_location where = std::source_location::current());
 
+/// The values of x as an array that calls see in another layout than it lies (ZeRO 3): a call that has it as an operand
+/// first reshards it to `layout`, which comms() lists, and lets go of the result when it was made. The tape keeps the
+/// array as it lies, so a gradient that needs it reshards it once more. Calls that write in place, files, reading,
+/// reshard() and layout_of() see it as it lies; its gradient lies so too. A view of it is one of the resharded array: a
+/// copy. Give it with_grad() afterwards. Throws ArrayError for an array that is plain, partial or wants a gradient, and
+/// for a layout that is partial or of another shape or mesh; UsageError for no layout. Does not block.
+NDArray with_call_layout(const NDArray& x, const Layout& layout,
+                         std::source_location where = std::source_location::current());
+/// How calls see it: layout_of(x), but for an array of with_call_layout().
+Layout call_layout_of(const NDArray& x, std::source_location where = std::source_location::current());
+
 /// The array in another layout: axes of the mesh that are not named stay as they are. This is what communicates: a cut
 /// or replicated axis becomes any of the two, and a partial one too, by adding its terms in rank order. Gradients flow
 /// back. Throws ArrayError for a plain array, and where a placement would become partial. Does not block.

@@ -14,16 +14,20 @@ namespace sluice::builtin {
 
 class Placed final : public Owner {
  public:
-  /// `shards` by rank, of the layout's extents, on the mesh's devices.
-  Placed(Layout layout, std::vector<NDArray> shards) : layout_(std::move(layout)), shards_(std::move(shards)) {}
+  /// `shards` by rank, of the layout's extents, on the mesh's devices. `in_calls`: with_call_layout().
+  Placed(Layout layout, std::vector<NDArray> shards, Layout in_calls = {})
+      : layout_(std::move(layout)), shards_(std::move(shards)), in_calls_(std::move(in_calls)) {}
 
   /// Null for an array that is not on a mesh.
   static const Placed* of(const NDArray& x);
   /// The array of these shards.
   static NDArray array(const Layout& layout, DType dtype, std::vector<NDArray> shards,
-                       const std::source_location& where);
+                       const std::source_location& where, const Layout& in_calls = {});
 
   const Layout& layout() const { return layout_; }
+  /// How calls see it; and whether that is otherwise.
+  const Layout& in_calls() const { return in_calls_ ? in_calls_ : layout_; }
+  bool gathers() const { return static_cast<bool>(in_calls_); }
   const std::vector<NDArray>& shards() const { return shards_; }
   /// What a place has of the part that `wanted` gives it. It must have all of it.
   NDArray part(int rank, const Layout& wanted, const std::source_location& where) const;
@@ -38,8 +42,12 @@ class Placed final : public Owner {
   std::shared_ptr<const GradientLayout> gradient_layout() const override;
 
  private:
+  /// The call, of operands as calls see them. True: it was made.
+  static bool made_of_gathered(Call& call);
+
   Layout layout_;
   std::vector<NDArray> shards_;
+  Layout in_calls_;  ///< none: as it lies
 };
 
 /// The same, but replicated where it is partial and `where_replicated`, if that is given, is replicated.
@@ -53,7 +61,10 @@ NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first
 const Operator& reshard_row();
 struct ReshardAttributes {
   Layout to;
-  friend bool operator==(const ReshardAttributes&, const ReshardAttributes&) = default;
+  /// What has to be there before a place takes memory for what it gets of others. CPUs wait for it; devices with
+  /// streams may take what they get early.
+  std::vector<NDArray> after = {};
+  friend bool operator==(const ReshardAttributes& a, const ReshardAttributes& b) { return a.to == b.to; }
 };
 /// One step of resharding: along one axis of the mesh.
 struct ReshardStep {
@@ -68,7 +79,7 @@ struct ReshardStep {
 std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to);
 /// The shards in another layout, of snapshots: what is not moved shares memory.
 std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
-                               const std::source_location& where);
+                               const std::source_location& where, const std::vector<NDArray>& after = {});
 /// All elements at one place alone. `from` is not partial.
 NDArray gathered_at(const std::vector<NDArray>& shards, const Layout& from, int rank,
                     const std::source_location& where);

@@ -88,6 +88,11 @@ Layout layout_of_view(const ViewCall& call, const Layout& from) {
 }  // namespace
 
 void Placed::view(ViewCall& call) {
+  if (gathers()) {
+    const NoGrad off;
+    return call.answer(
+        call.of(sluice::apply(reshard_row(), {&call.input()}, ReshardAttributes{in_calls_}, {.where = call.where()})));
+  }
   const Layout to = layout_of_view(call, layout_);
   std::vector<NDArray> shards;
   for (int rank = 0; rank < layout_.mesh().places(); ++rank) {

@@ -44,9 +44,15 @@ NDArray combined(Shards terms, ReduceOp op, Device device, const std::source_loc
   return total;
 }
 
-/// Pieces one behind the other, on `device`.
-NDArray joined(Shards pieces, int axis, Device device, const std::source_location& where) {
+/// Pieces one behind the other, on `device`, once all of `after` is there.
+NDArray joined(Shards pieces, int axis, Device device, const Shards& after, const std::source_location& where) {
   for (NDArray& x : pieces) x = near(x, device, where);
+  Dims nothing = pieces[0].shape();
+  nothing[axis] = 0;
+  for (const NDArray& x : after) {  // pieces without elements, which are read all the same
+    if (device.kind != DeviceKind::cpu || x.dtype() != pieces[0].dtype() || x.rank() == 0) continue;
+    pieces.push_back(x.narrow(0, 0, 0, where).reshape(nothing, where));
+  }
   return on_device("concat", pieces, AxisAttributes{axis, 0, DType::f32}, device, where);
 }
 
@@ -73,14 +79,14 @@ void all_reduce(Shards& shards, const Mesh& mesh, int m, ReduceOp op, const std:
     }
     for (int k = 0; k < p && n > 0; ++k) {
       const Device device = mesh.device(first + k * step);
-      const NDArray all = parts.size() == 1 ? copied(parts[0], device, where) : joined(parts, 0, device, where);
+      const NDArray all = parts.size() == 1 ? copied(parts[0], device, where) : joined(parts, 0, device, {}, where);
       shards[at(first + k * step)] = all.reshape(shape, where);
     }
   }
 }
 
 /// The pieces of place `rank` in `to`, joined: `from` is partial only where `to` is.
-NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int rank,
+NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int rank, const Shards& after,
                  const std::source_location& where) {
   const Mesh& mesh = from.mesh();
   const Dims begin = to.begin(rank), size = to.extent(rank);
@@ -123,7 +129,7 @@ NDArray gathered(const Shards& shards, const Layout& from, const Layout& to, int
     }
     if (list.size() == 1) return list[0];
     alone = -1;
-    return joined(std::move(list), axis, mesh.device(rank), where);
+    return joined(std::move(list), axis, mesh.device(rank), after, where);
   };
   const NDArray x = join(0);
   return alone < 0 || alone == rank ? x : copied(x, mesh.device(rank), where);  // two shards are two arrays
@@ -243,11 +249,11 @@ std::vector<ReshardStep> reshard_steps(const Layout& from, const Layout& to) { r
 
 NDArray gathered_at(const std::vector<NDArray>& shards, const Layout& from, int rank,
                     const std::source_location& where) {
-  return gathered(shards, from, Layout::whole(from.mesh(), from.shape()), rank, where);
+  return gathered(shards, from, Layout::whole(from.mesh(), from.shape()), rank, {}, where);
 }
 
 std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout& from, const Layout& to,
-                               const std::source_location& where) {
+                               const std::source_location& where, const std::vector<NDArray>& after) {
   Shards now;
   for (const NDArray& x : shards) now.push_back(x.detach(where));
   for (const ReshardStep& step : reshard_steps(from, to)) {
@@ -260,7 +266,7 @@ std::vector<NDArray> resharded(const std::vector<NDArray>& shards, const Layout&
       for (int rank = 0; rank < from.mesh().places(); ++rank) {
         // Kernels may add up in an order that depends on strides, and replicas are to have the same bits: what one
         // place has itself, as a view, another gets as a copy.
-        const NDArray x = gathered(now, step.from, step.to, rank, where);
+        const NDArray x = gathered(now, step.from, step.to, rank, after, where);
         moved.push_back(step.kind == ReshardStep::Kind::slice ? x : x.contiguous(where));
       }
       now = std::move(moved);

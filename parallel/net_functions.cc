@@ -112,7 +112,7 @@ NetFunctions NetFunctions::trial() const {
     slot.state->optimizer.reset();
     slot.state->holders = 1;
     if (!slot.state->value.defined()) continue;
-    slot.state->value = slot.state->value.copy();
+    slot.state->value = slot.state->copied();
     slot.state->want_gradient();
   }
   return copy;

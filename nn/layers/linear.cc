@@ -12,7 +12,7 @@ NDArray Linear::operator()(const NDArray& x) const {
   if (!weight.state()->boundary) [[likely]]
     return linear(Operand(x, where), weight, value_of(bias), {.relu = relu});
   const NDArray entered = entering(weight, x);
-  const Layout layout = layout_of(weight.value());
+  const Layout layout = call_layout_of(weight.value());
   if (!layout || !layout.cut(1))
     return leaving(weight, linear(Operand(entered, where), weight, value_of(bias), {.relu = relu}));
   // Products with columns of the weight are terms: what follows their sum comes when they are added up.

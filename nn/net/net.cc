@@ -89,7 +89,7 @@ std::shared_ptr<State> Clones::of(const Slot& slot) {
     made->optimizer.reset();
     if (made->value.defined()) {
       const NoGrad off;
-      made->value = made->value.copy();
+      made->value = made->copied();
       made->want_gradient();
     }
   }
@@ -181,7 +181,7 @@ void freeze(const Contents& net, const Select& which, bool frozen, Where where) 
     state.frozen = frozen;
     if (state.kind != Kind::parameter || !state.value.defined()) continue;
     // A leaf stays one for what was recorded already; so the present value becomes an array of its own.
-    state.value = state.value.detach().copy();
+    state.value = state.copied();
     state.want_gradient();
   }
 }
@@ -202,7 +202,7 @@ void move(const Contents& net, Device device, Where where) {
                        gradient.defined() ? gathered(gradient).to(device) : gradient});
   }
   for (const Named& slot : net.slots) {
-    slot.state->layout = slot.state->kept = slot.state->gradient = Layout();
+    slot.state->layout = slot.state->in_calls = slot.state->kept = slot.state->gradient = Layout();
     slot.state->boundary = nullptr;
   }
   for (const auto& [state, value, gradient] : changes) {
@@ -235,7 +235,7 @@ void blend(const Contents& target, const Contents& source, double t, Where where
   const NoGrad off;
   for (std::size_t i = 0; i < target.slots.size(); ++i) {
     const State& to = *target.slots[i].state;
-    NDArray from = source.slots[i].state->value;
+    NDArray from = source.slots[i].state->at_rest();
     if (const Layout layout = layout_of(to.value); !(layout_of(from) == layout)) {
       from = gathered(from.detach()).to(to.value.device());
       if (layout) from = place(from, layout);
@@ -243,7 +243,7 @@ void blend(const Contents& target, const Contents& source, double t, Where where
     from = from.to(to.value.device()).to(to.value.dtype());
     const DeviceScope scope(to.value.device());
     if (to.kind == Kind::parameter && t != 1) {
-      to.value.assign(lerp(to.value, from, t));
+      to.value.assign(lerp(to.at_rest(), from, t));
     } else {
       to.value.assign(from);
     }

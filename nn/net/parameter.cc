@@ -38,7 +38,21 @@ void Place::set_path(std::string path) {
   known_ = true;
 }
 
-NDArray State::laid_out(const NDArray& plain) const { return layout ? sluice::place(plain.detach(), layout) : plain; }
+NDArray State::laid_out(const NDArray& x) const {
+  if (!layout) return x;
+  const NDArray lies = layout_of(x) ? x : sluice::place(x.detach(), layout);
+  return in_calls == layout ? lies : with_call_layout(lies, in_calls);
+}
+
+NDArray State::at_rest() const {
+  const Layout lies = layout_of(value);
+  return lies ? reshard(Operand(value.detach()), lies) : value.detach();
+}
+
+NDArray State::copied() const {
+  const NDArray copy = at_rest().copy();
+  return layout && layout_of(copy) == layout ? laid_out(copy) : copy;
+}
 
 namespace {
 

@@ -59,11 +59,15 @@ struct State {
   std::weak_ptr<const int> optimizer = {};        ///< the one that trains it
   const sluice::detail::Layer* layer = nullptr;   ///< "blocks.0.up", for errors and traces
   Layout layout = {};                             ///< how its values lie, once nn::place said so; none: on no mesh
+  Layout in_calls = {};                           ///< how calls see them, beside `layout`
   Layout kept = {};                               ///< how what an optimiser keeps of it lies, beside `layout`
   Layout gradient = {};                           ///< how its gradient lies, beside `layout`
   std::shared_ptr<const Boundary> boundary = {};  ///< of the layer; null: nothing is resharded there
-  /// A plain array of its shape, laid out.
-  NDArray laid_out(const NDArray& plain) const;
+  /// A plain array of its shape, laid out; or one on the mesh that lies so.
+  NDArray laid_out(const NDArray& x) const;
+  /// Its value, which is there, as it lies, for calls that see no more of it; and a copy, laid out as the value is.
+  NDArray at_rest() const;
+  NDArray copied() const;
   /// A parameter, not frozen.
   bool is_trained() const { return kind == Kind::parameter && !frozen; }
   /// Its value, which is a new one, wants a gradient if it is trained.

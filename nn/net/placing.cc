@@ -30,8 +30,8 @@ class Tables {
     for (const AxisLayouts& table : tables) {
       (void)mesh.axis(table.axis, where);
       if (!axes.insert(table.axis).second) fail("two tables for the axis " + table.axis);
-      if (table.zero < 0 || table.zero > 2) {
-        fail("zero is " + std::to_string(table.zero) + " for " + table.axis + ": 0, 1 and 2 are there");
+      if (table.zero < 0 || table.zero > 3) {
+        fail("zero is " + std::to_string(table.zero) + " for " + table.axis + ", not 0 to 3");
       }
       for (const PartRule& rule : table.rules) check(rule);
       read(table);
@@ -130,12 +130,12 @@ Layout kept_layout(Layout layout, const std::vector<AxisLayouts>& tables) {
   return layout;
 }
 
-/// How its gradient lies: along axes with ZeRO 2 as what is kept does.
-Layout gradient_layout(const Layout& layout, const Layout& kept, const std::vector<AxisLayouts>& tables) {
+/// How what ZeRO cuts from `stage` on lies: along axes with it as what is kept does.
+Layout cut_layout(const Layout& layout, const Layout& kept, const std::vector<AxisLayouts>& tables, int stage) {
   Placements cut;
   for (const AxisLayouts& table : tables) {
     const int m = layout.mesh().axis(table.axis);
-    if (table.zero > 1 && !(kept.on(m) == layout.on(m))) cut.emplace_back(table.axis, kept.on(m));
+    if (table.zero >= stage && !(kept.on(m) == layout.on(m))) cut.emplace_back(table.axis, kept.on(m));
   }
   return cut.empty() ? layout : layout.with(cut);
 }
@@ -150,6 +150,7 @@ void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>
 
   const NoGrad off;
   struct Change {
+    Layout layout, kept, gradient_layout;
     NDArray value, gradient;
     std::shared_ptr<const Boundary> boundary;
   };
@@ -159,20 +160,25 @@ void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>
     // A boundary also where nothing is resharded: a layer whose weight is on a mesh then looks how it lies.
     Change& change = changes.emplace_back();
     change.boundary = std::make_shared<const Boundary>(said.of(net.slots[i].name).boundary);
+    change.kept = kept_layout(layouts[i], tables);
+    change.gradient_layout = cut_layout(layouts[i], change.kept, tables, 2);
+    const bool is_cut = state.kind == Kind::parameter;
+    change.layout = is_cut ? cut_layout(layouts[i], change.kept, tables, 3) : layouts[i];
     if (!state.value.defined()) continue;
-    change.value = sluice::place(gathered(state.value.detach(where), where), layouts[i], where);
+    change.value = sluice::place(gathered(state.value.detach(where), where), change.layout, where);
     const NDArray gradient = state.is_trained() ? state.value.grad() : NDArray();
-    if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), layouts[i], where);
+    if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), change.gradient_layout, where);
   }
   name(net);
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;
-    state.layout = layouts[i];
-    state.kept = kept_layout(layouts[i], tables);
-    state.gradient = gradient_layout(layouts[i], state.kept, tables);
+    state.layout = changes[i].layout;
+    state.in_calls = layouts[i];
+    state.kept = changes[i].kept;
+    state.gradient = changes[i].gradient_layout;
     state.boundary = changes[i].boundary;
     if (!changes[i].value.defined()) continue;
-    state.value = changes[i].value;
+    state.value = state.laid_out(changes[i].value);
     state.want_gradient(where);
     if (changes[i].gradient.defined()) state.value.set_grad(changes[i].gradient);
   }

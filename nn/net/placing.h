@@ -51,6 +51,8 @@ struct AxisLayouts {
   /// parameter, and computes the new values of that part alone, which all then gather: of the 16 bytes a parameter of
   /// Adam's, 8 of which are kept, 8 + 8 / p stay. With 2 each place also keeps the same part of the gradient alone, and
   /// terms are added up by a reduce-scatter: 4 + 12 / p stay. Several backward() before a step send their terms each.
+  /// With 3 it keeps that part of the parameter alone, 16 / p in all: a layer gathers what it uses, backward gathers once
+  /// more what it needs, and a step gathers nothing. On CPUs a gather begins when what enters the layer is there.
   /// Weights have the bits that they have with 0; with 2 and nn::clip_gradients only where the first axis is cut of
   /// each parameter, else norms agree to rounding. Of a parameter that the axis leaves whole the first axis is cut that
   /// nothing else cuts, and that is at least p long; one that has none is stepped whole at each place. A rule that

@@ -39,6 +39,12 @@ Layout gradient_layout(const State& state) {
   return layout && layout == state.layout ? state.gradient : layout;
 }
 
+/// As it lies, for calls that see no more of it.
+NDArray at_rest(const NDArray& x) {
+  const Layout layout = layout_of(x);
+  return layout ? reshard(Operand(x.detach()), layout) : x;
+}
+
 std::string text_of(const NDArray& x) {
   const Layout layout = layout_of(x);
   return to_string(x.spec()) + (layout ? " " + to_string(layout) : "");
@@ -215,7 +221,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     for (const FusedStep::State& state : step.states) {
       auto at = kept.find(state.name);
       if (at == kept.end()) {
-        const NDArray made = state.counter ? zeros_beside(value, {}, DType::i64) : zeros_like(value);
+        const NDArray made = state.counter ? zeros_beside(value, {}, DType::i64) : zeros_like(at_rest(value));
         at = kept.emplace(state.name, Target(made)).first;
       }
       changed.push_back(at->second.array());
@@ -281,10 +287,10 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
         for (std::size_t k = 0; k < gradients.size(); ++k) add(gradients[k].contiguous(), targets[k]);
       }
     } else {
-      Target target(value);
+      Target target(at_rest(value));
       Update update(target, r.gradient, steps_, r.one->kept);
       rules_[r.one->rule].rule(update);
-      note(target);
+      if (const NDArray noted = target.noted(); noted.defined()) write(noted, value);
       for (const auto& [name, kept] : r.one->kept) note(kept);
     }
     if (r.one->kept.size() > known) note_made(*r.one, where);

@@ -199,6 +199,14 @@ void add_host_calls(FunctionCalls& to) {
     const NDArray y = placed(x[0]);
     return shards_of(reshard(y, y.defined() ? layout_of(y) : Layout()));
   });
+  to.add("with_call_layout", {s}, [placed](const Arrays& x) {
+    const NDArray y = placed(x[0]);
+    return shards_of(with_call_layout(y, y.defined() ? layout_of(y).with({{"x", shard(0)}}) : Layout()));
+  });
+  to.add("call_layout_of", {s}, [](const Arrays& x) {
+    (void)call_layout_of(x[0]);
+    return Arrays{};
+  });
   to.add("set_gradient_layout", {s}, [placed](const Arrays& x) {
     const NDArray y = placed(x[0]);
     if (y.defined()) y.with_grad();

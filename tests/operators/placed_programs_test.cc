@@ -61,6 +61,7 @@ class Program {
     Both made;
     made.plain = drawn(shape, from_());
     made.placed = place(made.plain, any_layout(shape));
+    if (draw(from_, 3) == 0) made.placed = with_call_layout(made.placed, any_layout(shape));
     made.plain.with_grad();
     made.placed.with_grad();
     Layout gradient = layout_of(made.placed);
@@ -209,6 +210,7 @@ class Program {
     Both w;
     w.plain = drawn({1 + draw(from_, 5), n}, from_());
     w.placed = place(w.plain, any_layout(w.plain.shape()));
+    if (draw(from_, 2) == 0) w.placed = with_call_layout(w.placed, any_layout(w.plain.shape()));
     w.plain.with_grad();
     w.placed.with_grad();
     leaves_.push_back(w);
