@@ -9,6 +9,8 @@
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
 #include "sluice/operators/normalize_rows.h"
+#include "sluice/operators/placed.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
@@ -263,6 +265,55 @@ NDArray group_norm(const Operand& x, std::int64_t groups, const NDArray& weight,
   return finished(y, by_channel(weight, values), by_channel(bias, values), x.array.dtype());
 }
 
+namespace {
+
+struct Normalised {
+  NDArray y, mean, variance;  ///< of each channel
+};
+
+/// Each channel is a row.
+Normalised normalised_channels(const NDArray& x, double eps, const std::source_location& where) {
+  const Dims& shape = x.shape();
+  const std::int64_t channels = shape[1];
+  Dims order{1, 0}, turned{channels, shape[0]};
+  for (int i = 2; i < shape.rank(); ++i) {
+    order.push_back(i);
+    turned.push_back(shape[i]);
+  }
+  std::int64_t n = 1;
+  for (int i = 1; i < turned.rank(); ++i) n *= turned[i];
+  const NDArray rows = x.permute(order).reshape({channels, n});
+  const NDArray* const inputs[] = {&rows};
+  const std::vector<NDArray> outputs = apply_all(row_of_normalize(), inputs, NormalizeAttributes{1, eps, true}, {});
+  const NDArray y = outputs[0].reshape(turned).permute(order);
+  const NoGrad no_grad;
+  return {y, statistic(outputs[1], channels, &RowStatistics<int>::mean, where),
+          statistic(outputs[1], channels, &RowStatistics<int>::variance, where)};
+}
+
+/// Of n elements of each channel, which places of a mesh have parts of: a layout does not change what they are divided
+/// by. Sums of elements, then of squares of what is left, are added up: an all-reduce of a number for each channel
+/// each.
+Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
+  Dims others;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != 1) others.push_back(i);
+  }
+  const auto average = [&](const NDArray& values) {
+    const NDArray terms = sum(values, others, {.keep = true});
+    Placements added;
+    const Layout layout = layout_of(terms);
+    for (int m = 0; m < layout.mesh().axes(); ++m) {
+      if (layout.on(m).kind == Placement::Kind::partial) added.emplace_back(layout.mesh().name(m), replicate);
+    }
+    return reshard(terms, added) * (1 / static_cast<double>(n));
+  };
+  const NDArray mean = average(x), off = x - mean, variance = average(square(off));
+  return {off * inverse_root(variance, eps), mean, variance};
+}
+
+}  // namespace
+
 NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDArray& weight, const NDArray& bias,
                    const BatchNormOptions& options) {
   const builtin::Composition made("batch_norm", x);
@@ -278,30 +329,26 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
   made.require(running.mean.defined() == running.variance.defined(), "needs both running statistics or none");
   NDArray y;
   if (options.training) {
-    // Each channel is a row.
-    Dims order{1, 0}, turned{channels, shape[0]};
-    for (int i = 2; i < shape.rank(); ++i) {
-      order.push_back(i);
-      turned.push_back(shape[i]);
-    }
     std::int64_t n = 1;
-    for (int i = 1; i < turned.rank(); ++i) n *= turned[i];
+    bool cut = false;
+    for (int i = 0; i < shape.rank(); ++i) {
+      if (i == 1) continue;
+      n *= shape[i];
+      cut = cut || builtin::is_cut(values, i);
+    }
     if (n < 2 && channels > 0) made.fail(to_string(shape) + " has fewer than two elements for each channel");
-    const NDArray rows = values.permute(order).reshape({channels, n});
-    const NDArray* const inputs[] = {&rows};
-    const std::vector<NDArray> outputs =
-        apply_all(row_of_normalize(), inputs, NormalizeAttributes{1, options.eps, true}, {});
-    y = outputs[0].reshape(turned).permute(order);
+    const Normalised normal =
+        cut ? normalised_parts(values, n, options.eps) : normalised_channels(values, options.eps, made.where());
+    y = normal.y;
     if (!weight.defined() && !bias.defined()) y = y.contiguous();
     if (running.mean.defined()) {
       const NoGrad no_grad;
       const double part = options.momentum;
-      const auto update = [&](const NDArray& kept, int RowStatistics<int>::*number, double factor) {
-        const NDArray batch = statistic(outputs[1], channels, number, made.where()).reshape({channels});
-        kept.assign(kept * (1 - part) + (batch * (part * factor)).to(kept.dtype()));
+      const auto update = [&](const NDArray& kept, const NDArray& batch, double factor) {
+        kept.assign(kept * (1 - part) + (batch.detach().reshape({channels}) * (part * factor)).to(kept.dtype()));
       };
-      update(running.mean, &RowStatistics<int>::mean, 1);
-      update(running.variance, &RowStatistics<int>::variance, static_cast<double>(n) / static_cast<double>(n - 1));
+      update(running.mean, normal.mean, 1);
+      update(running.variance, normal.variance, static_cast<double>(n) / static_cast<double>(n - 1));
     }
   } else {
     made.require(running.mean.defined(), "needs running statistics where it is not trained");
