@@ -1,10 +1,12 @@
 #include "sluice/nn/net/placing.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <set>
 #include <utility>
 
+#include "sluice/engine/bytes_in_words.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/placed.h"
@@ -12,7 +14,7 @@
 namespace sluice::nn::detail {
 namespace {
 
-constexpr const char* kPlace = "nn::place";
+constexpr const char *kPlace = "nn::place", *kExplain = "nn::explain";
 
 /// What the tables say of one array: its placements, and what its part reshards.
 struct Said {
@@ -22,8 +24,9 @@ struct Said {
 
 class Tables {
  public:
-  Tables(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, const Where& where)
-      : where_(where) {
+  Tables(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, const Where& where,
+         const char* name)
+      : where_(where), name_(name) {
     if (!mesh) fail("no mesh");
     for (const Named& slot : net.slots) names_[part_of(slot.name)].insert(last_of(slot.name));
     std::set<std::string> axes;
@@ -38,6 +41,11 @@ class Tables {
     }
   }
 
+  /// "tp '*.up'", of each table that has a rule for the array's part.
+  std::string rules_of(const std::string& path) const {
+    const auto at = rules_.find(part_of(path));
+    return at == rules_.end() ? std::string() : at->second;
+  }
   Said of(const std::string& path) const {
     const auto at = said_.find(path);
     return at == said_.end() ? Said() : at->second;
@@ -50,7 +58,7 @@ class Tables {
   }
   static std::string last_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
   [[noreturn]] void fail(const std::string& what) const {
-    throw UsageError(std::string("[") + kPlace + "] " + sluice::to_string(where_) + ": " + what);
+    throw UsageError(std::string("[") + name_ + "] " + sluice::to_string(where_) + ": " + what);
   }
   void check(const PartRule& rule) const {
     for (const auto& one : {rule.layout.in, rule.layout.out}) {
@@ -65,6 +73,7 @@ class Tables {
                                      [&](const PartRule& r) { return matches_pattern(r.parts, part); });
       if (rule == table.rules.end()) continue;
       met[static_cast<std::size_t>(rule - table.rules.begin())] = true;
+      rules_[part] += "  " + table.axis + " '" + rule->parts + "'";
       const auto has = [&](const std::string& name) {
         if (names.contains(name)) return;
         fail("the rule '" + rule->parts + "' says something of '" + join(part, name) +
@@ -92,8 +101,10 @@ class Tables {
   }
 
   const Where& where_;
+  const char* name_;
   std::map<std::string, std::set<std::string>> names_;  ///< by part
   std::map<std::string, Said> said_;                    ///< by path
+  std::map<std::string, std::string> rules_;            ///< by part
 };
 
 Layout layout_for(const Named& slot, const Mesh& mesh, const Placements& placements, const Where& where) {
@@ -140,17 +151,70 @@ Layout cut_layout(const Layout& layout, const Layout& kept, const std::vector<Ax
   return cut.empty() ? layout : layout.with(cut);
 }
 
+/// How an array of a net lies at rest, and how what belongs to it does.
+struct Lies {
+  Layout at_rest, in_calls, kept, gradient;
+  Lies(const Named& slot, const Mesh& mesh, const Tables& said, const std::vector<AxisLayouts>& tables,
+       const Where& where)
+      : at_rest(layout_for(slot, mesh, said.of(slot.name).lies, where)), in_calls(at_rest) {
+    kept = kept_layout(in_calls, tables);
+    gradient = cut_layout(in_calls, kept, tables, 2);
+    if (slot.state->kind == Kind::parameter) at_rest = cut_layout(in_calls, kept, tables, 3);
+  }
+};
+
 }  // namespace
+
+std::string explain(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, Where where) {
+  const sluice::detail::Called called(kExplain, where);
+  const Tables said(net, mesh, tables, where, kExplain);
+  std::vector<std::array<std::string, 5>> rows;
+  std::vector<double> bytes(static_cast<std::size_t>(mesh ? mesh.places() : 0));
+  double all = 0;
+  for (const Named& slot : net.slots) {
+    const Lies lies(slot, mesh, said, tables, where);
+    const NDArray& value = slot.state->value;
+    const auto size = static_cast<double>(value.defined() ? size_of(value.dtype()) : sizeof(float));
+    double most = 0;
+    for (int rank = 0; rank < mesh.places(); ++rank) {
+      const double here = size * static_cast<double>(lies.at_rest.extent(rank).count());
+      bytes[static_cast<std::size_t>(rank)] += here;
+      most = std::max(most, here);
+    }
+    const double whole = size * static_cast<double>(slot.state->shape.count());
+    all += whole;
+    std::string why = said.rules_of(slot.name);
+    for (const AxisLayouts& table : tables) {
+      const int m = mesh.axis(table.axis);
+      const bool zero = slot.state->kind == Kind::parameter && !(lies.kept.on(m) == lies.in_calls.on(m));
+      if (zero) why += "  " + table.axis + " zero " + std::to_string(table.zero);
+    }
+    rows.push_back({slot.name, to_string(slot.state->shape), to_string(lies.at_rest),
+                    bytes_in_words(most) + " of " + bytes_in_words(whole), why});
+  }
+  std::array<std::size_t, 5> width{};
+  for (const auto& row : rows) {
+    for (std::size_t k = 0; k < row.size(); ++k) width[k] = std::max(width[k], row[k].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t k = 0; k < 4; ++k) line += row[k] + std::string(width[k] - row[k].size() + (k < 3 ? 2 : 0), ' ');
+    line += row[4];
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  const double most = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+  return text + "at most " + bytes_in_words(most) + " of " + bytes_in_words(all) + " at a place\n";
+}
 
 void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, Where where) {
   const sluice::detail::Called called(kPlace, where);
-  const Tables said(net, mesh, tables, where);
-  std::vector<Layout> layouts;
-  for (const Named& slot : net.slots) layouts.push_back(layout_for(slot, mesh, said.of(slot.name).lies, where));
+  const Tables said(net, mesh, tables, where, kPlace);
+  std::vector<Lies> lies;
+  for (const Named& slot : net.slots) lies.emplace_back(slot, mesh, said, tables, where);
 
   const NoGrad off;
   struct Change {
-    Layout layout, kept, gradient_layout;
     NDArray value, gradient;
     std::shared_ptr<const Boundary> boundary;
   };
@@ -160,22 +224,18 @@ void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>
     // A boundary also where nothing is resharded: a layer whose weight is on a mesh then looks how it lies.
     Change& change = changes.emplace_back();
     change.boundary = std::make_shared<const Boundary>(said.of(net.slots[i].name).boundary);
-    change.kept = kept_layout(layouts[i], tables);
-    change.gradient_layout = cut_layout(layouts[i], change.kept, tables, 2);
-    const bool is_cut = state.kind == Kind::parameter;
-    change.layout = is_cut ? cut_layout(layouts[i], change.kept, tables, 3) : layouts[i];
     if (!state.value.defined()) continue;
-    change.value = sluice::place(gathered(state.value.detach(where), where), change.layout, where);
+    change.value = sluice::place(gathered(state.value.detach(where), where), lies[i].at_rest, where);
     const NDArray gradient = state.is_trained() ? state.value.grad() : NDArray();
-    if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), change.gradient_layout, where);
+    if (gradient.defined()) change.gradient = sluice::place(gathered(gradient, where), lies[i].gradient, where);
   }
   name(net);
   for (std::size_t i = 0; i < net.slots.size(); ++i) {
     State& state = *net.slots[i].state;
-    state.layout = changes[i].layout;
-    state.in_calls = layouts[i];
-    state.kept = changes[i].kept;
-    state.gradient = changes[i].gradient_layout;
+    state.layout = lies[i].at_rest;
+    state.in_calls = lies[i].in_calls;
+    state.kept = lies[i].kept;
+    state.gradient = lies[i].gradient;
     state.boundary = changes[i].boundary;
     if (!changes[i].value.defined()) continue;
     state.value = state.laid_out(changes[i].value);

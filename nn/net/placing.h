@@ -51,8 +51,8 @@ struct AxisLayouts {
   /// parameter, and computes the new values of that part alone, which all then gather: of the 16 bytes a parameter of
   /// Adam's, 8 of which are kept, 8 + 8 / p stay. With 2 each place also keeps the same part of the gradient alone, and
   /// terms are added up by a reduce-scatter: 4 + 12 / p stay. Several backward() before a step send their terms each.
-  /// With 3 it keeps that part of the parameter alone, 16 / p in all: a layer gathers what it uses, backward gathers once
-  /// more what it needs, and a step gathers nothing. On CPUs a gather begins when what enters the layer is there.
+  /// With 3 it keeps that part of the parameter alone, 16 / p in all: a layer gathers what it uses, backward gathers
+  /// once more what it needs, and a step gathers nothing. On CPUs a gather begins when what enters the layer is there.
   /// Weights have the bits that they have with 0; with 2 and nn::clip_gradients only where the first axis is cut of
   /// each parameter, else norms agree to rounding. Of a parameter that the axis leaves whole the first axis is cut that
   /// nothing else cuts, and that is at least p long; one that has none is stepped whole at each place. A rule that
@@ -62,6 +62,8 @@ struct AxisLayouts {
 
 namespace detail {
 void place(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables, std::source_location where);
+std::string explain(const Contents& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables,
+                    std::source_location where);
 }  // namespace detail
 
 /// Lays out all arrays of the net on the mesh, gradients too: those that have values, and those that get one later. Of
@@ -74,6 +76,19 @@ template <class Net>
 void place(const Net& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables = {},
            std::source_location where = std::source_location::current()) {
   detail::place(contents(net), mesh, tables, where);
+}
+
+/// What nn::place would do, and changes nothing: a line for each array of the net with its shape, how it lies, what
+/// the largest shard holds in f32 or in the dtype of its values, and for each axis the rule that its part met:
+///
+///     blocks.0.up.weight  (512, 128)  dp:shard(1) tp:shard(0)  64.0 KiB of 256.0 KiB  tp '*.up'  dp zero 3
+///
+/// and the bytes of all of them at the place that has most. Of a net without values too, and of meshes that are larger
+/// than the machine. Throws as nn::place does. Thread-safe as far as the net is not changed. Does not block.
+template <class Net>
+std::string explain(const Net& net, const Mesh& mesh, const std::vector<AxisLayouts>& tables = {},
+                    std::source_location where = std::source_location::current()) {
+  return detail::explain(contents(net), mesh, tables, where);
 }
 
 }  // namespace sluice::nn

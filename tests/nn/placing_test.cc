@@ -277,6 +277,33 @@ TEST_F(Placing, AFailureAtOnePlaceStepsNone) {
   EXPECT_FALSE(all_bits() == before);
 }
 
+/// Before there are values, and on a mesh that is larger than the machine.
+TEST_F(Placing, ExplainSaysWhatATableDoes) {
+  struct Net {
+    nn::Linear up{8, 12}, down{12, 8};
+    nn::BatchNorm norm{8};
+  } net;
+  const Mesh mesh({{"dp", 4}, {"tp", 2}}, test::device_kind());
+  const std::vector<nn::AxisLayouts> tables{
+      {.axis = "dp", .zero = 3},
+      {"tp", {{"up|none", {.weight = shard(0), .bias = shard(0)}}, {"down", {.weight = shard(1), .out = replicate}}}}};
+  EXPECT_EQ(nn::explain(net, mesh, tables),
+            "up.weight          (12, 8)  dp:shard(1) tp:shard(0)  48 B of 384 B  tp 'up|none'  dp zero 3\n"
+            "up.bias            (12,)    tp:shard(0)              24 B of 48 B   tp 'up|none'\n"
+            "down.weight        (8, 12)  dp:shard(0) tp:shard(1)  48 B of 384 B  tp 'down'  dp zero 3\n"
+            "down.bias          (8,)     dp:shard(0)              8 B of 32 B    tp 'down'  dp zero 3\n"
+            "norm.weight        (8,)     dp:shard(0)              8 B of 32 B    dp zero 3\n"
+            "norm.bias          (8,)     dp:shard(0)              8 B of 32 B    dp zero 3\n"
+            "norm.running_mean  (8,)     replicate                32 B of 32 B\n"
+            "norm.running_var   (8,)     replicate                32 B of 32 B\n"
+            "at most 208 B of 976 B at a place\n");
+  EXPECT_FALSE(net.up.weight.state()->layout);
+  EXPECT_THAT(what_of([&] { nn::explain(net, mesh, {{"ep", {}}}); }), HasSubstr("no axis ep"));
+  EXPECT_THAT(what_of([&] { nn::explain(net, mesh, {{"tp", {{"upp", {}}}}}); }), HasSubstr("[nn::explain]"));
+  nn::initialise(net, 1, {}, {.dtype = DType::f64});
+  EXPECT_THAT(nn::explain(net, mesh), HasSubstr("replicate  768 B of 768 B"));
+}
+
 TEST_F(Placing, TablesThatDoNotFitAreRefused) {
   struct Net {
     nn::Linear up{4, 6}, down{6, 2};
