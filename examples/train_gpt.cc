@@ -1,5 +1,6 @@
-// Trains a GPT on the characters of a text, on a mesh of devices: data parallelism over "dp", heads and hidden units
-// cut over "tp", what the optimiser keeps cut over "dp" (ZeRO). What is saved under one mesh goes on under another.
+// Trains a GPT on the characters of a text, on a mesh of devices: data parallelism over "dp", heads, hidden units and
+// the vocabulary cut over "tp", what the optimiser keeps cut over "dp" (ZeRO). What is saved under one mesh goes on
+// under another.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -49,7 +50,7 @@ std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions, int zero
             {"*.proj", {.weight = shard(1).by(size), .out = between}},
             {"*.up", {.weight = shard(0), .bias = shard(0), .in = in}},
             {"*.down", {.weight = shard(1), .out = between}},
-            {"token", {.out = between}},
+            {"token", {.weight = shard(0), .out = between}},
             {"position", {.out = between == replicate ? replicate : shard(0)}},
             {"norm", {.out = replicate}}}}};
 }
@@ -58,7 +59,7 @@ int main(int argc, char** argv) try {
   std::string text = "/usr/share/common-licenses", out = "build/train_gpt";
   long steps = 200, batch = 32, microbatches = 1;
   int dp = 2, tp = 2, zero = 0;
-  bool by_positions = false, communication = false;
+  bool by_positions = false, communication = false, explained = false;
   std::uint64_t seed = 1;
   std::int64_t layers = 4, width = 128, heads = 4;
   CLI::App app("Trains a GPT on the characters of a text, on a mesh of devices.");
@@ -79,19 +80,24 @@ int main(int argc, char** argv) try {
   app.add_option("--seed", seed, "of first weights, order and dropout");
   app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
   app.add_flag("--comms", communication, "list what a step sends, from shapes alone, and stop");
+  app.add_flag("--explain", explained, "list how each array lies, and stop");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (batch % microbatches != 0) throw std::runtime_error("--microbatches does not divide --batch");
   std::filesystem::create_directories(out);
   const std::string file = out + "/model.safetensors";
 
-  Engine engine({.logical_cpus = communication ? 1 : dp * tp});
+  Engine engine({.logical_cpus = communication || explained ? 1 : dp * tp});
   set_default_engine(&engine);
   const struct Reset {
     ~Reset() { set_default_engine(nullptr); }
   } reset;
   Gpt net{.layers = layers, .heads = heads, .width = width};
   const Mesh mesh({{"dp", dp}, {"tp", tp}});
+  if (explained) {
+    std::printf("%s", nn::explain(net, mesh, layouts(net, by_positions, zero)).c_str());
+    return 0;
+  }
   nn::place(net, mesh, layouts(net, by_positions, zero));
   RandomStream stream(seed);
   /// Adds the gradients of a part of the batch to those that are there.

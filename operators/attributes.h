@@ -75,6 +75,16 @@ struct PutAttributes {
   friend bool operator==(const PutAttributes&, const PutAttributes&) = default;
 };
 
+/// For take_rows of a part of an array of `of` rows, which begins at row `begin`: rows of other parts are zeros. None
+/// for the whole.
+struct RowsAttributes {
+  std::int64_t begin = 0, of = 0;
+  static constexpr auto fields() {
+    return std::array{field<&RowsAttributes::begin>("begin"), field<&RowsAttributes::of>("of")};
+  }
+  friend bool operator==(const RowsAttributes&, const RowsAttributes&) = default;
+};
+
 struct TransferAttributes {
   Device from, to;
   static constexpr auto fields() {
@@ -170,6 +180,20 @@ struct ClassLabelAttributes {
                       field<&ClassLabelAttributes::ignored>("ignored")};
   }
   friend bool operator==(const ClassLabelAttributes&, const ClassLabelAttributes&) = default;
+};
+
+/// For class_parts: `classes` are cut into `parts` at r classes / parts; the call is about `here` of them from `first`
+/// on.
+struct ClassPartsAttributes {
+  std::int64_t classes = 0, parts = 1, first = 0, here = 1;
+  /// Where part r of the call begins, among all classes; r = here: where the last one ends.
+  std::int64_t begin(std::int64_t r) const { return (first + r) * classes / parts; }
+  static constexpr auto fields() {
+    using A = ClassPartsAttributes;
+    return std::array{field<&A::classes>("classes"), field<&A::parts>("parts"), field<&A::first>("first"),
+                      field<&A::here>("here")};
+  }
+  friend bool operator==(const ClassPartsAttributes&, const ClassPartsAttributes&) = default;
 };
 
 struct LossAttributes {

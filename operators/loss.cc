@@ -5,11 +5,33 @@
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
+
+namespace {
+
+/// A place's parts: those that it has of the operand or result `of_parts`.
+Attributes local_parts(const Attributes& whole, const Layout& of_parts, int rank) {
+  auto own = whole.get<ClassPartsAttributes>();
+  own.first += of_parts.begin(rank)[0];
+  own.here = of_parts.extent(rank)[0];
+  return own;
+}
+
+void check_parts(Signature& s) {
+  const auto& a = s.attributes<ClassPartsAttributes>();
+  if (s.dtype(1) != DType::i64) s.fail("labels are i64");
+  if (s.shape(0).rank() != 2 || s.shape(1).rank() != 1 || s.shape(0)[0] != s.shape(1)[0]) {
+    s.fail("needs logits (n, classes) and labels (n,)");
+  }
+  if (s.shape(0)[1] != a.begin(a.here) - a.begin(0)) s.fail("logits of other parts of the classes");
+}
+
+}  // namespace
 
 void builtin::add_loss_rows(Registry& registry) {
   // Outputs: the loss and the probabilities, which the gradient needs.
@@ -62,6 +84,53 @@ void builtin::add_loss_rows(Registry& registry) {
       s.output(s.shape(0), DType::i64);
     };
   });
+  // Three numbers of each row and part of the classes, (parts, rows, 3): the logarithm of the sum of exp(logits), the
+  // label's logit (0 if it is in another part), and the sum of the logits. So the cross-entropy of logits that are cut
+  // by classes takes one gather of these.
+  add_operator(registry, "class_parts", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("rv,r->_r_");
+      p.output_parts(0, 0, 'v');
+      p.local([](const Attributes& whole, const PlacedCall& placed, int rank) {
+        return local_parts(whole, placed.outputs[0], rank);
+      });
+    };
+    op.cost = costs::each_input<4>;
+    op.min_inputs = op.max_inputs = 2;
+    op.infer = [](Signature& s) {
+      s.floating();
+      check_parts(s);
+      s.output({s.attributes<ClassPartsAttributes>().here, s.shape(0)[0], 3}, s.dtype());
+    };
+    op.needs = {needs::input(0) | needs::input(1) | needs::output(0)};
+    op.gradient = [](GradientContext& c) {
+      if (c.create_graph()) {
+        throw ArrayError("class_parts", c.where(),
+                         "the gradient of a cross-entropy over classes that are cut has no gradient: reshard the "
+                         "logits first");
+      }
+      static const Operator& row = Registry::instance().get("class_parts_grad");
+      c.set(0,
+            apply(row, {&c.input(0), &c.input(1), &c.output(0), &c.gradient()}, c.attributes(), {.where = c.where()}));
+    };
+  });
+  add_operator(registry, "class_parts_grad", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.letters("rv,r,_r_,_r_->rv");
+      p.input_parts(2, 0, 'v');
+      p.input_parts(3, 0, 'v');
+      p.local([](const Attributes& whole, const PlacedCall& placed, int rank) {
+        return local_parts(whole, placed.inputs[2], rank);
+      });
+    };
+    op.cost = costs::each_output<4>;
+    op.min_inputs = op.max_inputs = 4;
+    op.infer = [](Signature& s) {
+      s.floating();
+      check_parts(s);
+      s.output(s.shape(0), s.dtype());
+    };
+  });
   // (probabilities - one_hot(labels)) * scale * g.
   add_operator(registry, "cross_entropy_grad", [](Operator& op) {
     op.place = [](Placing& p) { p.letters("r_,r,->r_"); };
@@ -74,7 +143,8 @@ void builtin::add_loss_rows(Registry& registry) {
 NDArray cross_entropy(const Operand& logits, const Operand& labels, double divisor) {
   logits.array.checked("cross_entropy", logits.where);
   const DType t = labels.array.checked("cross_entropy", logits.where).dtype();
-  if (logits.array.rank() > 2) return cross_entropy(logits, labels, CrossEntropyOptions{.divisor = divisor});
+  if (logits.array.rank() > 2 || builtin::is_cut(logits.array, 1))
+    return cross_entropy(logits, labels, CrossEntropyOptions{.divisor = divisor});
   const NDArray wide = t == DType::i32 || t == DType::u8 ? labels.array.to(DType::i64, labels.where) : labels.array;
   const double rows = logits.array.rank() > 0 ? static_cast<double>(logits.array.shape()[0]) : 1;
   static const Operator& row = Registry::instance().get("cross_entropy");

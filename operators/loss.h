@@ -75,6 +75,9 @@ struct CrossEntropyOptions {
 /// (1 - e) times that of its label and e / classes times the sum of those of all classes, each by its weight. logits:
 /// (n, classes) or (n, classes, ...), floating. Where only the mean and its divisor are asked for it is one pass, the
 /// function below.
+///
+/// Of logits on a mesh that are cut by classes each place reads its part alone: one gather brings three numbers of
+/// each row together, 12 bytes of each other place, and gradients are sent nothing. Their gradients have no gradients.
 NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossEntropyOptions& options);
 
 /// The sum over the rows of -log softmax(logits)[row, label], divided by `divisor`. A divisor of 0 means the number of

@@ -7,6 +7,8 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/loss.h"
+#include "sluice/operators/placed.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
@@ -142,7 +144,7 @@ struct Rows {
       NDArray largest;
       {
         const NoGrad no_grad;
-        largest = max(abs(of_counted(take_rows(weight, labels))));
+        largest = of_all_places(max(abs(of_counted(take_rows(weight, labels)))));
         largest = where(largest > 0, largest, 1);
       }
       weight = weight / largest;
@@ -161,6 +163,8 @@ struct Rows {
   NDArray weighted(const NDArray& losses) const {
     return of_counted(weight.defined() ? losses * take_rows(weight, labels) : losses);
   }
+  /// Of rows that are cut over a mesh each place has a term.
+  static NDArray of_all_places(const NDArray& term) { return layout_of(term).partial() ? whole(term) : term; }
   NDArray of_counted(const NDArray& losses) const { return counts.defined() ? where(counts, losses, 0) : losses; }
 
   NDArray reduce(const NDArray& losses) const {
@@ -168,9 +172,40 @@ struct Rows {
         (!options.weight.defined() && !options.ignore_index)) {
       return reduced(losses.reshape(shape), common(options), shape.count());
     }
-    return mean(losses) / mean(weighted(ones({shape.count()}, x.dtype())));
+    return mean(losses) / of_all_places(mean(weighted(ones_like(losses.detach()))));
   }
 };
+
+}  // namespace
+
+namespace {
+
+/// Of classes that are cut: each place looks at its part, and three numbers of each row are gathered.
+NDArray losses_of_parts(const Rows& rows, double smoothing) {
+  static const Operator& row = Registry::instance().get("class_parts");
+  const NDArray x = rows.x.to(rows.x.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  const Layout layout = call_layout_of(x);
+  const std::int64_t parts = static_cast<std::int64_t>(layout.cuts(1).size()) - 1;
+  const auto whole_of = [&](const NDArray& y) {
+    Placements placements;
+    for (int m = 0; m < layout.mesh().axes(); ++m) {
+      if (layout.on(m) == shard(1)) placements.emplace_back(layout.mesh().name(m), replicate);
+    }
+    return reshard(y, placements);
+  };
+  const NDArray numbers = whole_of(apply(row, {&x, &rows.labels}, ClassPartsAttributes{rows.classes, parts, 0, parts}));
+  const auto number = [&](int k) { return numbers.narrow(2, k, k + 1).squeeze(2); };
+  const NDArray of_rows = logsumexp(number(0), 0);
+  NDArray losses = rows.weighted(of_rows - sum(number(1), 0));
+  if (smoothing != 0) {
+    const double classes = static_cast<double>(rows.classes);
+    const NDArray& weight = rows.weight;
+    const NDArray all = weight.defined() ? of_rows * sum(weight) - whole_of(sum(x * weight, -1))
+                                         : classes * of_rows - sum(number(2), 0);
+    losses = (1 - smoothing) * losses + (smoothing / classes) * rows.of_counted(all);
+  }
+  return losses;
+}
 
 }  // namespace
 
@@ -182,14 +217,16 @@ NDArray nll_loss(const Operand& x, const Operand& labels, const ClassLossOptions
 
 NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
+  const bool cut = builtin::is_cut(logits.array, 1);
   if (options.reduction == Reduction::mean && smoothing == 0 && !options.ignore_index && !options.weight.defined() &&
-      logits.array.rank() == 2) {
+      logits.array.rank() == 2 && !cut) {
     return cross_entropy(logits, labels, options.divisor);
   }
   const builtin::Composition made("cross_entropy", logits);
   made.require(smoothing >= 0 && smoothing <= 1, "label_smoothing must be from 0 to 1");
   const ClassLossOptions of_classes{options.reduction, options.divisor, options.ignore_index, options.weight};
   const Rows rows(made, logits.array, labels.array, of_classes);
+  if (cut) return rows.reduce(losses_of_parts(rows, smoothing).to(logits.array.dtype()));
   const NDArray values = log_softmax(rows.x);
   NDArray losses = rows.of_labels(values);
   if (smoothing != 0) {

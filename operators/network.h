@@ -18,7 +18,8 @@ struct DropoutOptions {
 NDArray dropout(const Operand& x, double p, RandomStream& stream, const DropoutOptions& options = {});
 
 /// The rows of weight (rows, ...) with these numbers: indices (i64, i32 or u8) of any shape (a, b, ...) give
-/// (a, b, ..., ...). The op fails for a number out of range. The gradient adds in the order of the indices.
+/// (a, b, ..., ...). The op fails for a number out of range. The gradient adds in the order of the indices. Of a weight
+/// on a mesh that is cut by rows each place takes those that it has, and zeros for others: the result is partial(sum).
 NDArray embedding(const Operand& weight, const NDArray& indices);
 
 /// Weights of a recurrent layer of `size` units. The gates follow each other along axis 0, as PyTorch orders them.

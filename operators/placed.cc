@@ -1,138 +1,13 @@
 #include "sluice/operators/placed.h"
 
-#include <algorithm>
-
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/placed_owner.h"
-#include "sluice/operators/placement.h"
 
 namespace sluice {
 namespace builtin {
-namespace {
-
-std::vector<const NDArray*> pointers(const std::vector<NDArray>& list) {
-  std::vector<const NDArray*> result;
-  for (const NDArray& x : list) result.push_back(&x);
-  return result;
-}
-
-/// "(8, 64) f32 dp:shard(0)".
-std::string in_words(const NDArray& x) {
-  const Placed* const placed = Placed::of(x);
-  return to_string(x.shape()) + " " + std::string(name_of(x.dtype())) + " " +
-         (placed ? to_string(placed->layout()) : "on no mesh");
-}
-
-[[noreturn]] void refuse(const Call& call, const std::string& why) {
-  std::string text;
-  for (const NDArray* x : call.inputs()) text += (text.empty() ? "" : " x ") + in_words(*x);
-  for (const NDArray& y : call.targets()) text += (text.empty() ? "into " : " into ") + in_words(y);
-  throw ArrayError(call.name(), call.where(), text + ": " + why);
-}
-
-/// One call, made at each place.
-class Places {
- public:
-  explicit Places(Call& call) : call_(call), row_(row_of(call)) {
-    for (const NDArray* x : call.inputs()) inputs_.push_back(layout(*x));
-    for (const NDArray& y : call.targets()) targets_.push_back(layout(y));
-    Signature signature(row_.name, call.where(), call.inputs(), call.attributes(), call.specs()[0].device);
-    row_.infer(signature);
-    placed_ = place_call(row_, signature, inputs_, targets_);
-    if (!placed_.refusal.empty()) refuse(call, placed_.refusal);
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (placed_.inputs[i] == inputs_[i] || !call.inputs()[i]->requires_grad()) continue;
-      refuse(call, "operand " + std::to_string(i) + " wants a gradient and is to be cut: reshard(x, ..) as " +
-                       to_string(placed_.inputs[i]) + " first");
-    }
-  }
-
-  void make() {
-    const int places = mesh().places();
-    for (int rank = 0; rank < places; ++rank) {
-      if (!like_the_last(rank)) check(rank);
-    }
-    const std::size_t outputs = placed_.outputs.size();
-    std::vector<std::vector<NDArray>> shards(outputs);
-    for (int rank = 0; rank < places; ++rank) {
-      const std::vector<NDArray> inputs = inputs_at(rank);
-      std::vector<NDArray> targets;
-      for (const NDArray& y : call_.targets()) targets.push_back(Placed::of(y)->shards()[at(rank)]);
-      ApplyOptions options{.where = call_.where(), .into = targets, .updates = call_.updates()};
-      const DeviceScope scope(mesh().device(rank));
-      std::vector<NDArray> made = apply_all(row_, pointers(inputs), attributes(rank), options);
-      for (std::size_t o = 0; o < outputs; ++o) shards[o].push_back(std::move(made[o]));
-    }
-    if (!call_.targets().empty()) return call_.answer({call_.targets().begin(), call_.targets().end()});
-    std::vector<NDArray> results;
-    for (std::size_t o = 0; o < outputs; ++o) {
-      results.push_back(Placed::array(placed_.outputs[o], call_.specs()[o].dtype, std::move(shards[o]), call_.where()));
-    }
-    call_.answer(std::move(results));
-  }
-
- private:
-  static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-  const Mesh& mesh() const { return (inputs_.empty() ? targets_ : inputs_)[0].mesh(); }
-  const Layout& layout(const NDArray& x) const {
-    const Placed* const placed = Placed::of(x);
-    if (!placed)
-      refuse(call_,
-             "an array on a mesh and one that is on none: place(x, mesh) first, or hold a MeshScope where it is made");
-    const bool first = inputs_.empty() && targets_.empty();
-    if (!first && !(placed->layout().mesh() == mesh())) {
-      refuse(call_, "arrays on two meshes: " + to_string(mesh()) + ", and " + to_string(placed->layout().mesh()));
-    }
-    return placed->layout();
-  }
-  std::vector<NDArray> inputs_at(int rank) const {
-    std::vector<NDArray> list;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      list.push_back(Placed::of(*call_.inputs()[i])->part(rank, placed_.inputs[i], call_.where()));
-    }
-    return list;
-  }
-  Attributes attributes(int rank) const {
-    return placed_.local ? placed_.local(call_.attributes(), placed_.outputs[0], rank) : call_.attributes();
-  }
-  /// Whether what holds of the call of the place before holds of this one's: even cuts need one check for all.
-  bool like_the_last(int rank) const {
-    if (rank == 0 || placed_.local || mesh().device(rank).kind != mesh().device(rank - 1).kind) return false;
-    const auto even = [&](const Layout& layout) { return layout.extent(rank) == layout.extent(rank - 1); };
-    return std::ranges::all_of(placed_.inputs, even) && std::ranges::all_of(placed_.outputs, even);
-  }
-  /// The place's call must give the place's shards. Asked of all places before any of them makes its call.
-  void check(int rank) const {
-    std::vector<Spec> specs;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      specs.push_back({placed_.inputs[i].extent(rank), call_.inputs()[i]->dtype(), mesh().device(rank)});
-    }
-    const Attributes own = attributes(rank);
-    Signature signature(row_.name, call_.where(), std::span<const Spec>(specs), own, mesh().device(rank));
-    try {
-      row_.infer(signature);
-    } catch (const ArrayError& e) {
-      refuse(call_, "the call of place " + std::to_string(rank) + " is refused: " + e.what());
-    }
-    detail::check_kernel(row_, signature, mesh().device(rank), call_.where());
-    for (std::size_t o = 0; o < placed_.outputs.size(); ++o) {
-      const Dims wanted = placed_.outputs[o].extent(rank);
-      if (signature.outputs()[o].shape == wanted) continue;
-      refuse(call_, "the call of place " + std::to_string(rank) + " gives " + to_string(signature.outputs()[o].shape) +
-                        " in place of " + to_string(wanted));
-    }
-  }
-
-  Call& call_;
-  const Operator& row_;
-  std::vector<Layout> inputs_, targets_;
-  PlacedCall placed_;
-};
-
-}  // namespace
 
 const Placed* Placed::of(const NDArray& x) {
   return dynamic_cast<const Placed*>(x.array()->owned() ? owner_of(x).get() : nullptr);
@@ -144,29 +19,9 @@ NDArray Placed::array(const Layout& layout, DType dtype, std::vector<NDArray> sh
                      Ref<Owner>(new Placed(layout, std::move(shards), in_calls)), where);
 }
 
-bool Placed::made_of_gathered(Call& call) {
-  const auto gathers = [](const NDArray* x) {
-    const Placed* const placed = of(*x);
-    return placed && placed->gathers();
-  };
-  if (!call.targets().empty() || std::ranges::none_of(call.inputs(), gathers)) return false;
-  // What the call waits for at all places: so no place runs ahead of the others, and no more is gathered at once than
-  // the calls need that are near their turn.
-  std::vector<NDArray> after;
-  for (const NDArray* x : call.inputs()) {
-    if (after.empty() && of(*x) && !gathers(x)) after = of(*x)->shards_;
-  }
-  std::vector<NDArray> inputs;
-  for (const NDArray* x : call.inputs()) {
-    if (!gathers(x)) {
-      inputs.push_back(*x);
-    } else {
-      const ReshardAttributes to{of(*x)->in_calls_, after};
-      inputs.push_back(sluice::apply(reshard_row(), {x}, to, {.where = call.where()}));
-    }
-  }
-  call.answer(apply_all(row_of(call), pointers(inputs), call.attributes(), {.where = call.where()}));
-  return true;
+bool is_cut(const NDArray& x, int axis) {
+  const Placed* const placed = x.defined() ? Placed::of(x) : nullptr;
+  return placed && axis < x.rank() && placed->in_calls().cut(axis);
 }
 
 NDArray Placed::part(int rank, const Layout& wanted, const std::source_location& where) const {
@@ -180,15 +35,6 @@ NDArray Placed::part(int rank, const Layout& wanted, const std::source_location&
     x = x.narrow(axis, first, first + size[axis], where);
   }
   return x;
-}
-
-void Placed::apply(Call& call) {
-  if (&call.row() == &reshard_row()) {
-    const auto& [to, after] = call.attributes().get<ReshardAttributes>();
-    const NDArray& x = call.input();
-    return call.answer({array(to, x.dtype(), resharded(shards_, layout_, to, call.where(), after), call.where())});
-  }
-  if (!made_of_gathered(call)) Places(call).make();
 }
 
 Ref<Owner> Placed::snapshot() const {

@@ -50,6 +50,8 @@ class Placed final : public Owner {
   Layout in_calls_;  ///< none: as it lies
 };
 
+/// Whether x is on a mesh, and calls see it cut along this axis.
+bool is_cut(const NDArray& x, int axis);
 /// The same, but replicated where it is partial and `where_replicated`, if that is given, is replicated.
 Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr);
 

@@ -1,6 +1,7 @@
 #include "sluice/operators/placement.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace sluice {
@@ -88,6 +89,11 @@ class PlacementRule {
     } else if (row.elementwise) {
       placing_.elementwise();
     }
+    for (const Placing::PartAxis& part : placing_.part_axes_) {
+      const bool input = part.operand < placing_.inputs();
+      auto& list = input ? placing_.in_ : placing_.out_;
+      Placing::letter_of(list, input ? part.operand : part.operand - placing_.inputs(), part.axis) = part.letter;
+    }
     letter_.resize(static_cast<std::size_t>(mesh_.axes()));
     partial_.resize(letter_.size());
   }
@@ -100,10 +106,11 @@ class PlacementRule {
     if (result.refusal.empty()) result.refusal = find_cuts();
     if (!result.refusal.empty()) return result;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      result.inputs.push_back(laid_out(placing_.in_[i], placing_.shape(static_cast<int>(i)), &inputs_[i]));
+      result.inputs.push_back(laid_out(i, placing_.in_[i], placing_.shape(static_cast<int>(i)), &inputs_[i]));
     }
     for (std::size_t o = 0; o < placing_.out_.size(); ++o) {
-      result.outputs.push_back(laid_out(placing_.out_[o], placing_.output_shape(static_cast<int>(o)), nullptr));
+      const Dims& shape = placing_.output_shape(static_cast<int>(o));
+      result.outputs.push_back(laid_out(inputs_.size() + o, placing_.out_[o], shape, nullptr));
       if (o < targets_.size() && !(result.outputs[o] == targets_[o])) {
         result.refusal = "the result is " + to_string(result.outputs[o]) + ", the target " + to_string(targets_[o]);
         return result;
@@ -118,6 +125,15 @@ class PlacementRule {
   const Layout& layout(std::size_t k) const { return k < inputs_.size() ? inputs_[k] : targets_[k - inputs_.size()]; }
   const Placing::Axes& axes(std::size_t k) const {
     return k < inputs_.size() ? placing_.in_[k] : placing_.out_[k - inputs_.size()];
+  }
+  /// Whether the axis of an operand (inputs, then outputs, which are also the targets) has an element for each part.
+  bool of_parts(std::size_t k, int axis) const {
+    return std::ranges::any_of(placing_.part_axes_, [&](const Placing::PartAxis& part) {
+      return part.operand == static_cast<int>(k) && part.axis == axis;
+    });
+  }
+  bool has_parts(char letter) const {
+    return std::ranges::any_of(placing_.part_axes_, [&](const auto& part) { return part.letter == letter; });
   }
   static int find(const Placing::Axes& axes, char letter) {
     const auto at = std::find(axes.begin(), axes.end(), letter);
@@ -148,7 +164,12 @@ class PlacementRule {
         return name_of(k) + " is cut along axis " + std::to_string(p.axis) + " over " + mesh_.name(m) +
                ", which must be whole: " + hint(m, "replicate");
       }
-      if (letter != 0 && letter != own) return "the operands are cut along different axes over " + mesh_.name(m);
+      if (letter != 0 && letter != own) {
+        if (k >= inputs_.size()) return "the operands are cut along different axes over " + mesh_.name(m);
+        const int axis = find(axes(k), letter);
+        const std::string to = axis < 0 ? "replicate" : "shard(" + std::to_string(axis) + ")";
+        return name_of(k) + " is cut along another axis over " + mesh_.name(m) + ": " + hint(m, to.c_str());
+      }
       letter = own;
     }
     if (partial) return with_partials(m, *partial, partials);
@@ -200,7 +221,7 @@ class PlacementRule {
       std::optional<std::vector<std::int64_t>> cuts;
       for (std::size_t k = 0; k < operands(); ++k) {
         const int axis = find(axes(k), letter);
-        if (axis < 0) continue;
+        if (axis < 0 || of_parts(k, axis)) continue;
         bool whole = true;
         for (int m = 0; m < mesh_.axes(); ++m) {
           if (letter_[static_cast<std::size_t>(m)] != letter) continue;
@@ -220,7 +241,7 @@ class PlacementRule {
         cuts = std::move(own);
       }
       if (!cuts) return "no operand is cut over all axes of the mesh over which the others are";
-      if (std::string why = check_sizes(letter, cuts->back()); !why.empty()) return why;
+      if (std::string why = check_sizes(letter, *cuts); !why.empty()) return why;
       if (placing_.needs_elements_) {
         for (std::size_t i = 0; i + 1 < cuts->size(); ++i) {
           const bool lacking = std::any_of(placing_.out_.begin(), placing_.out_.end(),
@@ -251,13 +272,22 @@ class PlacementRule {
   }
 
   /// A rule that gave one letter to axes of several sizes would have kernels reach beyond a shard.
-  std::string check_sizes(char letter, std::int64_t size) const {
+  std::string check_sizes(char letter, const std::vector<std::int64_t>& cuts) const {
+    const std::int64_t size = cuts.back(), parts = static_cast<std::int64_t>(cuts.size()) - 1;
+    for (std::int64_t r = 0; has_parts(letter) && r < parts; ++r) {
+      if (cuts[static_cast<std::size_t>(r)] != r * size / parts) return "an axis is not cut in equal parts";
+    }
     for (std::size_t i = 0; i < placing_.in_.size() + placing_.out_.size(); ++i) {
       const bool input = i < placing_.in_.size();
       const std::size_t k = input ? i : i - placing_.in_.size();
       const int axis = find((input ? placing_.in_ : placing_.out_)[k], letter);
       const Dims& shape = input ? placing_.shape(static_cast<int>(k)) : placing_.output_shape(static_cast<int>(k));
-      if (axis < 0 || (axis < shape.rank() && shape[axis] == size * group(letter, shape[axis]))) continue;
+      const bool of_part = of_parts(i, axis);
+      if (of_part && shape[axis] != parts) {
+        return "it is made for " + std::to_string(shape[axis]) + " parts of an axis, which has " +
+               std::to_string(parts);
+      }
+      if (axis < 0 || of_part || (axis < shape.rank() && shape[axis] == size * group(letter, shape[axis]))) continue;
       return std::string("the row's rule is wrong: ") + letter + " is an axis of " + std::to_string(size) +
              " elements, and another in " + to_string(shape);
     }
@@ -265,7 +295,7 @@ class PlacementRule {
   }
 
   /// The layout of an operand with these letters. An input stays partial, and replicated where it has not the letter.
-  Layout laid_out(const Placing::Axes& letters, const Dims& shape, const Layout* input) const {
+  Layout laid_out(std::size_t k, const Placing::Axes& letters, const Dims& shape, const Layout* input) const {
     std::vector<Placement> on;
     Layout::Cuts cuts;
     for (int m = 0; m < mesh_.axes(); ++m) {
@@ -277,6 +307,7 @@ class PlacementRule {
           on.push_back(shard(axis));
           std::vector<std::int64_t>& own = cuts[static_cast<std::size_t>(axis)] = *cuts_of(letter);
           for (std::int64_t& cut : own) cut *= group(letter, shape[axis]);
+          if (of_parts(k, axis)) std::iota(own.begin(), own.end(), 0);
         } else {
           on.push_back(input ? replicate : partial(placing_.op_));
         }

@@ -34,6 +34,8 @@ enum class Linear : std::uint8_t {
   first,     ///< input 0, where the others are replicated: a / b
 };
 
+struct PlacedCall;
+
 /// What a rule is made with.
 class Placing {
  public:
@@ -75,14 +77,17 @@ class Placing {
   /// Axes with this letter are multiples of the shortest of them, and are cut between the groups that belong to one
   /// element of it: heads of queries that share a head of keys.
   void groups(char letter) { groups_ = letter; }
+  /// An axis with an element for each part of the axes with this letter: what is known of a part, which a gather brings
+  /// together. Those axes are cut at r n / p then, or not at all.
+  void input_parts(int i, int axis, char letter) { part_axes_.push_back({i, axis, letter}); }
+  void output_parts(int o, int axis, char letter) { part_axes_.push_back({inputs() + o, axis, letter}); }
   /// All axes but one, which must be whole, of all operands: for rows that work along an axis. Ranks are equal.
   void along(int axis);
   void linear(Linear way) { linear_ = way; }
   /// No layout passes, not even a replicated one.
   void refuse(const char* why) { refusal_ = why; }
-  /// The attributes of a place's call, where they are others than the whole call's: they name shapes, say. `output` is
-  /// the layout of output 0.
-  using Local = Attributes (*)(const Attributes& whole, const Layout& output, int rank);
+  /// The attributes of a place's call, where they are others than the whole call's: they name shapes, say.
+  using Local = Attributes (*)(const Attributes& whole, const PlacedCall& placed, int rank);
   void local(Local make) { local_ = make; }
 
  private:
@@ -94,7 +99,13 @@ class Placing {
   void assign(std::vector<Axes>& list, std::size_t i, std::string_view axes, const Dims& shape);
 
   const Signature& call_;
+  struct PartAxis {
+    int operand;  ///< inputs first
+    int axis;
+    char letter;
+  };
   std::vector<Axes> in_, out_;  ///< 0: whole
+  std::vector<PartAxis> part_axes_;
   bool reduces_ = false, needs_elements_ = false;
   ReduceOp op_ = ReduceOp::sum;
   Linear linear_ = Linear::no;
@@ -110,14 +121,6 @@ void place_linear(Placing& p) {
   p.elementwise();
   p.linear(way);
 }
-/// Sizes in a place's attributes: `field` gets the extent of output 0.
-template <class A, Dims A::*field>
-Attributes local_extent(const Attributes& whole, const Layout& output, int rank) {
-  A own = whole.get<A>();
-  own.*field = output.extent(rank);
-  return own;
-}
-
 /// What a row's rule says of a call.
 struct PlacedCall {
   /// Empty if the rule allows it; else why not, and the reshard that helps where one does.
@@ -127,6 +130,14 @@ struct PlacedCall {
   std::vector<Layout> outputs;
   Placing::Local local = nullptr;
 };
+
+/// Sizes in a place's attributes: `field` gets the extent of output 0.
+template <class A, Dims A::*field>
+Attributes local_extent(const Attributes& whole, const PlacedCall& placed, int rank) {
+  A own = whole.get<A>();
+  own.*field = placed.outputs[0].extent(rank);
+  return own;
+}
 
 /// Asks the row's rule. `inputs` and `targets` lie on one mesh; `call` has the whole specs, its outputs' among them.
 /// Where there are targets their layouts are the outputs', or the call is refused. Thread-safe.

@@ -109,8 +109,14 @@ void builtin::add_shaping_rows(Registry& registry) {
   });
   add_operator(registry, "take_rows", [](Operator& op) {
     op.place = [](Placing& p) {
-      p.letters("_...,r->r...");
+      p.letters(p.dtype(0) == DType::boolean ? "_...,r->r..." : "v...,r->r...");
+      p.adds(ReduceOp::sum);
+      p.factor(1);
       p.linear(Linear::first);
+      p.local([](const Attributes&, const PlacedCall& placed, int rank) {
+        const Layout& x = placed.inputs[0];
+        return Attributes(RowsAttributes{x.begin(rank)[0], x.shape()[0]});
+      });
     };
     op.cost = costs::picks;
     op.min_inputs = op.max_inputs = 2;
@@ -184,7 +190,7 @@ NDArray one_hot(const Operand& labels, std::int64_t classes, DType dtype) {
 
 NDArray take_rows(const Operand& x, const Operand& rows) {
   static const Operator& row = Registry::instance().get("take_rows");
-  return apply(row, {&x.array, &rows.array}, {}, {.where = x.where});
+  return apply(row, {&x.array, &rows.array}, RowsAttributes(), {.where = x.where});
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // Cases of the table: products of stacks of matrices, losses, operators of networks. Part of ops_table.cc.
 #include "ops_table.h"
+#include "sluice/operators/attributes.h"
 
 namespace sluice::testing {
 
@@ -95,6 +96,17 @@ static void add_loss_cases(std::vector<OperatorCase>& list) {
        [](const Arrays& x) { return cross_entropy(x[0], labels_for(5, 7), {.weight = x[1], .label_smoothing = 0.1}); },
        0.3,
        2});
+  for (const std::int64_t parts : {2, 3}) {
+    list.push_back({.name = "class_parts of " + std::to_string(parts),
+                    .shapes = {s},
+                    .call =
+                        [parts](const Arrays& x) {
+                          const NDArray labels = labels_for(5, 7);
+                          const Operator& row = Registry::instance().get("class_parts");
+                          return apply(row, {&x[0], &labels}, ClassPartsAttributes{7, parts, 0, parts});
+                        },
+                    .second_order = false});
+  }
   list.push_back({"cross_entropy of images", {{2, 4, 3, 2}}, [](const Arrays& x) {
                     return cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2})) +
                            cross_entropy(x[0], labels_for(12, 4).reshape({2, 3, 2}), 20);

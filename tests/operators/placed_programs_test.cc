@@ -146,7 +146,7 @@ class Program {
         if (!any_with_axis(y, axis) || y.plain.size(axis) == 0) return;
         // Over an axis that is cut its gradient is refused.
         return call("max", {y}, [axis](const Values& v) {
-          const Layout layout = layout_of(v[0]);
+          const Layout layout = call_layout_of(v[0]);
           const bool cut = layout && layout.cut(axis);
           return max(cut ? whole(v[0]) : v[0], {axis}, {.keep = true});
         });

@@ -198,7 +198,8 @@ TEST_F(Placement, RefusalsSayWhatWouldHelp) {
   const NDArray terms = sum(x, 0);
   const auto refused = [](auto f) { return without_line(message(f)); };
   EXPECT_EQ(refused([&] { x + y; }),
-            "[add] (4, 6) f64 tp:shard(0) x (4, 6) f64 tp:shard(1): the operands are cut along different axes over tp");
+            "[add] (4, 6) f64 tp:shard(0) x (4, 6) f64 tp:shard(1): operand 1 is cut along another axis over tp: "
+            "reshard(x, {{\"tp\", shard(0)}})");
   EXPECT_EQ(refused([&] { terms + row; }),
             "[add] (6,) f64 tp:partial(sum) x (6,) f64 replicate: not added up yet over tp: "
             "reshard(x, {{\"tp\", replicate}})");

@@ -22,6 +22,22 @@ template <class T>
 void softmax_cross_entropy_grad(std::int64_t rows, std::int64_t classes, const T* probabilities,
                                 const std::int64_t* labels, const T* dloss, T scale, T* dlogits);
 
+/// A part of the classes of some rows.
+template <class T>
+struct PartOfRows {
+  const T* x;                  ///< the part's logits of row 0; further rows are `step` elements apart
+  const std::int64_t* labels;  ///< among all classes
+  std::int64_t rows, step;
+  std::int64_t first, classes;  ///< of the part
+};
+/// Three numbers a row: the logarithm of the sum of exp (minus infinity of no classes), the label's logit (0 if it is
+/// in another part), and the sum of the logits.
+template <class T>
+void parts_of_rows(const PartOfRows<T>& part, T* numbers);
+/// exp(x - numbers[0]) g[0] + onehot(label) g[1] + g[2], for the numbers and gradients of each row.
+template <class T>
+void parts_of_rows_grad(const PartOfRows<T>& part, const T* numbers, const T* g, T* dx);
+
 /// One SGD step: d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. v null means no momentum (w -= lr *
 /// d).
 template <class T>

@@ -55,6 +55,42 @@ struct CrossEntropyGrad {
   }
 };
 
+template <class T>
+struct ClassParts {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    const std::int64_t rows = c.input(0).shape[0];
+    for (std::int64_t r = 0; r < a.here; ++r) {
+      const std::int64_t begin = a.begin(r) - a.begin(0);
+      parts_of_rows<T>({.x = c.input(0).as<T>() + begin,
+                        .labels = c.input(1).as<std::int64_t>(),
+                        .rows = rows,
+                        .step = c.input(0).shape[1],
+                        .first = a.begin(r),
+                        .classes = a.begin(r + 1) - a.begin(r)},
+                       c.output().as<T>() + r * rows * 3);
+    }
+  }
+};
+template <class T>
+struct ClassPartsGrad {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    const std::int64_t rows = c.input(0).shape[0];
+    for (std::int64_t r = 0; r < a.here; ++r) {
+      const std::int64_t begin = a.begin(r) - a.begin(0);
+      parts_of_rows_grad<T>({.x = c.input(0).as<T>() + begin,
+                             .labels = c.input(1).as<std::int64_t>(),
+                             .rows = rows,
+                             .step = c.input(0).shape[1],
+                             .first = a.begin(r),
+                             .classes = a.begin(r + 1) - a.begin(r)},
+                            c.input(2).as<T>() + r * rows * 3, c.input(3).as<T>() + r * rows * 3,
+                            c.output().as<T>() + begin);
+    }
+  }
+};
+
 }  // namespace
 
 void add_loss_kernels(Registry& registry) {
@@ -65,6 +101,8 @@ void add_loss_kernels(Registry& registry) {
   add<ClassLabels>(registry.get("class_labels"), kCpu, Types<std::uint8_t, std::int32_t, std::int64_t>{}, kDense);
   add<CrossEntropy>(registry.get("cross_entropy"), kCpu, Direct<Floating>{}, with_losses);
   add<CrossEntropyGrad>(registry.get("cross_entropy_grad"), kCpu, Direct<Floating>{}, kDense);
+  add<ClassParts>(registry.get("class_parts"), kCpu, Direct<Floating>{}, kDense);
+  add<ClassPartsGrad>(registry.get("class_parts_grad"), kCpu, Direct<Floating>{}, kDense);
 }
 
 }  // namespace sluice::cpu_backend

@@ -82,7 +82,8 @@ void one_hot(ArrayContext& c) {
 
 void take_rows(ArrayContext& c) {
   const TensorView& x = c.input(0);
-  const std::int64_t rows = x.shape[0], n = c.output().shape[0];
+  const auto& part = c.attributes<RowsAttributes>();
+  const std::int64_t here = x.shape[0], rows = part.of > 0 ? part.of : here, n = c.output().shape[0];
   if (n == 0) return;
   const std::size_t width = static_cast<std::size_t>(c.output().count() / n) * size_of(x.dtype);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -93,9 +94,13 @@ void take_rows(ArrayContext& c) {
       std::max<std::int64_t>(1, 65536 / static_cast<std::int64_t>(std::max<std::size_t>(1, width)));
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i);
-      std::memcpy(c.output().data + static_cast<std::size_t>(i) * width, x.data + static_cast<std::size_t>(row) * width,
-                  width);
+      const std::int64_t row = label_at(c.input(1).dtype, c.input(1).data, i) - part.begin;
+      std::byte* const y = c.output().data + static_cast<std::size_t>(i) * width;
+      if (row >= 0 && row < here) {
+        std::memcpy(y, x.data + static_cast<std::size_t>(row) * width, width);
+      } else {
+        std::memset(y, 0, width);
+      }
     }
   });
 }

@@ -164,12 +164,120 @@ struct CrossEntropyGrad {
   }
 };
 
+/// Some threads of a block for each row of a part of the classes.
+template <class T>
+struct PartOfRows {
+  T* numbers;
+  const T* logits;
+  const std::int64_t* labels;
+  std::int64_t rows, step, first, classes;
+  int lanes;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(numbers);
+    visit(logits);
+    visit(labels);
+  }
+};
+template <class T>
+__global__ void numbers_of_rows(PartOfRows<T> s) {
+  using C = compute_of<T>;
+  __shared__ C shared[kFoldThreads];
+  __shared__ double sums[kFoldThreads];
+  const std::int64_t at_once = kFoldThreads / s.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % s.lanes;
+  const auto plus = [](double a, double b) { return a + b; };
+  for (std::int64_t first = blockIdx.x * at_once; first < s.rows; first += gridDim.x * at_once) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / s.lanes, n = row < s.rows ? s.classes : 0;
+    const T* const x = s.logits + row * s.step;
+    const auto larger = [](C a, C b) { return b > a ? b : a; };
+    C largest = -static_cast<C>(INFINITY);
+    double sum = 0;
+    for (std::int64_t i = lane; i < n; i += s.lanes) {
+      largest = larger(largest, number(x[i]));
+      sum += static_cast<double>(number(x[i]));
+    }
+    largest = fold_lanes(shared, largest, s.lanes, larger);
+    if (largest == -static_cast<C>(INFINITY)) largest = 0;  // no class, or none that is possible: the logarithm of 0
+    double exponentials = 0;
+    for (std::int64_t i = lane; i < n; i += s.lanes) {
+      exponentials += static_cast<double>(std::exp(number(x[i]) - largest));
+    }
+    exponentials = fold_lanes(sums, exponentials, s.lanes, plus);
+    sum = fold_lanes(sums, sum, s.lanes, plus);
+    if (lane != 0 || row >= s.rows) continue;
+    const std::int64_t label = s.labels[row] - s.first;
+    T* const numbers = s.numbers + row * 3;
+    numbers[0] = T(static_cast<C>(static_cast<double>(largest) + std::log(exponentials)));
+    numbers[1] = label >= 0 && label < n ? x[label] : T(C(0));
+    numbers[2] = T(static_cast<C>(sum));
+  }
+}
+template <class T>
+struct ClassParts {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    const Issue issue(c);
+    const std::int64_t rows = c.input(0).shape[0];
+    for (std::int64_t r = 0; r < a.here && rows > 0; ++r) {
+      const std::int64_t begin = a.begin(r) - a.begin(0), classes = a.begin(r + 1) - a.begin(r);
+      const int lanes = lanes_for(classes);
+      Grid grid = grid_for(rows * lanes);
+      grid.barriers = lanes > 1;
+      issue.launch(
+          numbers_of_rows<T>, grid,
+          PartOfRows<T>{c.output().template as<T>() + r * rows * 3, c.input(0).template as<T>() + begin,
+                        c.input(1).template as<std::int64_t>(), rows, c.input(0).shape[1], a.begin(r), classes, lanes});
+    }
+  }
+};
+
+template <class T>
+struct PartGradientAt {
+  T* y;
+  const T* logits;
+  const std::int64_t* labels;
+  const T* numbers;
+  const T* g;
+  std::int64_t rows, columns, first;
+  ClassPartsAttributes parts;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(logits);
+    visit(labels);
+    visit(numbers);
+    visit(g);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t row = i / columns, column = i - row * columns, label = first + column;
+    const std::int64_t part = ((label + 1) * parts.parts - 1) / parts.classes - parts.first;
+    const std::int64_t at = (part * rows + row) * 3;
+    using C = compute_of<T>;
+    const C total = number(numbers[at]) == -static_cast<C>(INFINITY) ? C(0) : number(numbers[at]);
+    const C of_label = label == labels[row] ? number(g[at + 1]) : C(0);
+    y[i] = T(std::exp(number(logits[i]) - total) * number(g[at]) + of_label + number(g[at + 2]));
+  }
+};
+template <class T>
+struct ClassPartsGrad {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    for_index(Issue(c), c.output().count(),
+              PartGradientAt<T>{c.output().template as<T>(), c.input(0).template as<T>(),
+                                c.input(1).template as<std::int64_t>(), c.input(2).template as<T>(),
+                                c.input(3).template as<T>(), c.input(0).shape[0], c.input(0).shape[1], a.begin(0), a});
+  }
+};
+
 }  // namespace
 
 void add_loss_kernels(const Rows& rows) {
   rows.add<ClassLabels>("class_labels", backends::Types<std::uint8_t, std::int32_t, std::int64_t>{}, kDense);
   rows.add<CrossEntropy>("cross_entropy", backends::Floating{}, kDense);
   rows.add<CrossEntropyGrad>("cross_entropy_grad", backends::Floating{}, kDense);
+  rows.add<ClassParts>("class_parts", backends::Floating{}, kDense);
+  rows.add<ClassPartsGrad>("class_parts_grad", backends::Floating{}, kDense);
 }
 
 }  // namespace sluice::cuda

@@ -221,7 +221,7 @@ struct TakeRow {
   const W* x;
   const void* labels;
   DType dtype;
-  std::int64_t rows, width;
+  std::int64_t here, begin, rows, width;
   Reporter reporter;
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -231,11 +231,13 @@ struct TakeRow {
     reporter.each_pointer(visit);
   }
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t row = label_at(dtype, labels, i / width);
-    if (row >= 0 && row < rows) {
+    const std::int64_t label = label_at(dtype, labels, i / width), row = label - begin;
+    if (row >= 0 && row < here) {
       y[i] = x[row * width + i % width];
+    } else if (label >= 0 && label < rows) {
+      y[i] = W(0);
     } else if (i % width == 0) {
-      report(reporter, Finding::index_outside, row, rows, i / width);
+      report(reporter, Finding::index_outside, label, rows, i / width);
     }
   }
 };
@@ -244,10 +246,12 @@ void take_rows(ArrayContext& c) {
   const std::int64_t n = y.shape[0];
   if (n == 0) return;
   const Issue issue(c);
+  const auto& part = c.attributes<RowsAttributes>();
+  const std::int64_t rows = part.of > 0 ? part.of : x.shape[0];
   const auto take = [&]<class W>(W) {
     for_index(issue, y.count(),
-              TakeRow<W>{y.as<W>(), x.as<W>(), c.input(1).data, c.input(1).dtype, x.shape[0], y.count() / n,
-                         issue.reporter()});
+              TakeRow<W>{y.as<W>(), x.as<W>(), c.input(1).data, c.input(1).dtype, x.shape[0], part.begin, rows,
+                         y.count() / n, issue.reporter()});
   };
   switch (size_of(y.dtype)) {
     case 1:

@@ -1,5 +1,7 @@
 // Losses of the reference backend.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -56,12 +58,64 @@ struct CrossEntropyGrad {
   }
 };
 
+template <class T>
+struct ClassParts {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    const std::int64_t rows = c.input(0).shape[0], columns = c.input(0).shape[1];
+    for (std::int64_t r = 0; r < a.here; ++r) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const T* const x = c.input(0).as<T>() + i * columns;
+        const std::int64_t label = c.input(1).as<std::int64_t>()[i];
+        double largest = -std::numeric_limits<double>::infinity(), exponentials = 0, of_label = 0, sum = 0;
+        for (std::int64_t j = a.begin(r); j < a.begin(r + 1); ++j) {
+          const double value = term(x[j - a.begin(0)]);
+          if (!(value <= largest)) largest = value;
+          if (j == label) of_label = value;
+          sum += value;
+        }
+        if (largest == -INFINITY) largest = 0;  // no class, or none that is possible: the logarithm of 0
+        for (std::int64_t j = a.begin(r); j < a.begin(r + 1); ++j) {
+          exponentials += std::exp(term(x[j - a.begin(0)]) - largest);
+        }
+        T* const numbers = c.output().as<T>() + (r * rows + i) * 3;
+        numbers[0] = element<T>(largest + std::log(exponentials));
+        numbers[1] = element<T>(of_label);
+        numbers[2] = element<T>(sum);
+      }
+    }
+  }
+};
+
+template <class T>
+struct ClassPartsGrad {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<ClassPartsAttributes>();
+    const std::int64_t rows = c.input(0).shape[0], columns = c.input(0).shape[1];
+    for (std::int64_t r = 0; r < a.here; ++r) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const T* const numbers = c.input(2).as<T>() + (r * rows + i) * 3;
+        const T* const g = c.input(3).as<T>() + (r * rows + i) * 3;
+        for (std::int64_t j = a.begin(r); j < a.begin(r + 1); ++j) {
+          const std::int64_t column = j - a.begin(0), at = i * columns + column;
+          const double total = term(numbers[0]) == -INFINITY ? 0 : term(numbers[0]);
+          const double part = std::exp(term(c.input(0).as<T>()[at]) - total);
+          const double of_label = j == c.input(1).as<std::int64_t>()[i] ? term(g[1]) : 0;
+          c.output().as<T>()[at] = element<T>(part * term(g[0]) + of_label + term(g[2]));
+        }
+      }
+    }
+  }
+};
+
 }  // namespace
 
 void add_loss_kernels(Registry& registry) {
   add<ClassLabels>(registry.get("class_labels"), kReference, Types<std::uint8_t, std::int32_t, std::int64_t>{}, kDense);
   add<CrossEntropy>(registry.get("cross_entropy"), kReference, Floating{}, kDense);
   add<CrossEntropyGrad>(registry.get("cross_entropy_grad"), kReference, Floating{}, kDense);
+  add<ClassParts>(registry.get("class_parts"), kReference, Floating{}, kDense);
+  add<ClassPartsGrad>(registry.get("class_parts_grad"), kReference, Floating{}, kDense);
 }
 
 }  // namespace sluice::reference

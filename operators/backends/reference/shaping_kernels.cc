@@ -72,13 +72,16 @@ void one_hot(ArrayContext& c) {
 
 void take_rows(ArrayContext& c) {
   const TensorView& x = c.input(0);
-  const std::int64_t rows = x.shape[0], n = c.output().shape[0];
+  const auto& part = c.attributes<RowsAttributes>();
+  const std::int64_t here = x.shape[0], rows = part.of > 0 ? part.of : here, n = c.output().shape[0];
   const std::int64_t width = n == 0 ? 0 : c.output().count() / n;
   with_type(x.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t row = label(c.input(1), i);
-      if (row < 0 || row >= rows) throw std::out_of_range(index_outside(row, i, 0, rows));
-      for (std::int64_t j = 0; j < width; ++j) c.output().as<T>()[i * width + j] = x.as<T>()[row * width + j];
+      const std::int64_t named = label(c.input(1), i), row = named - part.begin;
+      if (named < 0 || named >= rows) throw std::out_of_range(index_outside(named, i, 0, rows));
+      for (std::int64_t j = 0; j < width; ++j) {
+        c.output().as<T>()[i * width + j] = row >= 0 && row < here ? x.as<T>()[row * width + j] : T(0);
+      }
     }
   });
 }

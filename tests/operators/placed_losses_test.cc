@@ -1,0 +1,152 @@
+// Vocabularies that are cut: cross-entropy of logits by classes, and tables by rows, beside the same on plain arrays.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "operators_test_support.h"
+#include "placement_support.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PlacedLosses : public ::testing::Test {
+ protected:
+  NDArray labels(const Dims& shape, std::int64_t classes, std::uint64_t seed = 3) const {
+    RandomStream stream(seed);
+    return randint(shape, stream, 0, classes);
+  }
+
+  test::DefaultEngine engine_{{.threads = 2, .logical_cpus = 4}};
+  const Mesh two_{{{"tp", 2}}, test::device_kind()}, three_{{{"tp", 3}}, test::device_kind()},
+      four_{{{"tp", 4}}, test::device_kind()}, both_{{{"dp", 2}, {"tp", 2}}, test::device_kind()};
+};
+
+/// Options, dtypes and shapes; more places than classes; rows cut over another axis of the mesh.
+TEST_F(PlacedLosses, CrossEntropyOfClassesThatAreCut) {
+  struct Case {
+    Dims shape;
+    DType dtype = DType::f64;
+  };
+  const Case cases[] = {{{5, 7}}, {{6, 2}}, {{4, 301}}, {{2, 5, 3, 2}}, {{5, 7}, DType::f32}, {{5, 7}, DType::bf16}};
+  int runs = 0;
+  for (const Mesh& mesh : {two_, three_, four_, both_}) {
+    for (const Case& c : cases) {
+      const std::int64_t classes = c.shape[1];
+      Dims of_labels{c.shape[0]};
+      for (int axis = 2; axis < c.shape.rank(); ++axis) of_labels.push_back(c.shape[axis]);
+      const NDArray x = drawn(c.shape, 1, c.dtype), y = labels(of_labels, classes);
+      const NDArray weight = abs(drawn({classes}, 2, c.dtype)) + 0.5;
+      for (int option = 0; option < 32; ++option) {
+        CrossEntropyOptions options;
+        if (option & 1) options.label_smoothing = 0.2;
+        if (option & 2) options.ignore_index = 1;
+        if (option & 4) options.reduction = option & 1 ? Reduction::sum : Reduction::none;
+        if (option & 8) options.weight = weight;
+        if (option & 16) options.divisor = 3;
+        SCOPED_TRACE(to_string(mesh) + " " + to_string(c.shape) + " option " + std::to_string(option));
+        const NDArray leaf = x.detach().with_grad();
+        const NDArray loss = cross_entropy(leaf, y, options);
+        sum(square(loss)).backward();
+
+        Placements cut{{"tp", shard(1)}};
+        if (mesh.axes() > 1) cut.emplace_back("dp", shard(0));
+        const NDArray placed = place(x, mesh, cut).with_grad();
+        if (options.weight.defined()) options.weight = place(weight, mesh);
+        const NDArray names = place(y, mesh, mesh.axes() > 1 ? Placements{{"dp", shard(0)}} : Placements());
+        NDArray its = cross_entropy(placed, names, options);
+        EXPECT_EQ(its.dtype(), c.dtype);
+        if (layout_of(its).partial()) its = whole(its);
+        whole(sum(square(its))).backward();
+        const double bound = c.dtype == DType::f64 ? 1e-12 : c.dtype == DType::f32 ? 1e-5 : 3e-2;
+        EXPECT_LE(distance(put_together(loss, "loss"), put_together(its, "loss")), bound);
+        EXPECT_EQ(to_string(layout_of(placed.grad())), to_string(layout_of(placed)));
+        EXPECT_LE(distance(put_together(leaf.grad(), "gradient"), put_together(placed.grad(), "gradient")), bound);
+        ++runs;
+      }
+    }
+  }
+  EXPECT_EQ(runs, 4 * 6 * 32);
+}
+
+/// One gather of three numbers a row; gradients are sent nothing.
+TEST_F(PlacedLosses, OneGatherOfThreeNumbersARow) {
+  const auto seen = [&](const Mesh& mesh) {
+    return comms([&] {
+      const NDArray x = place(zeros({10, 1000}), mesh, {{"tp", shard(1)}}).with_grad();
+      cross_entropy(x, place(zeros({10}, DType::i64), mesh), {.ignore_index = 5, .label_smoothing = 0.1}).backward();
+    });
+  };
+  for (const Mesh& mesh : {two_, four_}) {
+    const std::vector<Communication> list = seen(mesh);
+    ASSERT_EQ(list.size(), 1U) << to_string(list);
+    EXPECT_EQ(name_of(list[0].kind), "all_gather");
+    EXPECT_EQ(list[0].bytes, 10 * 12 * (mesh.places() - 1));
+    EXPECT_FALSE(list[0].backward);
+  }
+}
+
+/// Classes that are not possible, all of a place's too; labels out of range.
+TEST_F(PlacedLosses, InfiniteLogitsAndWrongLabels) {
+  NDArray x = drawn({3, 6}, 1);
+  x.narrow(1, 3, 6).fill(-INFINITY);
+  const NDArray y = labels({3}, 3);
+  const NDArray leaf = x.detach().with_grad();
+  cross_entropy(leaf, y).backward();
+  for (const Mesh& mesh : {two_, three_, four_}) {
+    const NDArray placed = place(x, mesh, {{"tp", shard(1)}}).with_grad();
+    const NDArray loss = cross_entropy(placed, place(y, mesh));
+    loss.backward();
+    EXPECT_LE(distance(doubles_of(cross_entropy(x, y)), doubles_of(loss)), 1e-12);
+    EXPECT_LE(distance(doubles_of(leaf.grad()), put_together(placed.grad(), "gradient")), 1e-12);
+    const NDArray wrong = place(from<std::int64_t>({0, 6, 1}, {3}).to(test::device()), mesh);
+    for (const NDArray& at_place : shards_of(cross_entropy(placed, wrong))) {
+      EXPECT_THAT(message<Error>([&] { at_place.wait(); }), HasSubstr("the label 6 of row 1 is not in [0, 6)"));
+    }
+  }
+}
+
+TEST_F(PlacedLosses, WhatIsNotThereIsRefused) {
+  const NDArray y = place(labels({3}, 8), two_);
+  const NDArray leaf = place(drawn({3, 8}, 1), two_, {{"tp", shard(1)}}).with_grad();
+  EXPECT_THAT(message([&] { grad(cross_entropy(leaf, y), {leaf}, {.create_graph = true}); }), HasSubstr("class_parts"));
+  EXPECT_THAT(message([&] {
+                cross_entropy(place(drawn({3, 9}, 1), two_, {{"tp", shard(1).by(3)}}), y);
+              }),
+              HasSubstr("an axis is not cut in equal parts"));
+}
+
+/// A table that is cut by rows: each place takes its own, and zeros for others.
+TEST_F(PlacedLosses, TablesThatAreCutByRows) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i32}) {
+    for (const std::int64_t rows : {11, 3}) {
+      const NDArray table = drawn({rows, 5}, 1, dtype), y = labels({4, 2}, rows);
+      const NDArray taken = embedding(table, y);
+      for (const Mesh& mesh : {two_, three_, four_, both_}) {
+        NDArray cut = place(table, mesh, {{"tp", shard(0)}});
+        const NDArray where =
+            place(y.to(DType::i32), mesh, mesh.axes() > 1 ? Placements{{"dp", shard(0)}} : Placements());
+        if (is_floating(dtype)) cut = cut.with_grad();
+        const NDArray its = embedding(cut, where);
+        EXPECT_EQ(letters_of(layout_of(its)), mesh.axes() > 1 ? "S0P" : "P");
+        EXPECT_EQ(put_together(its, "rows"), put_together(taken, "rows"));
+        if (!is_floating(dtype)) continue;
+        const NDArray leaf = table.detach().with_grad();
+        sum(square(embedding(leaf, y))).backward();
+        whole(sum(square(reshard(its, {{"tp", replicate}})))).backward();
+        EXPECT_EQ(to_string(layout_of(cut.grad())), "tp:shard(0)");
+        EXPECT_LE(distance(doubles_of(leaf.grad()), put_together(cut.grad(), "gradient")),
+                  dtype == DType::bf16 ? 3e-2 : 1e-6);
+        if (dtype != DType::f64) continue;
+        const NDArray outside = place(from<std::int64_t>({0, rows}, {2}).to(test::device()), mesh);
+        const NDArray none = take_rows(cut, outside);
+        for (const NDArray& at_place : shards_of(none)) {
+          EXPECT_THAT(message<Error>([&] { at_place.wait(); }), HasSubstr("the index " + std::to_string(rows)));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
