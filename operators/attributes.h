@@ -186,12 +186,13 @@ struct ClassLabelAttributes {
 /// on.
 struct ClassPartsAttributes {
   std::int64_t classes = 0, parts = 1, first = 0, here = 1;
+  std::int64_t numbers = 3;  ///< of a row and part: 2 without the sum of the logits
   /// Where part r of the call begins, among all classes; r = here: where the last one ends.
   std::int64_t begin(std::int64_t r) const { return (first + r) * classes / parts; }
   static constexpr auto fields() {
     using A = ClassPartsAttributes;
     return std::array{field<&A::classes>("classes"), field<&A::parts>("parts"), field<&A::first>("first"),
-                      field<&A::here>("here")};
+                      field<&A::here>("here"), field<&A::numbers>("numbers")};
   }
   friend bool operator==(const ClassPartsAttributes&, const ClassPartsAttributes&) = default;
 };

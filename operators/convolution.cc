@@ -222,8 +222,9 @@ namespace {
 NDArray conv2d_of_any(const Operand& x, const Operand& weight, const NDArray& bias, const Conv2dOptions& options) {
   const auto [h, w] = std::pair(options.padding.height, options.padding.width);
   const Size2d& stride = options.stride;
-  if (stride.height != stride.width || options.groups != 1 || !(options.dilation == Size2d(1)) || x.array.rank() != 4 ||
-      h < 0 || w < 0 || std::max(h, w) > kMostPadding) {
+  const bool of_owner = x.array.checked("conv2d", x.where).kind() == Array::Kind::owned;  // it has no window
+  if (of_owner || stride.height != stride.width || options.groups != 1 || !(options.dilation == Size2d(1)) ||
+      x.array.rank() != 4 || h < 0 || w < 0 || std::max(h, w) > kMostPadding) {
     return builtin::convolution_by_unfolding(x, weight, bias, options);
   }
   const builtin::Composition made("conv2d", x);

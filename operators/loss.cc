@@ -84,9 +84,10 @@ void builtin::add_loss_rows(Registry& registry) {
       s.output(s.shape(0), DType::i64);
     };
   });
-  // Three numbers of each row and part of the classes, (parts, rows, 3): the logarithm of the sum of exp(logits), the
+  // Numbers of each row and part of the classes, (parts, rows, 2 or 3): the logarithm of the sum of exp(logits), the
   // label's logit (0 if it is in another part), and the sum of the logits. So the cross-entropy of logits that are cut
-  // by classes takes one gather of these.
+  // by classes takes one gather of these. They are f64: the loss is a difference of the first two, and a rounding of
+  // a large logit would be much of it.
   add_operator(registry, "class_parts", [](Operator& op) {
     op.place = [](Placing& p) {
       p.letters("rv,r->_r_");
@@ -100,7 +101,9 @@ void builtin::add_loss_rows(Registry& registry) {
     op.infer = [](Signature& s) {
       s.floating();
       check_parts(s);
-      s.output({s.attributes<ClassPartsAttributes>().here, s.shape(0)[0], 3}, s.dtype());
+      const auto& a = s.attributes<ClassPartsAttributes>();
+      if (a.numbers != 2 && a.numbers != 3) s.fail("two or three numbers of a row");
+      s.output({a.here, s.shape(0)[0], a.numbers}, DType::f64);
     };
     op.needs = {needs::input(0) | needs::input(1) | needs::output(0)};
     op.gradient = [](GradientContext& c) {
@@ -128,6 +131,7 @@ void builtin::add_loss_rows(Registry& registry) {
     op.infer = [](Signature& s) {
       s.floating();
       check_parts(s);
+      if (s.dtype(2) != DType::f64 || s.dtype(3) != DType::f64) s.fail("numbers and their gradients are f64");
       s.output(s.shape(0), s.dtype());
     };
   });

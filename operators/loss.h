@@ -76,8 +76,9 @@ struct CrossEntropyOptions {
 /// (n, classes) or (n, classes, ...), floating. Where only the mean and its divisor are asked for it is one pass, the
 /// function below.
 ///
-/// Of logits on a mesh that are cut by classes each place reads its part alone: one gather brings three numbers of
-/// each row together, 12 bytes of each other place, and gradients are sent nothing. Their gradients have no gradients.
+/// Of logits on a mesh that are cut by classes each place reads its part alone: one gather brings two numbers of each
+/// row together, 16 bytes of each other place (24 with smoothing), and backward none. Gradients have no gradients
+/// there.
 NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossEntropyOptions& options);
 
 /// The sum over the rows of -log softmax(logits)[row, label], divided by `divisor`. A divisor of 0 means the number of

@@ -180,12 +180,24 @@ struct Rows {
 
 namespace {
 
-/// Of classes that are cut: each place looks at its part, and three numbers of each row are gathered.
+constexpr const char* kUnequal =
+    "the classes are cut at other places than r n / p: reshard the logits, each axis of the mesh that cuts them to "
+    "replicate";
+bool in_equal_parts(const std::vector<std::int64_t>& cuts) {
+  const auto parts = static_cast<std::int64_t>(cuts.size()) - 1;
+  for (std::int64_t r = 0; r < parts; ++r) {
+    if (cuts[static_cast<std::size_t>(r)] != r * cuts.back() / parts) return false;
+  }
+  return true;
+}
+
+/// Of classes that are cut: each place looks at its part, and two or three numbers of each row are gathered.
 NDArray losses_of_parts(const Rows& rows, double smoothing) {
   static const Operator& row = Registry::instance().get("class_parts");
-  const NDArray x = rows.x.to(rows.x.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  const NDArray& x = rows.x;
   const Layout layout = call_layout_of(x);
   const std::int64_t parts = static_cast<std::int64_t>(layout.cuts(1).size()) - 1;
+  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const auto whole_of = [&](const NDArray& y) {
     Placements placements;
     for (int m = 0; m < layout.mesh().axes(); ++m) {
@@ -193,15 +205,18 @@ NDArray losses_of_parts(const Rows& rows, double smoothing) {
     }
     return reshard(y, placements);
   };
-  const NDArray numbers = whole_of(apply(row, {&x, &rows.labels}, ClassPartsAttributes{rows.classes, parts, 0, parts}));
+  const bool with_sums = smoothing != 0 && !rows.weight.defined();
+  const ClassPartsAttributes a{rows.classes, parts, 0, parts, with_sums ? 3 : 2};
+  const NDArray numbers = whole_of(apply(row, {&x, &rows.labels}, a));
   const auto number = [&](int k) { return numbers.narrow(2, k, k + 1).squeeze(2); };
   const NDArray of_rows = logsumexp(number(0), 0);
-  NDArray losses = rows.weighted(of_rows - sum(number(1), 0));
+  NDArray losses = rows.weighted((of_rows - sum(number(1), 0)).to(wide));
   if (smoothing != 0) {
     const double classes = static_cast<double>(rows.classes);
     const NDArray& weight = rows.weight;
-    const NDArray all = weight.defined() ? of_rows * sum(weight) - whole_of(sum(x * weight, -1))
-                                         : classes * of_rows - sum(number(2), 0);
+    const NDArray all = (with_sums ? classes * of_rows - sum(number(2), 0)
+                                   : of_rows * sum(weight) - whole_of(sum(x.to(wide) * weight, -1)))
+                            .to(wide);
     losses = (1 - smoothing) * losses + (smoothing / classes) * rows.of_counted(all);
   }
   return losses;
@@ -226,6 +241,7 @@ NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossE
   made.require(smoothing >= 0 && smoothing <= 1, "label_smoothing must be from 0 to 1");
   const ClassLossOptions of_classes{options.reduction, options.divisor, options.ignore_index, options.weight};
   const Rows rows(made, logits.array, labels.array, of_classes);
+  if (cut) made.require(in_equal_parts(call_layout_of(rows.x).cuts(1)), kUnequal);
   if (cut) return rows.reduce(losses_of_parts(rows, smoothing).to(logits.array.dtype()));
   const NDArray values = log_softmax(rows.x);
   NDArray losses = rows.of_labels(values);

@@ -13,6 +13,7 @@
 #include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
+#include "sluice/operators/shaping.h"
 
 namespace sluice {
 namespace {
@@ -299,8 +300,9 @@ Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
   for (int i = 0; i < x.rank(); ++i) {
     if (i != 1) others.push_back(i);
   }
-  const auto average = [&](const NDArray& values) {
-    const NDArray terms = sum(values, others, {.keep = true});
+  const auto average = [&](const NDArray& values, const NDArray& more = {}) {
+    NDArray terms = sum(values, others, {.keep = true});
+    if (more.defined()) terms = concat({terms, sum(more, others, {.keep = true})}, 0);
     Placements added;
     const Layout layout = layout_of(terms);
     for (int m = 0; m < layout.mesh().axes(); ++m) {
@@ -308,8 +310,11 @@ Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
     }
     return reshard(terms, added) * (1 / static_cast<double>(n));
   };
-  const NDArray mean = average(x), off = x - mean, variance = average(square(off));
-  return {off * inverse_root(variance, eps), mean, variance};
+  const NDArray mean = average(x), off = x - mean;
+  // With what is left of the mean after its rounding, which is much where a channel lies far from 0.
+  const NDArray both = average(off, square(off));
+  const NDArray rest = both.narrow(0, 0, 1), variance = both.narrow(0, 1, 2) - square(rest);
+  return {(off - rest) * inverse_root(variance, eps), mean + rest, variance};
 }
 
 }  // namespace

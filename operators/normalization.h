@@ -42,8 +42,8 @@ struct BatchNormOptions {
 /// statistics, if there are any, are updated in place, running = (1 - momentum) running + momentum batch, with the
 /// variance divided by one less than the number of elements; it throws ArrayError where a channel has fewer than two.
 /// Otherwise by the running statistics, which stay as they are. weight and bias are (channels,) or empty handles.
-/// Of a batch that is cut over a mesh the statistics are those of the whole: two all-reduces of a number for each
-/// channel, and two in backward.
+/// Of a batch that is cut over a mesh the statistics are those of the whole: all-reduces of one number and of two for
+/// each channel, and as many in backward.
 NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDArray& weight = {},
                    const NDArray& bias = {}, const BatchNormOptions& options = {});
 

@@ -206,7 +206,7 @@ NDArray to_layout(const char* name, const Operand& x, const Layout& from, const 
 }  // namespace
 
 NDArray reshard(const Operand& x, const Placements& placements) {
-  const Layout from = placed("reshard", x).layout();
+  const Layout from = placed("reshard", x).in_calls();  // axes that are not named stay as calls see them
   return to_layout("reshard", x, from, from.with(placements, x.where));
 }
 

@@ -47,11 +47,11 @@ NDArray gathered(const NDArray& x, std::source_location where = std::source_loca
 Layout layout_of(const NDArray& x, std::source_location where = std::source_location::current());
 
 /// The values of x as an array that calls see in another layout than it lies (ZeRO 3): a call that has it as an operand
-/// first reshards it to `layout`, which comms() lists, and lets go of the result when it was made. The tape keeps the
-/// array as it lies, so a gradient that needs it reshards it once more. Calls that write in place, files, reading,
-/// reshard() and layout_of() see it as it lies; its gradient lies so too. A view of it is one of the resharded array: a
-/// copy. Give it with_grad() afterwards. Throws ArrayError for an array that is plain, partial or wants a gradient, and
-/// for a layout that is partial or of another shape or mesh; UsageError for no layout. Does not block.
+/// first reshards it to `layout`, which comms() lists, and drops the result when it was made; backward does so anew.
+/// Writes in place, files, reading, layout_of() and reshard(x, Layout) see it as it lies, as its gradient does. So is a
+/// view, but one that shards do not have (a part of a cut axis): that is a copy, and not written to. Give it
+/// with_grad() afterwards. Throws ArrayError for an array that is plain, partial or wants a gradient, and for a layout
+/// that is partial or of another shape or mesh; UsageError for no layout. Does not block.
 NDArray with_call_layout(const NDArray& x, const Layout& layout,
                          std::source_location where = std::source_location::current());
 /// How calls see it: layout_of(x), but for an array of with_call_layout().

@@ -206,7 +206,9 @@ bool Placed::made_of_gathered(Call& call) {
     const Placed* const placed = of(*x);
     return placed && placed->gathers();
   };
-  if (!call.targets().empty() || std::ranges::none_of(call.inputs(), gathers)) return false;
+  const auto is_written = [&](const NDArray& y) { return gathers(&y); };
+  // What is written in place is written as it lies, and so is read what it is made of.
+  if (std::ranges::none_of(call.inputs(), gathers) || std::ranges::any_of(call.targets(), is_written)) return false;
   // What the call waits for at all places: so no place runs ahead of the others, and no more is gathered at once than
   // the calls need that are near their turn.
   std::vector<NDArray> after;
@@ -222,7 +224,8 @@ bool Placed::made_of_gathered(Call& call) {
       inputs.push_back(sluice::apply(reshard_row(), {x}, to, {.where = call.where()}));
     }
   }
-  call.answer(apply_all(row_of(call), pointers(inputs), call.attributes(), {.where = call.where()}));
+  call.answer(apply_all(row_of(call), pointers(inputs), call.attributes(),
+                        {.where = call.where(), .into = call.targets(), .updates = call.updates()}));
   return true;
 }
 
@@ -231,6 +234,13 @@ void Placed::apply(Call& call) {
     const auto& [to, after] = call.attributes().get<ReshardAttributes>();
     const NDArray& x = call.input();
     return call.answer({array(to, x.dtype(), resharded(shards_, layout_, to, call.where(), after), call.where())});
+  }
+  for (const NDArray& y : call.targets()) {
+    const Placed* const placed = of(y);
+    if (!placed || !placed->is_copy()) continue;
+    refuse(call,
+           "a view of an array that calls see in another layout than it lies (ZeRO 3) is a copy here: what is "
+           "written to it would be lost");
   }
   if (!made_of_gathered(call)) Places(call).make();
 }

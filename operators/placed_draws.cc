@@ -44,7 +44,7 @@ NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first
   const Mesh& mesh = placed->layout().mesh();
   const RandomKey key = stream.next();
   const RandomAttributes of_all{key.seed, key.stream, key.draw, first, 0, 1, x.shape(), DType::f32};
-  Layout layout = added_up(placed->layout());
+  Layout layout = added_up(placed->in_calls());
   for (int rank = 0; rank < mesh.places(); ++rank) {
     if (!window_of(layout, rank, of_all)) layout = Layout::whole(mesh, x.shape());
   }

@@ -14,9 +14,10 @@ namespace sluice::builtin {
 
 class Placed final : public Owner {
  public:
-  /// `shards` by rank, of the layout's extents, on the mesh's devices. `in_calls`: with_call_layout().
-  Placed(Layout layout, std::vector<NDArray> shards, Layout in_calls = {})
-      : layout_(std::move(layout)), shards_(std::move(shards)), in_calls_(std::move(in_calls)) {}
+  /// `shards` by rank, of the layout's extents, on the mesh's devices. `in_calls`: with_call_layout(). `is_copy`: it is
+  /// a view of a gathered array, so that what is written to it would be lost.
+  Placed(Layout layout, std::vector<NDArray> shards, Layout in_calls = {}, bool is_copy = false)
+      : layout_(std::move(layout)), shards_(std::move(shards)), in_calls_(std::move(in_calls)), is_copy_(is_copy) {}
 
   /// Null for an array that is not on a mesh.
   static const Placed* of(const NDArray& x);
@@ -28,6 +29,7 @@ class Placed final : public Owner {
   /// How calls see it; and whether that is otherwise.
   const Layout& in_calls() const { return in_calls_ ? in_calls_ : layout_; }
   bool gathers() const { return static_cast<bool>(in_calls_); }
+  bool is_copy() const { return is_copy_; }
   const std::vector<NDArray>& shards() const { return shards_; }
   /// What a place has of the part that `wanted` gives it. It must have all of it.
   NDArray part(int rank, const Layout& wanted, const std::source_location& where) const;
@@ -48,6 +50,7 @@ class Placed final : public Owner {
   Layout layout_;
   std::vector<NDArray> shards_;
   Layout in_calls_;  ///< none: as it lies
+  bool is_copy_;
 };
 
 /// Whether x is on a mesh, and calls see it cut along this axis.

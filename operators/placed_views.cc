@@ -1,5 +1,6 @@
 // Views of arrays on a mesh: which axis a cut axis becomes, and the same view of each shard.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,15 +86,33 @@ Layout layout_of_view(const ViewCall& call, const Layout& from) {
   return Layout(from.mesh(), wanted, std::move(on), std::move(cuts));
 }
 
+/// The same; none where the shards have no such view.
+std::optional<Layout> layout_if_any(const ViewCall& call, const Layout& from) {
+  try {
+    return layout_of_view(call, from);
+  } catch (const ArrayError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 void Placed::view(ViewCall& call) {
-  if (gathers()) {
+  Layout to, in_calls;
+  if (!gathers()) {
+    to = layout_of_view(call, layout_);
+  } else if (const std::optional<Layout> at_rest = layout_if_any(call, layout_)) {
+    to = *at_rest;  // a view of what lies here, which calls see as they would see one of the gathered array
+    in_calls = layout_of_view(call, in_calls_);
+    if (in_calls == to) in_calls = Layout();
+  } else {
     const NoGrad off;
-    return call.answer(
-        call.of(sluice::apply(reshard_row(), {&call.input()}, ReshardAttributes{in_calls_}, {.where = call.where()})));
+    const NDArray whole =
+        sluice::apply(reshard_row(), {&call.input()}, ReshardAttributes{in_calls_}, {.where = call.where()});
+    const NDArray view = call.of(whole);
+    Ref<Owner> copy(new Placed(of(view)->layout_, of(view)->shards_, {}, true));
+    return call.answer(owned_array(view.spec(), std::move(copy), call.where()));
   }
-  const Layout to = layout_of_view(call, layout_);
   std::vector<NDArray> shards;
   for (int rank = 0; rank < layout_.mesh().places(); ++rank) {
     const NDArray& own = shards_[static_cast<std::size_t>(rank)];
@@ -127,7 +146,8 @@ void Placed::view(ViewCall& call) {
   for (std::size_t i = 0; i < shards.size() && !all_show; ++i) {
     if (shows(i)) shards[i] = shards[i].copy(call.where());
   }
-  call.answer(array(to, call.input().dtype(), std::move(shards), call.where()));
+  Ref<Owner> made(new Placed(to, std::move(shards), in_calls, is_copy_));
+  call.answer(owned_array({to.shape(), call.input().dtype(), to.mesh().device(0)}, std::move(made), call.where()));
 }
 
 }  // namespace sluice::builtin

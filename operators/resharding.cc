@@ -50,7 +50,9 @@ NDArray joined(Shards pieces, int axis, Device device, const Shards& after, cons
   Dims nothing = pieces[0].shape();
   nothing[axis] = 0;
   for (const NDArray& x : after) {  // pieces without elements, which are read all the same
-    if (device.kind != DeviceKind::cpu || x.dtype() != pieces[0].dtype() || x.rank() == 0) continue;
+    if (device.kind != DeviceKind::cpu || x.device().kind != DeviceKind::cpu || x.dtype() != pieces[0].dtype() ||
+        x.rank() == 0)
+      continue;
     pieces.push_back(x.narrow(0, 0, 0, where).reshape(nothing, where));
   }
   return on_device("concat", pieces, AxisAttributes{axis, 0, DType::f32}, device, where);

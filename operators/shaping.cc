@@ -109,7 +109,7 @@ void builtin::add_shaping_rows(Registry& registry) {
   });
   add_operator(registry, "take_rows", [](Operator& op) {
     op.place = [](Placing& p) {
-      p.letters(p.dtype(0) == DType::boolean ? "_...,r->r..." : "v...,r->r...");
+      p.letters(has_sums(p.dtype(0)) ? "v...,r->r..." : "_...,r->r...");
       p.adds(ReduceOp::sum);
       p.factor(1);
       p.linear(Linear::first);

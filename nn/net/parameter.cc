@@ -40,7 +40,7 @@ void Place::set_path(std::string path) {
 
 NDArray State::laid_out(const NDArray& x) const {
   if (!layout) return x;
-  const NDArray lies = layout_of(x) ? x : sluice::place(x.detach(), layout);
+  const NDArray lies = layout_of(x) == layout ? x : sluice::place(gathered(x.detach()), layout);
   return in_calls == layout ? lies : with_call_layout(lies, in_calls);
 }
 
@@ -138,7 +138,7 @@ void Slot::assign(const Operand& x) const {
   const NDArray to = value();
   const NoGrad off;
   if (state.layout && !owner_of(array)) return to.assign(Operand(state.laid_out(array), x.where));
-  to.assign(x);
+  to.assign(Operand(array.detach(), x.where));
 }
 
 }  // namespace sluice::nn

@@ -228,6 +228,17 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     }
     return changed;
   };
+  const auto run_rule = [&](const Ready& r, Update& update, const Layout& cut) {
+    try {
+      rules_[r.one->rule].rule(update);
+    } catch (const ArrayError& e) {
+      if (cut.replicated()) throw;
+      const bool by_zero = !(cut == r.one->parameter.state->in_calls);
+      throw ArrayError(kStep, where,
+                       "the rule for '" + r.one->parameter.name + "' fails on its parts, " + to_string(cut) +
+                           (by_zero ? ", as ZeRO has it (nn::AxisLayouts::zero): " : ": ") + e.what());
+    }
+  };
   /// ZeRO: each place computes new values of its part before the gate; behind it they are written.
   const auto compute_part = [&](const Ready& r, const Layout& cut) {
     const NDArray& value = r.one->parameter.state->value;
@@ -249,13 +260,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     } else {
       Target target(part);
       Update update(target, gradient, steps_, r.one->kept);
-      try {
-        rules_[r.one->rule].rule(update);
-      } catch (const ArrayError& e) {
-        throw ArrayError(kStep, where,
-                         "the rule for '" + r.one->parameter.name + "' fails on its parts, " + to_string(cut) +
-                             ", as ZeRO has it (nn::AxisLayouts::zero): " + e.what());
-      }
+      run_rule(r, update, cut);
       if (const NDArray noted = target.noted(); noted.defined()) write_gathered(noted, value);
       for (const auto& [name, kept] : r.one->kept) note(kept);
     }
@@ -289,7 +294,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     } else {
       Target target(at_rest(value));
       Update update(target, r.gradient, steps_, r.one->kept);
-      rules_[r.one->rule].rule(update);
+      run_rule(r, update, layout_of(value));
       if (const NDArray noted = target.noted(); noted.defined()) write(noted, value);
       for (const auto& [name, kept] : r.one->kept) note(kept);
     }

@@ -162,9 +162,21 @@ TEST_F(Zero, GoesOnUnderAnotherTable) {
     EXPECT_EQ(to_string(layout_of(net->token.weight.value())), "dp:shard(0)");
     EXPECT_EQ(to_string(call_layout_of(net->token.weight.value())), "replicate");
   }
-  nn::blend(copy, changed, 0.5);
+  nn::blend(copy, changed, 1);
+  EXPECT_TRUE(bits_of(copy) == bits_of(changed));
+  {
+    const NoGrad off;
+    const NDArray before = whole(copy.token.weight.value());
+    changed.token.weight.value().narrow(1, 0, 9).fill(2.0);  // a view of what lies at each place
+    nn::blend(copy, changed, 0.5);
+    EXPECT_TRUE(bits(gathered(copy.token.weight.value())) ==
+                bits(gathered(lerp(before, whole(changed.token.weight.value()), 0.5))));
+    EXPECT_THAT(what_of([&] { changed.token.weight.value()(0).fill(0.0); }), HasSubstr("would be lost"));
+    changed.token.weight = always.token.weight.value();
+  }
   nn::blend(copy, always, 1);
   EXPECT_TRUE(bits_of(copy) == bits_of(always));
+  both(4);
   nn::place(changed, dp_);
   both(1);
   EXPECT_EQ(to_string(layout_of(other.kept("token.weight", "exp_avg"))), "replicate");
@@ -453,6 +465,55 @@ TEST_F(Zero, MemoryWhileParametersAreUsed) {
   EXPECT_LE(least, 5 + 8.0 / p);
 }
 
+/// A net's own text uses its parameters in other ways than layers do: under ZeRO 3 as under 0. What several uses of one
+/// add to its gradient may be added in another order.
+TEST_F(Zero, ProgramsUseParametersAsTheyLike) {
+  struct Net {
+    nn::Parameter w{{8, 6}, nn::normal(1)}, b{{8}, nn::normal(1)}, latents{{5, 8}, nn::normal(1)};
+    nn::Conv1d line{8, 8, 3, 1, 1};
+    nn::Conv2d grouped{8, 8, 3, 1, 1, 1, 2};
+    nn::Linear proj{8, 8};
+    NDArray operator()(const NDArray& x, RandomStream& stream) const {  // x (n, 6)
+      NDArray h = linear(x, dropout(w, 0.4, stream));
+      h += b.value();                                             // in place
+      h = h + matmul(x, w.value().permute({1, 0}).contiguous());  // a view
+      h = h * reshard(w.value(), {{"tp", replicate}})(all, 0);    // an element of each row
+      h = h + mean(proj(latents), 0);                             // a parameter enters a layer
+      h = line(h.unsqueeze(2).broadcast_to({x.size(0), 8, 4}));
+      return grouped(h.unsqueeze(3).broadcast_to({x.size(0), 8, 4, 4}));
+    }
+  };
+  std::map<int, std::vector<double>> numbers;
+  for (const int zero : {0, 1, 2, 3}) {
+    const Net net;
+    nn::place(
+        net, both_,
+        {{.axis = "dp", .zero = zero}, {"tp", {{"proj", {.weight = shard(0), .bias = shard(0), .out = replicate}}}}});
+    nn::initialise(net, 3);
+    nn::Optimizer opt(net, nn::Sgd{.lr = 0.01});
+    const auto keep = [&](const NDArray& x) {
+      const std::vector<double> values = gathered(x).detach().to(DType::f64).to_vector<double>();
+      numbers[zero].insert(numbers[zero].end(), values.begin(), values.end());
+    };
+    RandomStream data(1);
+    for (int step = 0; step < 3; ++step) {
+      RandomStream stream(7);
+      const NDArray x = place(normal({7, 6}, data), both_, {{"dp", shard(0)}});
+      const NDArray loss = whole(mean(square(net(x, stream))));
+      keep(loss);
+      loss.backward();
+      opt.step();
+    }
+    for (const nn::Named& p : nn::parameters(net)) keep(p.state->value);
+  }
+  EXPECT_TRUE(numbers[1] == numbers[0]);
+  EXPECT_TRUE(numbers[2] == numbers[0]);
+  ASSERT_EQ(numbers[3].size(), numbers[0].size());
+  for (std::size_t i = 0; i < numbers[0].size(); ++i) {
+    ASSERT_NEAR(numbers[3][i], numbers[0][i], 1e-5 * std::max(1.0, std::abs(numbers[0][i]))) << i;
+  }
+}
+
 TEST_F(Zero, WhatItIsNotForIsRefused) {
   struct Net {
     nn::Linear up{8, 12};
@@ -466,9 +527,13 @@ TEST_F(Zero, WhatItIsNotForIsRefused) {
   nn::Optimizer opt(net, {{"up.weight", nn::Muon{}}, {"*", nn::Sgd{}}});
   sum(net(place(zeros({4, 8}) + 1, dp_, {{"dp", shard(0)}}))).backward();
   const std::string before = bits(gathered(net.up.weight.value()));
-  EXPECT_THAT(what_of([&] { opt.step(); }),
-              HasSubstr("the rule for 'up.weight' fails on its parts, dp:shard(0), as ZeRO has it"));
-  EXPECT_TRUE(bits(gathered(net.up.weight.value())) == before);
+  for (const int zero : {1, 2, 3}) {
+    nn::place(net, dp_, {{.axis = "dp", .zero = zero}});
+    EXPECT_THAT(what_of([&] { opt.step(); }),
+                HasSubstr("the rule for 'up.weight' fails on its parts, dp:shard(0), as ZeRO has it"))
+        << zero;
+    EXPECT_TRUE(bits(gathered(net.up.weight.value())) == before);
+  }
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Input {
   DType dtype = DType::i64;
   bool whole = false;  ///< the numbers are whole, so that some are equal
   bool wide = false;   ///< f32 beside inputs of 16 bits
+  bool in_f64 = false;
 };
 
 /// How a row is called by itself.
@@ -106,7 +107,10 @@ std::map<std::string, RowCase> cases() {
       {"commit", {.inputs = {s}, .bound = 0, .updated = {s}}},
       {"class_parts", {.inputs = {s, labels}, .attributes = always(ClassPartsAttributes{7, 3, 0, 3})}},
       {"class_parts_grad",
-       {.inputs = {{{5, 7}}, labels, {{3, 5, 3}, 2, 3}, {{3, 5, 3}}},
+       {.inputs = {{{5, 7}},
+                   labels,
+                   {.shape = {3, 5, 3}, .low = 2, .high = 3, .in_f64 = true},
+                   {.shape = {3, 5, 3}, .in_f64 = true}},
         .attributes = always(ClassPartsAttributes{7, 3, 0, 3})}},
       {"concat", {.inputs = {s, {{2, 7}}}, .attributes = always(AxisAttributes{}), .bound = 0}},
       {"conv2d", {.inputs = {image, kernel, bias}, .attributes = conv(false, {})}},
@@ -224,7 +228,7 @@ Arrays run(const Operator& row, const RowCase& c, DType half, DType dtype, int r
   RandomStream stream(11);
   const auto rounded = [&](const Input& in) {
     const NDArray x = made(in, stream, half);
-    return in.below != 0 ? x : in.wide && dtype == half ? x.to(DType::f32) : x.to(dtype);
+    return in.below != 0 ? x : in.in_f64 ? x.to(DType::f64) : in.wide && dtype == half ? x.to(DType::f32) : x.to(dtype);
   };
   Arrays inputs, updated;
   for (const Input& in : c.inputs) inputs.push_back(rounded(in));

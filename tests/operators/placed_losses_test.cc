@@ -69,39 +69,59 @@ TEST_F(PlacedLosses, CrossEntropyOfClassesThatAreCut) {
   EXPECT_EQ(runs, 4 * 6 * 32);
 }
 
-/// One gather of three numbers a row; gradients are sent nothing.
-TEST_F(PlacedLosses, OneGatherOfThreeNumbersARow) {
-  const auto seen = [&](const Mesh& mesh) {
+/// One gather of 16 bytes a row, 24 with label smoothing; gradients are sent nothing.
+TEST_F(PlacedLosses, OneGatherOfTwoNumbersARow) {
+  const auto seen = [&](const Mesh& mesh, double smoothing) {
     return comms([&] {
       const NDArray x = place(zeros({10, 1000}), mesh, {{"tp", shard(1)}}).with_grad();
-      cross_entropy(x, place(zeros({10}, DType::i64), mesh), {.ignore_index = 5, .label_smoothing = 0.1}).backward();
+      const NDArray y = place(zeros({10}, DType::i64), mesh);
+      cross_entropy(x, y, {.ignore_index = 5, .label_smoothing = smoothing}).backward();
     });
   };
   for (const Mesh& mesh : {two_, four_}) {
-    const std::vector<Communication> list = seen(mesh);
-    ASSERT_EQ(list.size(), 1U) << to_string(list);
-    EXPECT_EQ(name_of(list[0].kind), "all_gather");
-    EXPECT_EQ(list[0].bytes, 10 * 12 * (mesh.places() - 1));
-    EXPECT_FALSE(list[0].backward);
+    for (const double smoothing : {0.0, 0.1}) {
+      const std::vector<Communication> list = seen(mesh, smoothing);
+      ASSERT_EQ(list.size(), 1U) << to_string(list);
+      EXPECT_EQ(name_of(list[0].kind), "all_gather");
+      EXPECT_EQ(list[0].bytes, 10 * (smoothing == 0 ? 16 : 24) * (mesh.places() - 1));
+      EXPECT_FALSE(list[0].backward);
+    }
+  }
+}
+
+/// The loss is a difference of large numbers: as exact as where nothing is cut.
+TEST_F(PlacedLosses, LargeLogits) {
+  for (const float size : {1e3F, 1e6F, 1e7F}) {
+    const NDArray x = full({1, 4}, size), y = labels({1}, 4);
+    const NDArray placed = place(x, four_, {{"tp", shard(1)}}).with_grad();
+    const NDArray loss = cross_entropy(placed, place(y, four_));
+    loss.backward();
+    EXPECT_NEAR(gathered(loss).item<float>(), std::log(4.0), 1e-6) << size;
+    const NDArray leaf = x.detach().with_grad();
+    cross_entropy(leaf, y).backward();
+    EXPECT_LE(distance(doubles_of(leaf.grad()), put_together(placed.grad(), "gradient")), 1e-6) << size;
   }
 }
 
 /// Classes that are not possible, all of a place's too; labels out of range.
 TEST_F(PlacedLosses, InfiniteLogitsAndWrongLabels) {
-  NDArray x = drawn({3, 6}, 1);
-  x.narrow(1, 3, 6).fill(-INFINITY);
-  const NDArray y = labels({3}, 3);
-  const NDArray leaf = x.detach().with_grad();
-  cross_entropy(leaf, y).backward();
-  for (const Mesh& mesh : {two_, three_, four_}) {
-    const NDArray placed = place(x, mesh, {{"tp", shard(1)}}).with_grad();
-    const NDArray loss = cross_entropy(placed, place(y, mesh));
-    loss.backward();
-    EXPECT_LE(distance(doubles_of(cross_entropy(x, y)), doubles_of(loss)), 1e-12);
-    EXPECT_LE(distance(doubles_of(leaf.grad()), put_together(placed.grad(), "gradient")), 1e-12);
-    const NDArray wrong = place(from<std::int64_t>({0, 6, 1}, {3}).to(test::device()), mesh);
-    for (const NDArray& at_place : shards_of(cross_entropy(placed, wrong))) {
-      EXPECT_THAT(message<Error>([&] { at_place.wait(); }), HasSubstr("the label 6 of row 1 is not in [0, 6)"));
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const double bound = dtype == DType::f64 ? 1e-12 : 1e-5;
+    NDArray x = drawn({3, 6}, 1, dtype);
+    x.narrow(1, 3, 6).fill(-INFINITY);
+    const NDArray y = labels({3}, 3);
+    const NDArray leaf = x.detach().with_grad();
+    cross_entropy(leaf, y).backward();
+    for (const Mesh& mesh : {two_, three_, four_}) {
+      const NDArray placed = place(x, mesh, {{"tp", shard(1)}}).with_grad();
+      const NDArray loss = cross_entropy(placed, place(y, mesh));
+      loss.backward();
+      EXPECT_LE(distance(doubles_of(cross_entropy(x, y)), doubles_of(loss)), bound);
+      EXPECT_LE(distance(doubles_of(leaf.grad()), put_together(placed.grad(), "gradient")), bound);
+      const NDArray wrong = place(from<std::int64_t>({0, 6, 1}, {3}).to(test::device()), mesh);
+      for (const NDArray& at_place : shards_of(cross_entropy(placed, wrong))) {
+        EXPECT_THAT(message<Error>([&] { at_place.wait(); }), HasSubstr("the label 6 of row 1 is not in [0, 6)"));
+      }
     }
   }
 }
@@ -113,7 +133,21 @@ TEST_F(PlacedLosses, WhatIsNotThereIsRefused) {
   EXPECT_THAT(message([&] {
                 cross_entropy(place(drawn({3, 9}, 1), two_, {{"tp", shard(1).by(3)}}), y);
               }),
-              HasSubstr("an axis is not cut in equal parts"));
+              HasSubstr("the classes are cut at other places than r n / p: reshard the logits"));
+  // Bytes are not to be added up.
+  const NDArray bytes = place(ones({8, 2}, DType::u8), two_, {{"tp", shard(0)}});
+  EXPECT_THAT(message([&] { take_rows(bytes, y); }),
+              HasSubstr("which must be whole: reshard(x, {{\"tp\", replicate}})"));
+  if (test::on_streams()) return;  // there are no six devices
+  const Mesh nested({{"dp", 3}, {"tp", 2}}, test::device_kind());
+  const auto by_both = [&](std::int64_t classes) {
+    return comms([&] {
+      const NDArray x = place(zeros({3, classes}), nested, {{"dp", shard(1)}, {"tp", shard(1)}});
+      cross_entropy(x, place(zeros({3}, DType::i64), nested));
+    });
+  };
+  EXPECT_THAT(message([&] { by_both(10); }), HasSubstr("the classes are cut at other places"));
+  EXPECT_EQ(by_both(12).size(), 2U);
 }
 
 /// A table that is cut by rows: each place takes its own, and zeros for others.

@@ -38,34 +38,35 @@ struct SoftmaxRows {
   }
 };
 
-/// The numbers of one row of a part.
+/// The numbers of one row of a part, but for the label's.
 struct PartOfRow {
   template <class T>
-  SLUICE_KERNEL_BODY void operator()(const T* x, int64_t classes, T* numbers) const {
+  SLUICE_KERNEL_BODY void operator()(const T* x, int64_t classes, int64_t count, double* numbers) const {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     T largest = -infinity;
     for (int64_t j = 0; j < classes; ++j) largest = x[j] > largest ? x[j] : largest;
     if (largest == -infinity) largest = 0;  // no class, or none that is possible: the logarithm of 0
     constexpr int64_t block = 256;
     T terms[block];
-    double exponentials = 0, sum = 0;
+    double exponentials = 0;
     for (int64_t begin = 0; begin < classes; begin += block) {
       const T* in = x + begin;
       const int64_t n = classes - begin < block ? classes - begin : block;
       for (int64_t j = 0; j < n; ++j) terms[j] = fast_exp(in[j] - largest);
       exponentials += detail::row_total<double>(static_cast<const T*>(terms), n);
-      sum += detail::row_total<double>(in, n);
     }
-    numbers[0] = static_cast<T>(static_cast<double>(largest) + std::log(exponentials));
-    numbers[2] = static_cast<T>(sum);
+    numbers[0] = static_cast<double>(largest) + std::log(exponentials);
+    if (count > 2) numbers[2] = detail::row_total<double>(x, classes);
   }
 };
 
 struct PartOfRowGrad {
   template <class T>
-  SLUICE_KERNEL_BODY void operator()(const T* x, int64_t classes, T total, T g, T g_sum, T* dx) const {
-    if (total == -std::numeric_limits<T>::infinity()) total = 0;
-    for (int64_t j = 0; j < classes; ++j) dx[j] = fast_exp(x[j] - total) * g + g_sum;
+  SLUICE_KERNEL_BODY void operator()(const T* x, int64_t classes, double total, T g, T g_sum, T* dx) const {
+    if (total == -std::numeric_limits<double>::infinity()) total = 0;
+    // In two parts: the first is near to the largest logits, and a difference of neighbours is exact.
+    const T near = static_cast<T>(total), rest = static_cast<T>(total - static_cast<double>(near));
+    for (int64_t j = 0; j < classes; ++j) dx[j] = fast_exp((x[j] - near) - rest) * g + g_sum;
   }
 };
 
@@ -164,25 +165,27 @@ void softmax_cross_entropy_grad(int64_t rows, int64_t classes, const T* probabil
 }
 
 template <class T>
-void parts_of_rows(const PartOfRows<T>& part, T* numbers) {
+void parts_of_rows(const PartOfRows<T>& part, int64_t count, double* numbers) {
   parallel_for(part.rows, rows_per_chunk(part.classes), [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T* row = part.x + i * part.step;
       const int64_t label = part.labels[i] - part.first;
-      dispatch(PartOfRow{}, row, part.classes, numbers + i * 3);
-      numbers[i * 3 + 1] = label >= 0 && label < part.classes ? row[label] : T{};
+      dispatch(PartOfRow{}, row, part.classes, count, numbers + i * count);
+      numbers[i * count + 1] = label >= 0 && label < part.classes ? static_cast<double>(row[label]) : 0;
     }
   });
 }
 
 template <class T>
-void parts_of_rows_grad(const PartOfRows<T>& part, const T* numbers, const T* g, T* dx) {
+void parts_of_rows_grad(const PartOfRows<T>& part, int64_t count, const double* numbers, const double* g, T* dx) {
   parallel_for(part.rows, rows_per_chunk(part.classes), [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+      const double* const of_row = g + i * count;
       T* out = dx + i * part.step;
       const int64_t label = part.labels[i] - part.first;
-      dispatch(PartOfRowGrad{}, part.x + i * part.step, part.classes, numbers[i * 3], g[i * 3], g[i * 3 + 2], out);
-      if (label >= 0 && label < part.classes) out[label] += g[i * 3 + 1];
+      dispatch(PartOfRowGrad{}, part.x + i * part.step, part.classes, numbers[i * count], static_cast<T>(of_row[0]),
+               static_cast<T>(count > 2 ? of_row[2] : 0), out);
+      if (label >= 0 && label < part.classes) out[label] += static_cast<T>(of_row[1]);
     }
   });
 }
@@ -224,8 +227,8 @@ void add_bias(int64_t rows, int64_t columns, const T* x, const T* bias, bool rel
 #define SLUICE_INSTANTIATE(T)                                                                            \
   template void softmax_cross_entropy(int64_t, int64_t, const T*, const int64_t*, T*, T*);               \
   template void softmax_cross_entropy_grad(int64_t, int64_t, const T*, const int64_t*, const T*, T, T*); \
-  template void parts_of_rows(const PartOfRows<T>&, T*);                                                 \
-  template void parts_of_rows_grad(const PartOfRows<T>&, const T*, const T*, T*);                        \
+  template void parts_of_rows(const PartOfRows<T>&, int64_t, double*);                                   \
+  template void parts_of_rows_grad(const PartOfRows<T>&, int64_t, const double*, const double*, T*);     \
   template void sgd_momentum_step(T*, T*, const T*, int64_t, T, T, T);                                   \
   template void adam_step(T*, T*, T*, const T*, int64_t, int64_t, const AdamSettings<T>&);               \
   template void add_bias(int64_t, int64_t, const T*, const T*, bool, T*)

@@ -30,13 +30,13 @@ struct PartOfRows {
   std::int64_t rows, step;
   std::int64_t first, classes;  ///< of the part
 };
-/// Three numbers a row: the logarithm of the sum of exp (minus infinity of no classes), the label's logit (0 if it is
-/// in another part), and the sum of the logits.
+/// `count` numbers a row: the logarithm of the sum of exp (minus infinity of no classes), the label's logit (0 if it is
+/// in another part), and, of three, the sum of the logits.
 template <class T>
-void parts_of_rows(const PartOfRows<T>& part, T* numbers);
+void parts_of_rows(const PartOfRows<T>& part, std::int64_t count, double* numbers);
 /// exp(x - numbers[0]) g[0] + onehot(label) g[1] + g[2], for the numbers and gradients of each row.
 template <class T>
-void parts_of_rows_grad(const PartOfRows<T>& part, const T* numbers, const T* g, T* dx);
+void parts_of_rows_grad(const PartOfRows<T>& part, std::int64_t count, const double* numbers, const double* g, T* dx);
 
 /// One SGD step: d = g + weight_decay * w; v = momentum * v + d; w = w - lr * v. v null means no momentum (w -= lr *
 /// d).

@@ -68,7 +68,7 @@ struct ClassParts {
                         .step = c.input(0).shape[1],
                         .first = a.begin(r),
                         .classes = a.begin(r + 1) - a.begin(r)},
-                       c.output().as<T>() + r * rows * 3);
+                       a.numbers, c.output().as<double>() + r * rows * a.numbers);
     }
   }
 };
@@ -85,8 +85,8 @@ struct ClassPartsGrad {
                              .step = c.input(0).shape[1],
                              .first = a.begin(r),
                              .classes = a.begin(r + 1) - a.begin(r)},
-                            c.input(2).as<T>() + r * rows * 3, c.input(3).as<T>() + r * rows * 3,
-                            c.output().as<T>() + begin);
+                            a.numbers, c.input(2).as<double>() + r * rows * a.numbers,
+                            c.input(3).as<double>() + r * rows * a.numbers, c.output().as<T>() + begin);
     }
   }
 };

@@ -167,10 +167,10 @@ struct CrossEntropyGrad {
 /// Some threads of a block for each row of a part of the classes.
 template <class T>
 struct PartOfRows {
-  T* numbers;
+  double* numbers;
   const T* logits;
   const std::int64_t* labels;
-  std::int64_t rows, step, first, classes;
+  std::int64_t rows, step, first, classes, count;
   int lanes;
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -195,7 +195,7 @@ __global__ void numbers_of_rows(PartOfRows<T> s) {
     double sum = 0;
     for (std::int64_t i = lane; i < n; i += s.lanes) {
       largest = larger(largest, number(x[i]));
-      sum += static_cast<double>(number(x[i]));
+      if (s.count > 2) sum += static_cast<double>(number(x[i]));
     }
     largest = fold_lanes(shared, largest, s.lanes, larger);
     if (largest == -static_cast<C>(INFINITY)) largest = 0;  // no class, or none that is possible: the logarithm of 0
@@ -207,10 +207,10 @@ __global__ void numbers_of_rows(PartOfRows<T> s) {
     sum = fold_lanes(sums, sum, s.lanes, plus);
     if (lane != 0 || row >= s.rows) continue;
     const std::int64_t label = s.labels[row] - s.first;
-    T* const numbers = s.numbers + row * 3;
-    numbers[0] = T(static_cast<C>(static_cast<double>(largest) + std::log(exponentials)));
-    numbers[1] = label >= 0 && label < n ? x[label] : T(C(0));
-    numbers[2] = T(static_cast<C>(sum));
+    double* const numbers = s.numbers + row * s.count;
+    numbers[0] = static_cast<double>(largest) + std::log(exponentials);
+    numbers[1] = label >= 0 && label < n ? static_cast<double>(number(x[label])) : 0;
+    if (s.count > 2) numbers[2] = sum;
   }
 }
 template <class T>
@@ -224,10 +224,10 @@ struct ClassParts {
       const int lanes = lanes_for(classes);
       Grid grid = grid_for(rows * lanes);
       grid.barriers = lanes > 1;
-      issue.launch(
-          numbers_of_rows<T>, grid,
-          PartOfRows<T>{c.output().template as<T>() + r * rows * 3, c.input(0).template as<T>() + begin,
-                        c.input(1).template as<std::int64_t>(), rows, c.input(0).shape[1], a.begin(r), classes, lanes});
+      issue.launch(numbers_of_rows<T>, grid,
+                   PartOfRows<T>{c.output().template as<double>() + r * rows * a.numbers,
+                                 c.input(0).template as<T>() + begin, c.input(1).template as<std::int64_t>(), rows,
+                                 c.input(0).shape[1], a.begin(r), classes, a.numbers, lanes});
     }
   }
 };
@@ -237,8 +237,8 @@ struct PartGradientAt {
   T* y;
   const T* logits;
   const std::int64_t* labels;
-  const T* numbers;
-  const T* g;
+  const double* numbers;
+  const double* g;
   std::int64_t rows, columns, first;
   ClassPartsAttributes parts;
   template <class Visit>
@@ -252,21 +252,24 @@ struct PartGradientAt {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = i / columns, column = i - row * columns, label = first + column;
     const std::int64_t part = ((label + 1) * parts.parts - 1) / parts.classes - parts.first;
-    const std::int64_t at = (part * rows + row) * 3;
+    const std::int64_t at = (part * rows + row) * parts.numbers;
     using C = compute_of<T>;
-    const C total = number(numbers[at]) == -static_cast<C>(INFINITY) ? C(0) : number(numbers[at]);
-    const C of_label = label == labels[row] ? number(g[at + 1]) : C(0);
-    y[i] = T(std::exp(number(logits[i]) - total) * number(g[at]) + of_label + number(g[at + 2]));
+    const double total = numbers[at] == -static_cast<double>(INFINITY) ? 0 : numbers[at];
+    const C of_label = label == labels[row] ? static_cast<C>(g[at + 1]) : C(0);
+    const C of_all = parts.numbers > 2 ? static_cast<C>(g[at + 2]) : C(0);
+    const auto below = static_cast<C>(static_cast<double>(number(logits[i])) - total);
+    y[i] = T(std::exp(below) * static_cast<C>(g[at]) + of_label + of_all);
   }
 };
 template <class T>
 struct ClassPartsGrad {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<ClassPartsAttributes>();
-    for_index(Issue(c), c.output().count(),
-              PartGradientAt<T>{c.output().template as<T>(), c.input(0).template as<T>(),
-                                c.input(1).template as<std::int64_t>(), c.input(2).template as<T>(),
-                                c.input(3).template as<T>(), c.input(0).shape[0], c.input(0).shape[1], a.begin(0), a});
+    for_index(
+        Issue(c), c.output().count(),
+        PartGradientAt<T>{c.output().template as<T>(), c.input(0).template as<T>(),
+                          c.input(1).template as<std::int64_t>(), c.input(2).template as<double>(),
+                          c.input(3).template as<double>(), c.input(0).shape[0], c.input(0).shape[1], a.begin(0), a});
   }
 };
 

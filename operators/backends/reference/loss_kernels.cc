@@ -78,10 +78,10 @@ struct ClassParts {
         for (std::int64_t j = a.begin(r); j < a.begin(r + 1); ++j) {
           exponentials += std::exp(term(x[j - a.begin(0)]) - largest);
         }
-        T* const numbers = c.output().as<T>() + (r * rows + i) * 3;
-        numbers[0] = element<T>(largest + std::log(exponentials));
-        numbers[1] = element<T>(of_label);
-        numbers[2] = element<T>(sum);
+        double* const numbers = c.output().as<double>() + (r * rows + i) * a.numbers;
+        numbers[0] = largest + std::log(exponentials);
+        numbers[1] = of_label;
+        if (a.numbers > 2) numbers[2] = sum;
       }
     }
   }
@@ -94,14 +94,14 @@ struct ClassPartsGrad {
     const std::int64_t rows = c.input(0).shape[0], columns = c.input(0).shape[1];
     for (std::int64_t r = 0; r < a.here; ++r) {
       for (std::int64_t i = 0; i < rows; ++i) {
-        const T* const numbers = c.input(2).as<T>() + (r * rows + i) * 3;
-        const T* const g = c.input(3).as<T>() + (r * rows + i) * 3;
+        const double* const numbers = c.input(2).as<double>() + (r * rows + i) * a.numbers;
+        const double* const g = c.input(3).as<double>() + (r * rows + i) * a.numbers;
+        const double total = numbers[0] == -INFINITY ? 0 : numbers[0];
         for (std::int64_t j = a.begin(r); j < a.begin(r + 1); ++j) {
-          const std::int64_t column = j - a.begin(0), at = i * columns + column;
-          const double total = term(numbers[0]) == -INFINITY ? 0 : term(numbers[0]);
-          const double part = std::exp(term(c.input(0).as<T>()[at]) - total);
-          const double of_label = j == c.input(1).as<std::int64_t>()[i] ? term(g[1]) : 0;
-          c.output().as<T>()[at] = element<T>(part * term(g[0]) + of_label + term(g[2]));
+          const std::int64_t at = i * columns + j - a.begin(0);
+          const double of_label = j == c.input(1).as<std::int64_t>()[i] ? g[1] : 0;
+          const double part = std::exp(term(c.input(0).as<T>()[at]) - total) * g[0];
+          c.output().as<T>()[at] = element<T>(part + of_label + (a.numbers > 2 ? g[2] : 0));
         }
       }
     }
