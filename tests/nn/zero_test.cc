@@ -483,11 +483,12 @@ TEST_F(Zero, ProgramsUseParametersAsTheyLike) {
       return grouped(h.unsqueeze(3).broadcast_to({x.size(0), 8, 4, 4}));
     }
   };
+  const Mesh mesh({{"dp", 2}, {"tp", 2}}, test::device_kind());
   std::map<int, std::vector<double>> numbers;
   for (const int zero : {0, 1, 2, 3}) {
     const Net net;
     nn::place(
-        net, both_,
+        net, mesh,
         {{.axis = "dp", .zero = zero}, {"tp", {{"proj", {.weight = shard(0), .bias = shard(0), .out = replicate}}}}});
     nn::initialise(net, 3);
     nn::Optimizer opt(net, nn::Sgd{.lr = 0.01});
@@ -498,7 +499,7 @@ TEST_F(Zero, ProgramsUseParametersAsTheyLike) {
     RandomStream data(1);
     for (int step = 0; step < 3; ++step) {
       RandomStream stream(7);
-      const NDArray x = place(normal({7, 6}, data), both_, {{"dp", shard(0)}});
+      const NDArray x = place(normal({7, 6}, data), mesh, {{"dp", shard(0)}});
       const NDArray loss = whole(mean(square(net(x, stream))));
       keep(loss);
       loss.backward();
