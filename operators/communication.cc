@@ -103,16 +103,23 @@ void Communications::apply(Call& call, Next next) {
     return add_steps(list_, call.input(), call.attributes().get<builtin::ReshardAttributes>().to, call.where(),
                      call.layer());
   }
+  // As the owner makes it: beside a target that gathers operands are read as they lie.
+  const auto gathers = [](const NDArray& y) {
+    const builtin::Placed* const placed = builtin::Placed::of(y);
+    return placed && placed->gathers();
+  };
+  if (std::ranges::any_of(call.targets(), gathers)) return;
   for (const NDArray* x : call.inputs()) {
     const builtin::Placed* const placed = builtin::Placed::of(*x);
-    if (placed && placed->gathers() && call.targets().empty())
-      add_steps(list_, *x, placed->in_calls(), call.where(), call.layer());
+    if (placed && placed->gathers()) add_steps(list_, *x, placed->in_calls(), call.where(), call.layer());
   }
 }
 
 void Communications::view(const ViewCall& call) {
   const builtin::Placed* const placed = builtin::Placed::of(call.input());
-  if (placed && placed->gathers()) add_steps(list_, call.input(), placed->in_calls(), call.where(), call.layer());
+  if (!placed || !placed->gathers() || !call.result().defined()) return;
+  const builtin::Placed* const view = builtin::Placed::of(call.result());
+  if (view && view->is_copy()) add_steps(list_, call.input(), placed->in_calls(), call.where(), call.layer());
 }
 
 }  // namespace sluice

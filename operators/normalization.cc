@@ -293,8 +293,8 @@ Normalised normalised_channels(const NDArray& x, double eps, const std::source_l
 }
 
 /// Of n elements of each channel, which places of a mesh have parts of: a layout does not change what they are divided
-/// by. Sums of elements, then of squares of what is left, are added up: an all-reduce of a number for each channel
-/// each.
+/// by. Sums of elements are added up first, then those of what is left and of its squares: all-reduces of one number
+/// and of two for each channel.
 Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
   Dims others;
   for (int i = 0; i < x.rank(); ++i) {

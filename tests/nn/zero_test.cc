@@ -39,6 +39,15 @@ std::string bits_of(const nn::Optimizer& opt) {
   return all;
 }
 
+/// Equal layers, so that memory can be counted in them.
+struct EightLayers {
+  std::vector<nn::Linear> layers = nn::repeat(8, nn::Linear{256, 256, false});
+  NDArray operator()(NDArray x) const {
+    for (const nn::Linear& layer : layers) x = tanh(layer(x));
+    return x;
+  }
+};
+
 class Zero : public ::testing::Test {
  protected:
   static void backward(const Gpt& net, const Mesh& mesh, int step) {
@@ -333,13 +342,6 @@ TEST_F(Zero, NormsHaveTheBitsOfOneDevice) {
 /// 4 + 12 / p, and 16 / p.
 TEST_F(Zero, MemoryOfEachPlace) {
   if (test::on_streams()) GTEST_SKIP() << "its pools are the engine's";
-  struct Net {
-    std::vector<nn::Linear> layers = nn::repeat(8, nn::Linear{256, 256, false});
-    NDArray operator()(NDArray x) const {
-      for (const nn::Linear& layer : layers) x = tanh(layer(x));
-      return x;
-    }
-  };
   for (const int p : {2, 4, 8}) {
     const Mesh mesh({{"dp", p}}, test::device_kind());
     const auto bytes = [&] {
@@ -352,7 +354,7 @@ TEST_F(Zero, MemoryOfEachPlace) {
     };
     for (const int zero : {0, 1, 2, 3}) {
       const std::vector<double> before = bytes();
-      const Net net;
+      const EightLayers net;
       nn::place(net, mesh, {{.axis = "dp", .zero = zero}});
       nn::initialise(net, 3);
       nn::Optimizer opt(net, nn::Adam{});
@@ -398,6 +400,16 @@ TEST_F(Zero, ParametersAreGatheredWhereTheyAreUsed) {
             "all_gather (12, 8) up\nall_gather (12,) up\nall_gather (8, 12) down\nall_gather (8,) down\n"
             "all_gather (8, 12) down back\nreduce_scatter (8,)  back\nreduce_scatter (8, 12)  back\n"
             "reduce_scatter (12,)  back\nreduce_scatter (12, 8)  back\n");
+  const NDArray& up = net.up.weight.value();
+  EXPECT_EQ(named(comms([&] { matmul(x, up.permute({1, 0})); })), "all_gather (8, 12) \n") << "the call, not the view";
+  EXPECT_EQ(named(comms([&] { up(0); })), "all_gather (12, 8) \n") << "a part of a cut axis";
+  EXPECT_EQ(named(comms([&] {
+              const NoGrad off;
+              NDArray sums = whole(zeros_like(up));
+              sums += up;
+            })),
+            "all_gather (12, 8) \n")
+      << "read by a call in place";
   sum(square(net(x))).backward();
   EXPECT_EQ(named(comms([&] { opt.step(); })), "");
   opt.step();
@@ -418,17 +430,10 @@ TEST_F(Zero, ParametersAreGatheredWhereTheyAreUsed) {
 /// some passes.
 TEST_F(Zero, MemoryWhileParametersAreUsed) {
   if (test::on_streams()) GTEST_SKIP() << "its pools are the engine's";
-  struct Net {
-    std::vector<nn::Linear> layers = nn::repeat(8, nn::Linear{256, 256, false});
-    NDArray operator()(NDArray x) const {
-      for (const nn::Linear& layer : layers) x = tanh(layer(x));
-      return x;
-    }
-  };
   constexpr int p = 4;
   constexpr double layer = 256 * 256 * 4;
   const Mesh mesh({{"dp", p}});
-  const Net net;
+  const EightLayers net;
   nn::place(net, mesh, {{.axis = "dp", .zero = 3}});
   nn::initialise(net, 3);
   const NDArray x = place(ones({4, 256}), mesh, {{"dp", shard(0)}});
