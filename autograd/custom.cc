@@ -2,6 +2,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/owner.h"
 
 namespace sluice {
@@ -42,14 +43,13 @@ void custom_gradient(GradientContext& context) {
 }
 
 const Operator& custom_row() {
-  static const Operator* const row = [] {
+  return detail::first_use([] {
     auto* made = new Operator();
     made->name = "custom";
     made->gradient = custom_gradient;
     made->joint_gradient = true;  // the program's function is called once
     return made;
-  }();
-  return *row;
+  });
 }
 
 Ref<Version> version_of(const NDArray& x) {

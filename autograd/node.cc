@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
@@ -66,7 +67,7 @@ NDArray fold(const NDArray& gradient, const Window& window, const std::source_lo
   if (window.offset == 0 && shape.count() == window.base.count() && sorted_strides == row_major(sorted_shape)) {
     return g.permute(Dims(axes), where).reshape(window.base, where);
   }
-  static const Operator& scatter = Registry::instance().get("scatter");
+  const Operator& scatter = detail::first_use([] { return &Registry::instance().get("scatter"); });
   return apply(scatter, {&g}, WindowAttributes{window.base, strides, window.offset}, {.where = where});
 }
 
@@ -302,11 +303,7 @@ void fill(Node& node, const Operator& row, Attributes attributes, std::span<cons
 }
 
 void install_recorder() {
-  static const bool once = [] {
-    detail::set_recorder(new TapeRecorder());
-    return true;
-  }();
-  (void)once;
+  detail::once_in_process([] { detail::set_recorder(new TapeRecorder()); });
 }
 
 }  // namespace sluice::autograd

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sluice/autograd/recomputation.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
@@ -89,13 +90,12 @@ void view_gradient(GradientContext& context) {
 }
 
 const Operator& view_row() {
-  static const Operator* const row = [] {
+  return detail::first_use([] {
     auto* made = new Operator();
     made->name = "view";
     made->gradient = view_gradient;
     return made;
-  }();
-  return *row;
+  });
 }
 
 }  // namespace

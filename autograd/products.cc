@@ -6,6 +6,7 @@
 
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/creation.h"
 
 namespace sluice {
@@ -14,15 +15,14 @@ namespace {
 using Arrays = std::vector<NDArray>;
 
 const Operator& pass_row() {
-  static const Operator* const row = [] {
+  return detail::first_use([] {
     auto* made = new Operator();
     made->name = "pass";
     made->gradient = [](GradientContext& context) {
       for (int i = 0; i < context.inputs(); ++i) context.set(i, context.gradient(i));
     };
     return made;
-  }();
-  return *row;
+  });
 }
 
 void check_like(const char* name, const char* what, const NDArray& given, const NDArray& like,

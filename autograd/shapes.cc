@@ -1,7 +1,6 @@
 #include "sluice/autograd/shapes.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <ostream>
 #include <unordered_map>
@@ -12,6 +11,7 @@
 #include "sluice/autograd/tape_run.h"
 #include "sluice/engine/bytes_in_words.h"
 #include "sluice/engine/layer.h"
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/anomaly.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/interpreter.h"
@@ -117,9 +117,7 @@ std::string flops_in_words(double flops) {
     flops /= 1000;
     ++unit;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f%s" : "%.3g%s", flops, kUnits[unit]);
-  return text;
+  return (unit == 0 ? fixed_text(flops, 0) : general_text(flops, 3)) + kUnits[unit];
 }
 
 using Line = std::vector<std::string>;

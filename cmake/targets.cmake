@@ -8,6 +8,8 @@ target_include_directories(sluice_engine PUBLIC
 target_include_directories(sluice_engine SYSTEM PRIVATE ${SLUICE_CONCURRENTQUEUE_INCLUDE})
 target_link_libraries(sluice_engine PUBLIC Threads::Threads TBB::tbb PRIVATE $<BUILD_INTERFACE:sluice_settings>)
 target_compile_features(sluice_engine PUBLIC cxx_std_20)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/engine/report.cc PROPERTIES
+  COMPILE_DEFINITIONS "SLUICE_VERSION=\"${PROJECT_VERSION}\"")
 # Read once, not by every file, which halves what reading headers costs. Not in a release build: there GCC 12 warns of
 # the library's string operations where it inlines them from a precompiled header; and so that build holds that each
 # file includes what it uses.

@@ -5,7 +5,6 @@
 #include "sluice/engine/detail/at_exit.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/policy.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
@@ -25,33 +25,25 @@
 namespace sluice::detail {
 namespace {
 
-struct Engines {
-  std::mutex mutex;
-  struct Entry {
-    std::weak_ptr<CoreBase> core;
-    std::weak_ptr<Watchdog> watchdog;
-    std::shared_ptr<CoreBase> left_by_parent;  ///< in a forked child: never destroyed, there are no threads to join
-  };
-  std::vector<Entry> all;
+struct Entry {
+  std::weak_ptr<CoreBase> core;
+  std::weak_ptr<Watchdog> watchdog;
+  std::shared_ptr<CoreBase> left_by_parent;  ///< in a forked child: never destroyed, there are no threads to join
 };
-Engines& engines() {
-  static Engines* const made = new Engines;  // static engines may be made and go after it would
-  return *made;
+/// With the lock of the engines.
+std::vector<Entry>& engines() {
+  return first_use([] { return new std::vector<Entry>; });  // static engines may be made and go after it would
 }
+std::mutex& mutex() { return process_lock(ProcessLock::engines); }
 
-/// Nobody else stands in the list while it is copied into a child.
-void watch_forks() {
-  ::pthread_atfork([] { engines().mutex.lock(); }, [] { engines().mutex.unlock(); },
-                   [] {
-                     SystemPolicy::forked();
-                     for (auto& engine : engines().all) {
-                       if (engine.left_by_parent) continue;
-                       engine.left_by_parent = engine.core.lock();
-                       if (engine.left_by_parent) engine.left_by_parent->forked();
-                     }
-                     engines().mutex.unlock();
-                   });
+void leave_engines_to_parent() {
+  for (Entry& engine : engines()) {
+    if (engine.left_by_parent) continue;
+    engine.left_by_parent = engine.core.lock();
+    if (engine.left_by_parent) engine.left_by_parent->forked();
+  }
 }
+constinit OverFork over_forks{.in_child = leave_engines_to_parent};
 
 /// A library that an engine was made in is never unloaded: threads still run its code when dlclose returns.
 void stay_loaded() {
@@ -72,8 +64,8 @@ struct ExitWait {
   ~ExitWait() {
     std::vector<std::pair<std::shared_ptr<CoreBase>, std::shared_ptr<Watchdog>>> alive;
     {
-      std::lock_guard lock(engines().mutex);
-      for (const auto& engine : engines().all)
+      std::lock_guard lock(mutex());
+      for (const auto& engine : engines())
         if (auto core = engine.core.lock()) alive.emplace_back(std::move(core), engine.watchdog.lock());
     }
     const ExitTime time(true);
@@ -93,21 +85,20 @@ std::atomic<bool> exiting{false};
 }  // namespace
 
 void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
-  static const bool once = [] {
-    watch_forks();
+  once_in_process([] {
+    engines();
+    over_fork(over_forks);
     stay_loaded();
     ::on_exit(leave_from_a_body, nullptr);
-    return true;
-  }();
-  static_cast<void>(once);
-  std::lock_guard lock(engines().mutex);
-  std::erase_if(engines().all, [](const auto& engine) { return engine.core.expired(); });
-  engines().all.push_back({core, {}, nullptr});
+  });
+  std::lock_guard lock(mutex());
+  std::erase_if(engines(), [](const auto& engine) { return engine.core.expired(); });
+  engines().push_back({core, {}, nullptr});
 }
 
 void tell_at_exit(const std::shared_ptr<CoreBase>& core, const std::weak_ptr<Watchdog>& watchdog) {
-  std::lock_guard lock(engines().mutex);
-  for (auto& engine : engines().all)
+  std::lock_guard lock(mutex());
+  for (auto& engine : engines())
     if (!engine.core.owner_before(core) && !core.owner_before(engine.core)) engine.watchdog = watchdog;
 }
 

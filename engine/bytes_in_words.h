@@ -3,9 +3,10 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <iterator>
 #include <string>
+
+#include "sluice/engine/number_text.h"
 
 namespace sluice {
 
@@ -16,9 +17,7 @@ inline std::string bytes_in_words(double bytes) {
   double value = std::ceil(bytes);
   std::size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-  char text[330];  // the largest double has 309 digits
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text;
+  return fixed_text(value, unit == 0 ? 0 : 2) + " " + units[unit];
 }
 
 }  // namespace sluice

@@ -19,9 +19,11 @@ struct Device {
 };
 
 namespace detail {
-/// Numbers that no engine can have become 255, and a push to that device throws.
+/// The index that no device of an engine can have. It stands for all numbers out of range, and whoever is given such a
+/// device refuses it: "no device cpu(out of range) in this engine".
+inline constexpr std::uint8_t kNoDevice = 255;
 constexpr std::uint8_t device_number(int index) {
-  return static_cast<std::uint8_t>(index < 0 || index > 255 ? 255 : index);
+  return index < 0 || index > kNoDevice ? kNoDevice : static_cast<std::uint8_t>(index);
 }
 }  // namespace detail
 
@@ -30,12 +32,12 @@ constexpr Device gpu(int index = 0) { return {DeviceKind::gpu, detail::device_nu
 constexpr Device sim(int index = 0) { return {DeviceKind::sim, detail::device_number(index)}; }
 constexpr Device null(int index = 0) { return {DeviceKind::null, detail::device_number(index)}; }
 
-/// "cpu(0)".
+/// "cpu(0)"; "cpu(out of range)" for a number that no device can have, as -1 and 1000.
 inline std::string to_string(Device d) {
   constexpr const char* names[kDeviceKinds] = {"cpu", "gpu", "sim", "null"};
   const int kind = static_cast<int>(d.kind);
   return (kind < kDeviceKinds ? std::string(names[kind]) : "kind " + std::to_string(kind)) + "(" +
-         std::to_string(d.index) + ")";
+         (d.index == detail::kNoDevice ? "out of range" : std::to_string(d.index)) + ")";
 }
 
 /// Each device has a compute lane and three copy lanes: for what comes from the host, for what goes there, and for what

@@ -1,18 +1,25 @@
 // The face of the engine, and the product's core.
 #include "sluice/engine/engine.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <optional>
 #include <utility>
 
+#include "sluice/engine/cpu_limits.h"
 #include "sluice/engine/detail/at_exit.h"
 #include "sluice/engine/detail/core.h"
 #include "sluice/engine/detail/core_setup.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/policy.h"
+#include "sluice/engine/detail/report.h"
 #include "sluice/engine/detail/thread_object.h"
 #include "sluice/engine/detail/watchdog.h"
+#include "sluice/engine/environment.h"
+#include "sluice/engine/number_text.h"
 
 namespace sluice {
 
@@ -50,19 +57,23 @@ std::uint64_t environment(const char* name, std::uint64_t fallback, std::uint64_
   return value;
 }
 
-/// Seconds from the environment; `fallback` where it is unset or empty. Throws UsageError for anything else.
-std::chrono::nanoseconds environment_seconds(const char* name, double fallback, const char* low) {
+/// Seconds from the environment, 0 or at least `low`; `fallback` where it is unset or empty. Throws UsageError for
+/// anything else.
+std::chrono::nanoseconds environment_seconds(const char* name, double fallback, double low) {
   const char* text = std::getenv(name);
-  double seconds = fallback;
   if (text && *text) {
-    char* end = nullptr;
-    seconds = std::strtod(text, &end);
-    if (*end || !(seconds >= std::strtod(low, nullptr) && seconds <= 1e8))
-      throw UsageError(std::string(name) + "=" + text + ": seconds, from " + low + " to 100000000, are wanted");
+    const std::optional<double> seconds = number_from(text);
+    if (!seconds || (*seconds != 0 && !(*seconds >= low && *seconds <= 1e8)))
+      throw UsageError(std::string(name) + "=" + text + ": seconds are wanted, " + (low > 0 ? "0 or from " : "from ") +
+                       general_text(low, 3) + " to 100000000");
+    fallback = *seconds;
   }
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(fallback * 1e9));
 }
-std::chrono::nanoseconds watchdog_limit() { return environment_seconds("SLUICE_WATCHDOG", 0, "0.001"); }
+std::chrono::nanoseconds watchdog_limit() { return environment_seconds("SLUICE_WATCHDOG", 0, 0.001); }
+
+/// Of one engine. oneTBB gives so many threads, whatever is asked for (the limit of policy.cc, less one).
+constexpr int kMostThreads = 255;
 
 std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterStart& counters = {}) {
   EngineMode mode = given.mode;
@@ -85,13 +96,18 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
                          std::uint64_t high) {
     if (from_options < 0 || static_cast<std::uint64_t>(from_options) > high)
       throw UsageError("EngineOptions: " + std::string(what) + " = " + std::to_string(from_options) +
-                       " is out of range");
+                       ": a number from 1 to " + std::to_string(high) + " is wanted");
     return from_options > 0 ? static_cast<std::uint64_t>(from_options) : environment(name, fallback, 1, high);
   };
   CoreOptions options;
   options.serial = mode == EngineMode::serial;
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  options.threads = static_cast<int>(number("threads", given.threads, "SLUICE_THREADS", cores, 1024));
+  std::string why_threads = given.threads > 0 ? "EngineOptions" : "SLUICE_THREADS";
+  options.threads = static_cast<int>(number("threads", given.threads, "SLUICE_THREADS", 0, kMostThreads));
+  if (options.threads == 0) {
+    CpuLimit limit = cpu_limit();
+    options.threads = std::min(limit.cpus, kMostThreads);
+    why_threads = std::move(limit.why);
+  }
   options.logical_cpus = static_cast<int>(number("logical_cpus", given.logical_cpus, "SLUICE_LOGICAL_CPUS", 1, 200));
   options.providers.push_back(make_cpu_provider(options.logical_cpus));
   for (const ProviderFactory& make : given.providers) {
@@ -108,13 +124,16 @@ std::shared_ptr<CoreBase> make_core(const EngineOptions& given, const CounterSta
     options.providers.push_back(std::move(provider));
   }
   options.device_limit = given.device_limit;
+  options.max_ahead = number("max_ahead", static_cast<std::int64_t>(given.max_ahead), "SLUICE_MAX_AHEAD", 0, 1'000'000);
   options.max_ops = static_cast<std::int64_t>(
       number("max_ops", static_cast<std::int64_t>(given.max_ops), "SLUICE_MAX_OPS", 16384, 1'000'000));
   options.max_bytes = number("max_bytes", static_cast<std::int64_t>(given.max_bytes), "SLUICE_MAX_BYTES",
                              std::uint64_t{4} << 30, std::uint64_t{1} << 60);
   options.log_order = given.log_order;
-  set_exit_limit(environment_seconds("SLUICE_EXIT_SECONDS", 30, "0"));
+  set_exit_limit(environment_seconds("SLUICE_EXIT_SECONDS", 30, 0));
   options.counters = counters;
+  if (switch_from_environment("SLUICE_REPORT", false))
+    std::fprintf(stderr, "%s\n", report_text(options, why_threads).c_str());
   if (mode == EngineMode::explore) {
     if (!make_exploring_core) {
       throw UsageError(std::string(given.mode == mode ? "EngineMode::explore" : "SLUICE_ENGINE=explore:SEED") +
@@ -158,6 +177,8 @@ void* detail::CoreBase::keep(Device device, const std::function<std::shared_ptr<
 }
 bool Context::cancelled() const { return core_->cancelled(operation_); }
 void Context::await_issued() { core_->await_issued(device_.kind); }
+StreamEvent Context::issued_point() const { return core_->issued_point(operation_, stream_); }
+bool Context::wait_on_device(const StreamEvent& point) { return core_->wait_on_device(stream_, point); }
 std::uint64_t Context::settled_errors(Device device) const { return core_->settled_errors(device); }
 ErrorRef Context::error_of(const detail::VariableBase* variable) const { return core_->error_of(variable); }
 void Context::heal_variable(const detail::VariableBase* variable) { core_->heal(operation_, variable); }
@@ -212,14 +233,13 @@ Engine::~Engine() {
 }
 
 std::vector<ProviderFactory>& Engine::instance_providers() {
-  static auto* const list = new std::vector<ProviderFactory>();
-  return *list;
+  return detail::first_use([] { return new std::vector<ProviderFactory>(); });
 }
 
 Engine& Engine::instance() {
   // Never destroyed: ops of static objects may still name it at exit. Stopped by an exit handler, which runs before
   // the destructors of whatever was loaded before the first use (oneTBB among them); see also at_exit.cc.
-  static Engine* const engine = [] {
+  return detail::first_use([] {
     EngineOptions options;
     options.providers = instance_providers();
     auto* made = new Engine(options);
@@ -242,8 +262,7 @@ Engine& Engine::instance() {
       }
     });
     return made;
-  }();
-  return *engine;
+  });
 }
 
 namespace detail {

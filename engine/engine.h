@@ -44,8 +44,9 @@ class Watchdog;
 /// A process may fork while ops are in flight; nothing changes for the parent. In the child every call of an engine
 /// that was made before the fork throws ForkedError, and the destructors of that engine and of its Completions and
 /// Borrows do nothing. An engine that the child makes works, but the loops inside its ops (parallel_for) run on one
-/// thread each, because the threads of oneTBB belong to the parent. A child that is forked inside a body must end
-/// there, with exec or _exit.
+/// thread each, because the threads of oneTBB belong to the parent. It does so whatever other threads of the parent
+/// did when it was forked, with arrays, too: fork() waits until no thread makes what the process has one of, and holds
+/// the locks of the process (detail/forks.h). A child that is forked inside a body must end there, with exec or _exit.
 ///
 /// Where a body calls exit(), the destructors of static objects that are older than the first engine do not run. The
 /// engine installs no signal handler. Do not call stop() from a signal handler, unless the interrupted thread cannot be
@@ -214,7 +215,7 @@ class Engine {
   /// Starts the watchdog: a thread that reports, once, each op in flight that has not moved for `limit`, if what the op
   /// waits for has not moved either. The report has name, variables, push site and reason; `hook` gets it, on that
   /// thread (default: stderr). The watchdog looks four times in each limit. A later call replaces this one, and a limit
-  /// of 0 ends it. SLUICE_WATCHDOG=seconds starts one for the default engine.
+  /// of 0 ends it. SLUICE_WATCHDOG=seconds starts one for the default engine, 0 none.
   void watch(std::chrono::nanoseconds limit, std::function<void(const std::string& report)> hook = {});
   /// One look of the watchdog, on this thread and as of `now`. Returns its report, which is empty if there is nothing
   /// new. The time of an op counts from the first look that saw it in its present state.

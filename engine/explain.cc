@@ -1,10 +1,10 @@
 // Reasons in sentences: who waits for whom, from a picture of what is in flight.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 
 #include "sluice/engine/detail/look.h"
+#include "sluice/engine/number_text.h"
 
 namespace sluice::detail {
 namespace {
@@ -13,9 +13,7 @@ constexpr std::size_t kNamedVariables = 6, kNamedOps = 8, kHops = 12;
 
 std::string seconds(std::int64_t ns) {
   if (ns < 1'000'000'000) return std::to_string(ns / 1'000'000) + " ms";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
-  return text;
+  return fixed_text(static_cast<double>(ns) / 1e9, 1) + " s";
 }
 
 std::string site(const LookedOp& op) {

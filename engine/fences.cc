@@ -8,6 +8,7 @@
 #include <unistd.h>
 #endif
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/policy.h"
 
 namespace sluice::detail {
@@ -24,12 +25,10 @@ bool fence_all_threads() { return false; }
 
 void SystemPolicy::prepare_fences() {
   // Once: a light fence is what it was, for as long as the process lives.
-  static const bool prepared = [] {
+  once_in_process([] {
     const bool works = std::getenv("SLUICE_NO_MEMBARRIER") == nullptr && expedite() && fence_all_threads();
     asymmetric.store(works, std::memory_order_seq_cst);
-    return true;
-  }();
-  static_cast<void>(prepared);
+  });
 }
 
 void SystemPolicy::heavy_fence() {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/thread_object.h"
 
 namespace sluice {
@@ -23,8 +24,7 @@ const char* path_of(const Layer* layer) { return layer ? layer->path.c_str() : "
 namespace {
 
 const Layer& root() {
-  static const Layer* const root = new Layer;  // never deleted: ops may run while the process ends
-  return *root;
+  return first_use([] { return new const Layer; });  // never deleted: ops may run while the process ends
 }
 
 const Layer* find(const Layer* first, const Layer* end, std::string_view name) {

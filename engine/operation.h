@@ -15,11 +15,11 @@
 #include "sluice/engine/device.h"
 #include "sluice/engine/errors.h"
 #include "sluice/engine/scope.h"
+#include "sluice/engine/stream.h"
 #include "sluice/engine/variable.h"
 
 namespace sluice {
 
-class Stream;
 class Context;
 class Completion;
 
@@ -128,6 +128,13 @@ class Context {
   /// over and its memory is given back. It does not wait for ops that are only queued, so it always ends. If a device
   /// does not answer it ends with the engine's stop(cancel).
   void await_issued();
+  /// On a stream lane: a point that stands for all that this body has issued by now. It is recorded when the op takes
+  /// its place in the lane, or later.
+  StreamEvent issued_point() const;
+  /// On a stream lane: what the body issues from here on waits, on the device, for such a point of another op. Returns
+  /// false, and nothing waits, where that op has not taken its place yet and where the device cannot wait for the
+  /// other. Both streams are this engine's. Throws what Stream::wait throws, and std::bad_alloc.
+  bool wait_on_device(const StreamEvent& point);
   /// For a body on a stream lane: how many of the errors that Provider::errors counts for a device the engine has dealt
   /// with. What was made from those carries its poison already. If a kernel of this op finds that the device has
   /// counted more, something that the op depends on may have failed. Throws the error of an input of the op that has

@@ -9,7 +9,9 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/detail/tsan.h"
 
@@ -24,8 +26,10 @@ void find_memory() { ::operator delete(::operator new (std::size_t{100} << 10));
 /// Before any other use of oneTBB: at its first it looks for libraries and counts the cores. Where it finds no memory
 /// to count, whoever asks it again waits for ever, so that lanes do without it then.
 void begin_tbb() {
-  static const bool begun = [] {
+  once_in_process([] {
     find_memory();
+    static constinit OverFork over_forks{.in_child = SystemPolicy::forked};
+    over_fork(over_forks);
     try {
       static_cast<void>(tbb::tbb_allocator<char>::allocator_type());
       static_cast<void>(tbb::info::default_concurrency());
@@ -39,9 +43,7 @@ void begin_tbb() {
     } catch (...) {
       SystemPolicy::tbb_failed();
     }
-    return true;
-  }();
-  static_cast<void>(begun);
+  });
 }
 
 }  // namespace
@@ -59,7 +61,12 @@ struct SystemPolicy::Workers::Pool {
   tbb::task_arena& ready() {
     static constinit thread_local bool has_arena = false;  // oneTBB makes one for each thread, too
     if (!std::exchange(has_arena, true) || !arena->is_active()) find_memory();
+    // With the first one of the process oneTBB looks for libraries, which a child must not find half loaded.
+    static constinit std::atomic<bool> any{false};
+    std::optional<InFirstUse> first;
+    if (!any.load(std::memory_order_acquire)) first.emplace();
     arena->initialize(width + 1, 1);
+    any.store(true, std::memory_order_release);
     return *arena;
   }
   std::shared_ptr<Pool> next;  ///< of those that no lane has now
@@ -70,9 +77,7 @@ struct SystemPolicy::Workers::Pool {
 /// widths.
 struct SystemPolicy::Workers::Arenas {
   static Arenas& get() {
-    arenas_made.store(true, std::memory_order_relaxed);
-    static Arenas* const all = new Arenas;  // workers may still be leaving an arena when static objects go
-    return *all;
+    return first_use([] { return new Arenas; });  // workers may still be leaving an arena when static objects go
   }
   std::mutex mutex;
   std::shared_ptr<Pool> idle;  ///< a list
@@ -123,8 +128,7 @@ class SystemPolicy::Workers::Task {
 class SystemPolicy::Workers::Watch {
  public:
   static Watch& get() {
-    static Watch* const watch = new Watch;
-    return *watch;
+    return first_use([] { return new Watch; });
   }
   /// Throws where the watch itself cannot be started; else takes no memory.
   void add(std::shared_ptr<Start> start) {
@@ -213,9 +217,7 @@ class SystemPolicy::Workers::Watch {
 
 bool SystemPolicy::may_be_of_a_body() { return tbb::this_task_arena::current_thread_index() > 0; }
 
-void SystemPolicy::forked() {
-  if (arenas_made.load(std::memory_order_relaxed)) plain_threads.store(true, std::memory_order_relaxed);
-}
+void SystemPolicy::forked() { plain_threads.store(true, std::memory_order_relaxed); }
 
 void SystemPolicy::tbb_failed() { plain_threads.store(true, std::memory_order_relaxed); }
 

@@ -9,6 +9,7 @@
 
 #include "sluice/engine/detail/look.h"
 #include "sluice/engine/detail/record.h"
+#include "sluice/engine/number_text.h"
 
 namespace sluice::detail {
 namespace {
@@ -27,9 +28,7 @@ std::uint64_t state_of(std::uint64_t word) {
 }  // namespace
 
 std::string seconds_text(std::chrono::nanoseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(time).count());
-  return text;
+  return general_text(std::chrono::duration<double>(time).count(), 3) + " s";
 }
 
 Watchdog::Watchdog(std::shared_ptr<CoreBase> core)

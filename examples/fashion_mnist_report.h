@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "fashion_mnist_arguments.h"
 #include "fashion_mnist_devices.h"
 #include "fashion_mnist_model.h"
+#include "sluice/engine/cpu_limits.h"
 #include "sluice/sluice.h"
 
 /// The same boxes with the numbers of the devices in place of those of the stages.
@@ -38,7 +38,7 @@ inline int workers_of(const Arguments& a, const sluice::Engine& engine, const Ca
   if (a.device != "cpu") return cards.count;
   int threads = 0;
   for (int i = 0; i < a.stages; ++i) threads += engine.threads(sluice::cpu(i));
-  return std::min(threads, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  return std::min(threads, sluice::cpu_limit().cpus);
 }
 
 /// One step as planned above one as measured, with the memory of each device where the layers were measured.

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/layer.h"
 #include "sluice/ndarray/half.h"
 #include "sluice/ndarray/push.h"
@@ -108,6 +109,9 @@ struct FromEnvironment {
       state = made->get();
       state->everywhere = true;
       state->options.inf = wanted == "1";
+      static constinit detail::OverFork over_forks{.take = [] { return (*made)->mutex.try_lock(); },
+                                                   .give_back = [] { (*made)->mutex.unlock(); }};
+      detail::over_fork(over_forks);
     }
     detail::first_flags.fetch_or(kAnomalyFlag, std::memory_order_relaxed);
     current_scope().flags |= kAnomalyFlag;

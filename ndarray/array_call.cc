@@ -112,9 +112,16 @@ void ArrayCall::run(Context& context) {
   body(arguments);
 }
 
-void ArrayCall::issue(Context& context) {
-  device = std::make_unique<DeviceCall>(*this, context);
-  device->issue(context);
+DeviceCall& ArrayCall::on_stream(Context& context) {
+  try {
+    device = std::make_unique<DeviceCall>(*this, context);
+  } catch (...) {
+    if (!torn_unissued) context.wrote_nothing();
+    throw;
+  }
+  return *device;
 }
+
+void ArrayCall::issue(Context& context) { on_stream(context).issue(context); }
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ namespace sluice {
 
 /// An operand as resolved: the value that it stands for, and the window on it.
 struct Resolved {
-  Ref<Version> version;
+  Ref<Version> version;     ///< null once it is let go of
   std::int64_t offset = 0;  ///< of the window's first element
   std::uint32_t dims = 0;   ///< where its shape and strides are in ArrayCall::dims
   std::uint8_t rank = 0;
@@ -23,7 +23,7 @@ struct Resolved {
   bool update : 1 = false;   ///< an output that is not overwritten whole
 };
 
-/// A value to copy before the body runs: this stretch of `from`, to the same place.
+/// A value to copy before the body runs: this stretch of `from`, to the same place. Null once let go of.
 struct Preserve {
   Ref<Version> from, to;
   std::size_t begin = 0, bytes = 0;
@@ -37,7 +37,8 @@ void touch_pinned(const Buffer& buffer, const TensorView& view, bool writes);
 class DeviceCall;
 
 /// An operation on arrays, as resolved. The engine keeps it until the op is over; on a stream lane that is when the
-/// device has confirmed the op. So everything that kernels use while they run is kept here.
+/// device has confirmed the op. So what kernels use while they run is kept here; but memory of the device is let go of
+/// when the op is issued (DeviceCall::let_go), and from then on its operands have no version.
 ///
 /// It is written by the pushing thread and read by another one, often much later, so it is kept small.
 struct ArrayCall : Pooled<ArrayCall> {
@@ -64,6 +65,8 @@ struct ArrayCall : Pooled<ArrayCall> {
   /// The window of operand i; the address is left out.
   TensorView window(std::size_t i) const;
   void run(Context& context);
+  /// Makes `device`. Throws std::bad_alloc, and what the pool throws.
+  DeviceCall& on_stream(Context& context);
 
   // Steps of run().
   void preserve() const;

@@ -19,7 +19,7 @@ class ArrayLocks {
   explicit ArrayLocks(const ArrayPush& push) : push_(push) { settle(); }
   void lock() {
     for (;;) {
-      for (SmallMutex* m : list()) m->lock();
+      lock_all();
       if (!groups_ || current()) return;
       unlock();  // an import joined groups meanwhile
       settle();
@@ -30,6 +30,16 @@ class ArrayLocks {
   }
 
  private:
+  void lock_all() {
+    const std::span<SmallMutex*> wanted = list();
+    auto next = wanted.begin();
+    try {
+      for (; next != wanted.end(); ++next) (*next)->lock();
+    } catch (...) {  // in a forked child
+      while (next != wanted.begin()) (*--next)->unlock();
+      throw;
+    }
+  }
   [[gnu::always_inline]] void settle() {
     count_ = 0;
     many_.clear();

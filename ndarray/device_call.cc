@@ -50,14 +50,16 @@ DeviceCall::DeviceCall(ArrayCall& call, Context& context) : call_(call), context
   }
   if (!pool_) throw UsageError("an operation on " + to_string(context.device()) + " without an array there");
   keeps_ = pool_->shared_from_this();
+  progress_ = pool_->progress(*context.stream(), context.device());
 }
 
 DeviceCall::~DeviceCall() {
-  if (!blocks_.empty()) pool_->over(this);
+  if (point_ != 0) progress_->passed(point_);
 }
 
 void DeviceCall::issue(Context& context, const std::shared_ptr<detail::PendingCall>* pending) {
   Stream& stream = *context.stream();
+  answers_later_ = pending != nullptr;
   const bool observed = pool_->observer();
   // A body that runs on the host and issues nothing is a kernel, where the device has such kernels.
   const bool issues = call_.issues || device_kernels(context.device().kind);
@@ -123,17 +125,40 @@ void DeviceCall::issue(Context& context, const std::shared_ptr<detail::PendingCa
   } catch (...) {
     declared_.reset();
     if ((!began || (refused && !issued)) && !call_.torn_unissued) context.wrote_nothing();
-    give_back(&stream);
+    let_go();
     throw;
   }
   declared_.reset();
-  give_back(&stream);
+  let_go();
 }
 
-/// What only this op uses is for the next op of the stream, which comes after it on the device.
-void DeviceCall::give_back(Stream* stream) noexcept {
+/// What was issued comes before whatever the stream gets from here on: the op's memory is no longer the op's. Whoever
+/// answers later may still look at the operands; and pinned memory the host may use as soon as it has it.
+void DeviceCall::let_go() noexcept {
+  point_ = context_.issued_point().point;
   for (const Block& block : blocks_) {
-    if (block.memory) pool_->deallocate_after(block.memory, block.bytes, stream, this, block.holder);
+    if (!block.memory) continue;
+    BlockUses uses;
+    uses.add(progress_, point_);
+    pool_->deallocate(DevicePool::device_memory, block.memory, block.bytes, block.holder, std::move(uses));
+  }
+  if (answers_later_) return;
+  const auto drop = [&](Ref<Version>& version) {
+    if (!version) return;
+    Buffer& buffer = version->buffer();
+    if (!buffer.pool() || buffer.pinned()) return;
+    try {
+      buffer.used(progress_, point_);
+    } catch (const std::bad_alloc&) {
+      return;  // it goes with the closure, when the device is over with the op
+    }
+    version = {};
+  };
+  for (Resolved& operand : call_.operands) drop(operand.version);
+  if (!call_.preserves) return;
+  for (Preserve& p : *call_.preserves) {
+    drop(p.from);
+    drop(p.to);
   }
 }
 

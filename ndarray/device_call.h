@@ -40,7 +40,7 @@ class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
   void launch(const std::function<void()>& kernel, std::span<const MemoryUse> uses);
   void copy_window(std::size_t operand, bool out);
   void run_body();
-  void give_back(Stream* stream) noexcept;
+  void let_go() noexcept;
 
   ArrayCall& call_;
   Context context_;  ///< used while the op is issued, and by kernels that ask it something
@@ -57,6 +57,9 @@ class DeviceCall final : public Issuing, public Pooled<DeviceCall> {
   std::vector<MemoryUse> uses_;         ///< operands, packed copies and scratch; empty where no record is kept
   std::optional<MemoryUses> declared_;  ///< tells them to the provider, while the op is issued
   std::shared_ptr<DevicePool> keeps_;
+  std::shared_ptr<StreamProgress> progress_;
+  std::uint64_t point_ = 0;  ///< what was issued for the op comes before it
+  bool answers_later_ = false;
 };
 
 }  // namespace sluice

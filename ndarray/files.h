@@ -1,5 +1,10 @@
 // Arrays in files: .npy, .npz and .safetensors. Errors name the function and the line of the call. A path is a string;
 // a std::filesystem::path becomes one by itself.
+//
+// What saves writes a file whole or not at all: an interrupted program or a full disk leaves the old file as it was.
+// When the call is over the new file is on the disk under its name, also after a power cut. A file that is replaced
+// keeps its mode, and its owner and group where the process may give a file away; access control lists are not kept,
+// and other hard links to it keep the old content. A kill may leave `NAME.sluice-tmp-0`, which the next save removes.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <mutex>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/nd_array.h"
 #include "sluice/ndarray/storage.h"
 
@@ -14,13 +16,12 @@ namespace sluice {
 struct ImportList {
   using Address = std::pair<detail::CoreBase*, std::byte*>;  // engines do not see each other
   using Map = std::map<Address, std::vector<Import*>>;
-  std::mutex mutex;  ///< with the groups' locks it is taken after them
+  std::mutex& mutex = detail::process_lock(detail::ProcessLock::imports);  ///< taken after the groups' locks
   Map map;
   std::uint64_t next = 0;
 
   static ImportList& instance() {
-    static ImportList* const list = new ImportList;  // arrays of static objects may go after it would
-    return *list;
+    return detail::first_use([] { return new ImportList; });  // arrays of static objects may go after it would
   }
 
   /// Makes `address` one where a stretch begins.
@@ -64,6 +65,8 @@ struct ImportList {
 
 namespace {
 
+std::mutex& of_regions() { return detail::process_lock(detail::ProcessLock::regions); }
+
 /// A push that is nobody's in particular: outside of the thread's scopes, and never waiting at a cap.
 template <class F>
 void push_aside(detail::CoreBase& core, F closure, std::span<const Access> accesses, const Place& on, const char* name,
@@ -102,8 +105,11 @@ class LockedGroups {
   ~LockedGroups() { unlock(); }
   void lock(List groups) {
     unlock();
-    groups_ = std::move(groups);
-    for (const Ref<ShareGroup>& group : groups_) group->lock.lock();
+    groups_.reserve(groups.size());
+    for (Ref<ShareGroup>& group : groups) {
+      group->lock.lock();
+      groups_.push_back(std::move(group));
+    }
   }
   bool include(const List& groups) const {
     return std::includes(groups_.begin(), groups_.end(), groups.begin(), groups.end(), before);
@@ -173,7 +179,7 @@ void Import::enter(std::span<Import* const> overlapping, std::span<const Ref<Sha
   number_ = list.next++;
   list.add(this);
   for (const Ref<ImportRegion>& region : regions_) {
-    std::lock_guard guard(region->mutex);
+    const std::lock_guard guard(of_regions());
     region->imports.push_back(this);
   }
   for (const Ref<ShareGroup>& group : groups.subspan(groups.empty() ? 0 : 1)) group_->take_in(*group);
@@ -187,7 +193,7 @@ void Import::leave() noexcept {
 
 void Import::leave_regions() noexcept {
   for (const Ref<ImportRegion>& region : regions_) {
-    std::lock_guard guard(region->mutex);
+    const std::lock_guard guard(of_regions());
     std::erase(region->imports, this);
   }
 }
@@ -213,14 +219,14 @@ std::vector<Variable> Import::variables() const {
 }
 
 bool Import::covers(ImportRegion& region) const {
-  std::lock_guard guard(region.mutex);
+  const std::lock_guard guard(of_regions());
   return std::all_of(region.imports.begin(), region.imports.end(),
                      [this](const Import* other) { return begin_ <= other->begin_ && other->end_ <= end_; });
 }
 
 bool Import::shared(bool recorded) const {
   for (const Ref<ImportRegion>& region : regions_) {
-    std::lock_guard guard(region->mutex);
+    const std::lock_guard guard(of_regions());
     for (const Import* other : region->imports) {
       if (other == this || !overlaps(*other)) continue;
       if (!recorded || other->recorded_.load(std::memory_order_relaxed)) return true;

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <source_location>
 #include <span>
 #include <utility>
@@ -27,8 +26,7 @@ class Import;
 struct ImportRegion final : RefCounted {
   explicit ImportRegion(Variable v) : variable(std::move(v)) {}
   const Variable variable;
-  std::mutex mutex;  ///< guards `imports`; nothing else is taken while it is held
-  std::vector<Import*> imports;
+  std::vector<Import*> imports;  ///< guarded by ProcessLock::regions; nothing is taken while that is held
 };
 
 /// A stretch of foreign memory that an array shows, in the list that an engine's imports are found in.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/nd_array.h"
 
 namespace sluice {
@@ -110,8 +111,11 @@ Layout Layout::with(const Placements& placements, Where where) const {
 }
 
 const Mesh& Layout::mesh() const {
-  static const Mesh none;
-  return data_ ? data_->mesh : none;
+  if (data_) return data_->mesh;
+  return detail::first_use([] {
+    static const Mesh none;
+    return &none;
+  });
 }
 
 int Layout::piece(int rank, int axis) const {

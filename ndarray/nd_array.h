@@ -187,7 +187,7 @@ class NDArray {
   NDArray strided(const Dims& shape, const Dims& strides, std::int64_t offset, Where where = Where::current()) const;
 
   // Operators that are members. Each pushes and returns at once.
-  /// This view if it is contiguous, else a contiguous copy.
+  /// This view if it is contiguous, and the parts of an owner's array are, else a contiguous copy.
   NDArray contiguous(Where where = Where::current()) const;
   /// A new array with these elements.
   NDArray copy(Where where = Where::current()) const;

@@ -18,7 +18,9 @@
 // A view of such an array is an array of its own for its owner, made of views of the parts; to gradients it is a view:
 // it follows later writes to the array. Recorded writes to such a view are refused, and so are with_grad and
 // on_gradient of it. Where the owner can answer only with copies (a reshape of turned parts), the result is a copy, as
-// it would be of a plain array.
+// it would be of a plain array. What several uses of one view give to its gradient is added first, and is one term of
+// the array's gradient: sums of gradients may differ by rounding from those of plain arrays, whose views hand on each
+// term.
 //
 // A plain array beside such an array in a call may get a gradient of the owner's. Gradients that have to be looked at
 // through a window of memory are refused then, in the owner's words: after a recorded write to a part of that array,

@@ -57,8 +57,7 @@ void PendingClosure::operator()(Context& context, Completion completion) const {
   ArrayCall& call = *pending->call;
   if (context.stream()) {
     pending->completion = std::move(completion);
-    call.device = std::make_unique<DeviceCall>(call, context);
-    return call.device->issue(context, &pending);
+    return call.on_stream(context).issue(context, &pending);
   }
   pending->host.begin(call, context);
   pending->completion = std::move(completion);

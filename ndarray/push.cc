@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/anomaly.h"
 #include "sluice/ndarray/array_call.h"
 #include "sluice/ndarray/array_locks.h"
@@ -187,10 +188,10 @@ const OperatorInfo* shown_as(const char* called, const OperatorInfo* row) {
   const auto hash = reinterpret_cast<std::uintptr_t>(called) * 31 + reinterpret_cast<std::uintptr_t>(row->name);
   Known& last = known[hash / 8 % kKnown];
   if (last.called == called && last.row == row->name) return last.info;
-  static std::mutex mutex;
-  static auto* const all = new std::map<std::pair<std::string_view, std::string_view>, OperatorInfo>;
-  std::lock_guard lock(mutex);
-  const auto [at, fresh] = all->try_emplace({called, row->name}, OperatorInfo{row->name, called});
+  auto& all =
+      detail::first_use([] { return new std::map<std::pair<std::string_view, std::string_view>, OperatorInfo>; });
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::called_names));
+  const auto [at, fresh] = all.try_emplace({called, row->name}, OperatorInfo{row->name, called});
   last = {called, row->name, &at->second};
   return last.info;
 }

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/dtype.h"
 
 namespace sluice {
@@ -60,11 +60,9 @@ struct Scalar {
     if (!is_integer) {
       const double size = real < 0 ? -real : real;
       if (size >= 1e15 || (size < 1e-4 && size > 0)) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.9g", real);
-        return text;
+        return general_text(real, 9);
       }
-      std::string digits = std::to_string(real);
+      std::string digits = fixed_text(real, 6);
       while (digits.ends_with('0') && !digits.ends_with(".0")) digits.pop_back();
       return digits;
     }

@@ -1,10 +1,16 @@
 #include "sluice/ndarray/sharing.h"
 
 #include <algorithm>
+#include <mutex>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/storage.h"
 
 namespace sluice {
+
+namespace {
+std::mutex& lists() { return detail::process_lock(detail::ProcessLock::snapshots); }
+}  // namespace
 
 ShareGroup::~ShareGroup() {
   if (ShareGroup* into = into_.load(std::memory_order_acquire)) into->drop_ref();
@@ -17,7 +23,7 @@ ShareGroup& ShareGroup::root() {
 }
 
 void ShareGroup::take_in(ShareGroup& other) {
-  const std::scoped_lock guard(list_, other.list_);
+  const std::lock_guard guard(lists());
   snapshots_.insert(snapshots_.end(), other.snapshots_.begin(), other.snapshots_.end());
   other.snapshots_ = {};
   add_ref();
@@ -26,14 +32,14 @@ void ShareGroup::take_in(ShareGroup& other) {
 
 void ShareGroup::list_snapshot(Array* array) {
   ShareGroup& group = root();  // its lock is held, so it stays the root
-  std::lock_guard guard(group.list_);
+  const std::lock_guard guard(lists());
   group.snapshots_.push_back(array);
 }
 
 void ShareGroup::strike_snapshot(const Ref<ShareGroup>& group, Array* array) noexcept {
   for (;;) {
     ShareGroup& root = group->root();
-    std::lock_guard guard(root.list_);
+    const std::lock_guard guard(lists());
     if (root.into_.load(std::memory_order_acquire)) continue;  // joined to another meanwhile
     std::erase(root.snapshots_, array);
     return;
@@ -42,7 +48,7 @@ void ShareGroup::strike_snapshot(const Ref<ShareGroup>& group, Array* array) noe
 
 std::vector<Ref<Array>> ShareGroup::snapshots() {
   std::vector<Ref<Array>> found;
-  std::lock_guard guard(list_);
+  const std::lock_guard guard(lists());
   found.reserve(snapshots_.size());  // nothing is dropped in here: the last owner strikes the array off this list
   for (Array* array : snapshots_) {
     if (array->try_add_ref()) found.push_back(Ref<Array>::adopt(array));
@@ -51,7 +57,7 @@ std::vector<Ref<Array>> ShareGroup::snapshots() {
 }
 
 bool ShareGroup::any_snapshot() {
-  std::lock_guard guard(list_);
+  const std::lock_guard guard(lists());
   return !snapshots_.empty();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "sluice/ndarray/array_mutex.h"
@@ -34,8 +33,7 @@ class ShareGroup final : public RefCounted {
 
  private:
   std::atomic<ShareGroup*> into_{nullptr};  ///< set once; counted
-  std::mutex list_;                         ///< guards `snapshots_`; nothing else is taken while it is held
-  std::vector<Array*> snapshots_;
+  std::vector<Array*> snapshots_;           ///< guarded by ProcessLock::snapshots; nothing is taken while that is held
 };
 
 /// Guards an array's version and history. It is a mutex of its own, or that of the array's group; the group may become

@@ -29,7 +29,8 @@ Buffer::~Buffer() {
   if (!foreign_) {
     memory_pool(device_).deallocate(data, bytes_);
   } else if (DevicePool* const pool = foreign_->pool) {
-    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, foreign_->holder);
+    pool->deallocate(pinned() ? DevicePool::pinned_memory : DevicePool::device_memory, data, bytes_, foreign_->holder,
+                     std::move(foreign_->uses));
   }
 }
 
@@ -49,8 +50,10 @@ std::byte* Buffer::allocate(Context* context) {
     if (holder) foreign_->holder = holder;  // the thread that lets go of the buffer last reads it
     return fresh;
   }
-  if (pool) {
-    pool->deallocate(kind, fresh, bytes_, holder);
+  if (pool && kind == DevicePool::device_memory) {
+    pool->discard(fresh, bytes_, context, holder);  // the stream alone may use it, after work of others
+  } else if (pool) {
+    pool->deallocate(kind, fresh, bytes_);
   } else {
     memory_pool(device_).deallocate(fresh, bytes_);
   }
@@ -62,18 +65,22 @@ std::byte* Buffer::data_for(Context& context) {
   return there ? there : allocate(&context);
 }
 
+void Buffer::used(const std::shared_ptr<StreamProgress>& stream, std::uint64_t point) {
+  const std::lock_guard lock(foreign_->mutex);
+  foreign_->uses.add(stream, point);
+}
+
 Ref<Buffer> Buffer::another(std::size_t bytes) const {
   return Ref<Buffer>(pool() && !pinned() ? new Buffer(*pool(), false, bytes) : new Buffer(device_, bytes));
 }
 
 void* allocate_block(DevicePool& pool, DevicePool::Kind kind, std::size_t bytes, Context* context,
                      DevicePool::Holder& holder) {
-  Stream* const stream = context ? context->stream() : nullptr;
-  if (void* block = pool.allocate(kind, bytes, stream, &holder)) return block;
+  if (void* block = pool.allocate(kind, bytes, context, &holder)) return block;
   // What is issued comes to its end whatever else happens; what is only queued may wait for this very op.
-  if (context && stream) context->await_issued();
+  if (context && context->stream()) context->await_issued();
   pool.trim();
-  if (void* block = pool.allocate(kind, bytes, stream, &holder)) return block;
+  if (void* block = pool.allocate(kind, bytes, context, &holder)) return block;
   pool.fail(kind, bytes);
 }
 

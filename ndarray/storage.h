@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sluice/engine/engine.h"
+#include "sluice/ndarray/array_mutex.h"
 #include "sluice/ndarray/dims.h"
 #include "sluice/ndarray/dtype.h"
 #include "sluice/ndarray/imports.h"
@@ -24,8 +25,9 @@
 namespace sluice {
 
 /// Memory of a device. It is taken from the pool when the op that produces it first asks for it, and given back when
-/// the last reference goes. Closures of ops hold references; so that happens on the lane of the last reader, or when
-/// the device has confirmed the last reader.
+/// the last reference goes. Closures of ops hold references: on a lane of threads until the op is over. On a lane with
+/// a stream an op lets go of memory of the device when it has been issued, and notes the use here; so the last reader's
+/// issue gives the memory back, with the points of streams up to which it is used (resources/device_pool.h).
 class Buffer final : public RefCounted, public Pooled<Buffer> {
  public:
   Buffer(Device device, std::size_t bytes) : bytes_(bytes), device_(device) {}
@@ -46,6 +48,9 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
   /// The same for an op that is being issued to its stream: a handle to the device's memory, which the host must not
   /// touch. Throws OutOfMemory, if memory is still short when all work issued before is over.
   std::byte* data_for(Context& context);
+  /// Notes that work which was issued to a stream before this point uses the memory, which is of a pool and not pinned.
+  /// Whoever calls holds a reference. Thread-safe. Throws std::bad_alloc, and nothing is noted then.
+  void used(const std::shared_ptr<StreamProgress>& stream, std::uint64_t point);
   Device device() const { return device_; }
   std::size_t bytes() const { return bytes_; }
   /// The import that the memory came from; else null.
@@ -66,6 +71,8 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
     std::unique_ptr<Import> import;
     DevicePool* pool = nullptr;
     DevicePool::Holder holder = 0;  ///< the op that took the memory
+    SmallMutex mutex;               ///< for `uses`
+    BlockUses uses;
   };
 
   std::size_t bytes_;

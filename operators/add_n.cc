@@ -1,5 +1,6 @@
 #include "sluice/operators/add_n.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/placement.h"
@@ -52,7 +53,7 @@ void accumulate(const NDArray& target, const NDArrays& terms, std::source_locati
   target.checked("accumulate", where);
   if (terms.empty()) return;
   const NoGrad no_grad;
-  static const Operator& row = Registry::instance().get("accumulate");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("accumulate"); });
   apply_all(row, pointers(terms), {}, {.where = where, .into = std::span(&target, 1), .updates = Updates::all()});
 }
 
@@ -62,7 +63,7 @@ NDArray add_n(const NDArrays& terms, std::source_location where) {
     terms[0].checked("add_n", where);
     return terms[0].copy(where);
   }
-  static const Operator& row = Registry::instance().get("add_n");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("add_n"); });
   return apply_all(row, pointers(terms), {}, {.where = where})[0];
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
@@ -94,7 +95,7 @@ void attention_gradient(GradientContext& c) {
     }
     return;
   }
-  static const Operator& row = Registry::instance().get("attention_grad");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("attention_grad"); });
   std::vector<const NDArray*> inputs{&c.input(0), &c.input(1), &c.input(2), &c.output(0), &c.output(1), &c.gradient(0)};
   if (c.inputs() == 4) inputs.push_back(&c.input(3));
   const std::vector<NDArray> gradients = apply_all(row, inputs, c.attributes(), {.where = c.where()});
@@ -194,7 +195,7 @@ NDArray attention(const Operand& q, const NDArray& k, const NDArray& v, const At
   const NDArray queries = of_four_axes(q.array), keys = of_four_axes(k), values = of_four_axes(v);
   const double size = static_cast<double>(queries.shape()[3]);
   const AttentionAttributes attributes{options.scale != 0 ? options.scale : 1 / std::sqrt(size), options.causal};
-  static const Operator& row = Registry::instance().get("attention");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("attention"); });
   NDArray result;
   if (options.mask.defined()) {
     made.require(options.mask.rank() <= 4, "the mask has more than 4 axes");

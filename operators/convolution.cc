@@ -1,6 +1,7 @@
 // Rows and functions of convolution and pooling.
 #include "sluice/operators/convolution.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
@@ -47,14 +48,14 @@ const Operator& named(const char* name) { return Registry::instance().get(name);
 
 NDArray input_grad(const NDArray& g, const NDArray& w, ConvAttributes a, const Dims& x_shape,
                    const std::source_location& where) {
-  static const Operator& row = named("conv2d_input_grad");
+  const Operator& row = detail::first_use([] { return &named("conv2d_input_grad"); });
   a.wanted = x_shape;
   return apply(row, {&g, &w}, a, {.where = where});
 }
 
 NDArray weight_grad(const NDArray& x, const NDArray& g, ConvAttributes a, const Dims& w_shape,
                     const std::source_location& where) {
-  static const Operator& row = named("conv2d_weight_grad");
+  const Operator& row = detail::first_use([] { return &named("conv2d_weight_grad"); });
   a.wanted = w_shape;
   return apply(row, {&x, &g}, a, {.where = where});
 }
@@ -70,7 +71,7 @@ void conv_gradient(GradientContext& c) {
   if (c.wanted(0)) c.set(0, input_grad(g, c.input(1), a, c.input_spec(0).shape, c.where()));
   if (c.wanted(1)) c.set(1, weight_grad(c.input(0), g, a, c.input_spec(1).shape, c.where()));
   if (c.inputs() == 3 && c.wanted(2)) {
-    static const Operator& row = named("conv2d_bias_grad");
+    const Operator& row = detail::first_use([] { return &named("conv2d_bias_grad"); });
     c.set(2, apply(row, {&g}, {}, {.where = c.where()}));
   }
 }
@@ -199,7 +200,7 @@ void builtin::add_convolution_rows(Registry& registry) {
         c.set(0, builtin::add_along_axis(g.reshape(windows), places.reshape(windows), 2, planes, c.where()).reshape(x));
         return;
       }
-      static const Operator& row = named("max_pool2d_grad");
+      const Operator& row = detail::first_use([] { return &named("max_pool2d_grad"); });
       PoolAttributes a = c.attributes().get<PoolAttributes>();
       a.wanted = c.input_spec(0).shape;
       c.set(0, apply(row, {&g, &places}, a, {.where = c.where()}));
@@ -228,7 +229,7 @@ NDArray conv2d_of_any(const Operand& x, const Operand& weight, const NDArray& bi
     return builtin::convolution_by_unfolding(x, weight, bias, options);
   }
   const builtin::Composition made("conv2d", x);
-  static const Operator& scatter = named("scatter");
+  const Operator& scatter = detail::first_use([] { return &named("scatter"); });
   Dims shape = x.array.shape();
   shape[2] += 2 * h;
   shape[3] += 2 * w;
@@ -240,8 +241,8 @@ NDArray conv2d_of_any(const Operand& x, const Operand& weight, const NDArray& bi
 }  // namespace
 
 NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, const Conv2dOptions& options) {
-  static const Operator& plain = named("conv2d");
-  static const Operator& with_relu = named("conv2d_relu");
+  const Operator& plain = detail::first_use([] { return &named("conv2d"); });
+  const Operator& with_relu = detail::first_use([] { return &named("conv2d_relu"); });
   const Size2d &stride = options.stride, &padding = options.padding;
   if (stride.height != stride.width || padding.height != padding.width || options.groups != 1 ||
       !(options.dilation == Size2d(1))) [[unlikely]]
@@ -253,7 +254,7 @@ NDArray conv2d(const Operand& x, const Operand& weight, const NDArray& bias, con
 }
 
 NDArray max_pool2d(const Operand& x, Size2d kernel, const MaxPool2dOptions& o) {
-  static const Operator& row = named("max_pool2d");
+  const Operator& row = detail::first_use([] { return &named("max_pool2d"); });
   if (kernel.height != kernel.width || o.stride.height != o.stride.width || o.padding.height != o.padding.width ||
       !(o.dilation == Size2d(1))) {
     return builtin::max_pool_by_unfolding(x, kernel, o);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
@@ -22,7 +24,7 @@ namespace sluice {
 namespace {
 
 const Operator& fill_row() {
-  static const Operator& row = Registry::instance().get("fill");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("fill"); });
   return row;
 }
 
@@ -276,7 +278,7 @@ NDArray randint(const Dims& shape, RandomStream& stream, std::int64_t low, std::
 NDArray bernoulli(const Dims& shape, RandomStream& stream, double probability, std::source_location where) {
   const builtin::Composition made("bernoulli", where);
   if (!(probability >= 0 && probability <= 1)) {
-    throw ArrayError("bernoulli", where, "a probability of " + std::to_string(probability));
+    throw ArrayError("bernoulli", where, "a probability of " + fixed_text(probability, 6));
   }
   return uniform(shape, stream, 0, 1, DType::f64, 0, where) < probability;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -281,33 +282,33 @@ void builtin::add_decomposition_rows(Registry& registry) {
 }
 
 NDArray cholesky(const Operand& x) {
-  static const Operator& row = named("cholesky");
+  const Operator& row = detail::first_use([] { return &named("cholesky"); });
   return apply(row, {&x.array}, {}, {.where = x.where});
 }
 
 Qr qr(const Operand& x, const QrOptions& options) {
-  static const Operator& row = named("qr");
+  const Operator& row = detail::first_use([] { return &named("qr"); });
   const NDArray* const inputs[] = {&x.array};
   std::vector<NDArray> both = apply_all(row, inputs, DecompositionAttributes{options.complete}, {.where = x.where});
   return {std::move(both[0]), std::move(both[1])};
 }
 
 Svd svd(const Operand& x, const SvdOptions& options) {
-  static const Operator& row = named("svd");
+  const Operator& row = detail::first_use([] { return &named("svd"); });
   const NDArray* const inputs[] = {&x.array};
   std::vector<NDArray> parts = apply_all(row, inputs, DecompositionAttributes{options.full}, {.where = x.where});
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
 Eigh eigh(const Operand& x) {
-  static const Operator& row = named("eigh");
+  const Operator& row = detail::first_use([] { return &named("eigh"); });
   const NDArray* const inputs[] = {&x.array};
   std::vector<NDArray> both = apply_all(row, inputs, {}, {.where = x.where});
   return {std::move(both[0]), std::move(both[1])};
 }
 
 NDArray solve(const Operand& a, const Operand& b) {
-  static const Operator& row = named("solve");
+  const Operator& row = detail::first_use([] { return &named("solve"); });
   const builtin::Composition made("solve", a);
   b.array.checked("solve", made.where());
   std::vector<const NDArray*> inputs{&a.array, &b.array};
@@ -344,17 +345,17 @@ NDArray solve(const Operand& a, const Operand& b) {
 }
 
 NDArray inv(const Operand& x) {
-  static const Operator& row = named("inv");
+  const Operator& row = detail::first_use([] { return &named("inv"); });
   return apply(row, {&x.array}, {}, {.where = x.where});
 }
 
 NDArray det(const Operand& x) {
-  static const Operator& row = named("det");
+  const Operator& row = detail::first_use([] { return &named("det"); });
   return apply(row, {&x.array}, {}, {.where = x.where});
 }
 
 Slogdet slogdet(const Operand& x) {
-  static const Operator& row = named("slogdet");
+  const Operator& row = detail::first_use([] { return &named("slogdet"); });
   const NDArray* const inputs[] = {&x.array};
   std::vector<NDArray> both = apply_all(row, inputs, {}, {.where = x.where});
   return {std::move(both[0]), std::move(both[1])};

@@ -28,6 +28,7 @@
 #include <array>
 #include <type_traits>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/loops.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/elementwise.h"
@@ -35,16 +36,15 @@
 #include "sluice/operators/register.h"
 #include "sluice/operators/rows.h"
 
-#define SLUICE_DEFINE_UNARY(Name, function, dtypes, value, gradient)           \
-  SLUICE_UNARY_FUNCTOR(Name##Functor, function, dtypes, value, gradient)       \
-  struct Name : Name##Functor {                                                \
-    static const ::sluice::Operator& row() {                                   \
-      static const ::sluice::Operator& made = ::sluice::define::unary<Name>(); \
-      return made;                                                             \
-    }                                                                          \
-  };                                                                           \
-  inline ::sluice::NDArray function(const ::sluice::Operand& x) {              \
-    return ::sluice::apply(Name::row(), {&x.array}, {}, {.where = x.where});   \
+#define SLUICE_DEFINE_UNARY(Name, function, dtypes, value, gradient)                       \
+  SLUICE_UNARY_FUNCTOR(Name##Functor, function, dtypes, value, gradient)                   \
+  struct Name : Name##Functor {                                                            \
+    static const ::sluice::Operator& row() {                                               \
+      return ::sluice::detail::first_use([] { return &::sluice::define::unary<Name>(); }); \
+    }                                                                                      \
+  };                                                                                       \
+  inline ::sluice::NDArray function(const ::sluice::Operand& x) {                          \
+    return ::sluice::apply(Name::row(), {&x.array}, {}, {.where = x.where});               \
   }
 
 #define SLUICE_DEFINE_REDUCTION(Name, function, dtypes, empty_value, fold, gradient)                        \
@@ -52,8 +52,7 @@
   struct Name : Name##Functor {                                                                             \
     SLUICE_REDUCTION_RULE(gradient)                                                                         \
     static const ::sluice::Operator& row() {                                                                \
-      static const ::sluice::Operator& made = ::sluice::define::reduction<Name>();                          \
-      return made;                                                                                          \
+      return ::sluice::detail::first_use([] { return &::sluice::define::reduction<Name>(); });              \
     }                                                                                                       \
   };                                                                                                        \
   inline ::sluice::NDArray function(const ::sluice::Operand& x, const ::sluice::Axes& axes = ::sluice::all, \
@@ -75,7 +74,7 @@ struct Elementwise {
   struct Make {
     static void run(ArrayContext& c) {
       using Number = compute_of<T>;
-      std::array<const T*, inputs> x;
+      std::array<const T*, static_cast<std::size_t>(inputs)> x;
       for (int i = 0; i < inputs; ++i) x[static_cast<std::size_t>(i)] = c.input(i).as<T>();
       T* const y = c.output().as<T>();
       parallel_for(c.output().count(), kGrain, [&](std::int64_t begin, std::int64_t end) {

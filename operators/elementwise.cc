@@ -4,6 +4,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
@@ -22,7 +23,7 @@ namespace {
 
 template <class F>
 const Operator& row_of() {
-  static const Operator& row = Registry::instance().get(F::name);
+  const Operator& row = detail::first_use([] { return &Registry::instance().get(F::name); });
   return row;
 }
 
@@ -78,7 +79,7 @@ NDArray binary(const Operand& a, const Operand& b) {
 
 template <class F>
 const Operator& scalar_row_of() {
-  static const Operator& row = Registry::instance().get(F::scalar_name);
+  const Operator& row = detail::first_use([] { return &Registry::instance().get(F::scalar_name); });
   return row;
 }
 
@@ -237,7 +238,7 @@ NDArray builtin::narrowed(const char* name, const Operand& y, DType dtype) {
 
 NDArray builtin::relu_gradient(GradientContext& c) {
   if (c.create_graph()) return functors::Relu::gradient_of(c.gradient(), c.output());
-  static const Operator& row = Registry::instance().get(functors::Relu::grad_name);
+  const Operator& row = detail::first_use([] { return &Registry::instance().get(functors::Relu::grad_name); });
   return apply(row, {&c.gradient(), &c.output()}, {}, {.where = c.where()});
 }
 
@@ -352,7 +353,7 @@ void builtin::add_elementwise_rows(Registry& registry) {
 #include "sluice/operators/elementwise_table.inc"
 
 NDArray where(const Operand& condition, const Operand& a, const Operand& b) {
-  static const Operator& row = Registry::instance().get("where");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("where"); });
   if (a.array.defined() && b.array.defined() && !is_of(a.array, b.array.array()->dtype())) [[unlikely]] {
     const detail::Called called("where", condition.where);
     const DType common = common_dtype("where", a.array, b.array, condition.where);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -21,7 +22,7 @@ namespace sluice {
 namespace {
 
 const Operator& put_row() {
-  static const Operator& row = Registry::instance().get("put_rows");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("put_rows"); });
   return row;
 }
 
@@ -150,7 +151,7 @@ void builtin::add_indexing_rows(Registry& registry) {
 }
 
 NDArray checked_index(const char* who, const NDArray& index, std::int64_t size, const std::source_location& where) {
-  static const Operator& row = Registry::instance().get("index");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("index"); });
   if (!is_integer(index.checked(who, where).dtype())) {
     throw ArrayError(who, where, "an index is of integers, not " + std::string(name_of(index.dtype())));
   }

@@ -1,6 +1,7 @@
 // Rows and functions of products: matmul, linear. einsum is in einsum.cc.
 #include "sluice/operators/linear_algebra.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/batches.h"
 #include "sluice/operators/builtin.h"
@@ -159,7 +160,7 @@ namespace {
 
 /// matmul where an operand is no matrix.
 NDArray matmul_of_any(const Operand& a, const Operand& b, const MatmulOptions& options) {
-  static const Operator& row = Registry::instance().get("batch_matmul");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_matmul"); });
   const builtin::Composition made("matmul", a);
   b.array.checked("matmul", made.where());
   made.require(a.array.rank() > 0 && b.array.rank() > 0, "a scalar is no matrix; use *");
@@ -188,7 +189,7 @@ NDArray matmul_of_any(const Operand& a, const Operand& b, const MatmulOptions& o
 }  // namespace
 
 NDArray matmul(const Operand& a, const Operand& b, const MatmulOptions& options) {
-  static const Operator& row = Registry::instance().get("matmul");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("matmul"); });
   if (a.array.rank() != 2 || b.array.rank() != 2) [[unlikely]]
     return matmul_of_any(a, b, options);
   return apply(row, {&a.array, &b.array}, MatmulAttributes{options.transpose_a, options.transpose_b},
@@ -214,8 +215,8 @@ NDArray outer(const Operand& a, const Operand& b) {
 }
 
 NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, const LinearOptions& options) {
-  static const Operator& plain = Registry::instance().get("linear");
-  static const Operator& with_relu = Registry::instance().get("linear_relu");
+  const Operator& plain = detail::first_use([] { return &Registry::instance().get("linear"); });
+  const Operator& with_relu = detail::first_use([] { return &Registry::instance().get("linear_relu"); });
   const int rank = x.array.rank();
   if (rank != 2 && rank != 0) {  // the rows of all axes before the last
     const builtin::Composition made("linear", x.where);

@@ -1,6 +1,7 @@
 // Cross-entropy: softmax and loss in one pass.
 #include "sluice/operators/loss.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
@@ -60,7 +61,7 @@ void builtin::add_loss_rows(Registry& registry) {
         if (c.create_graph()) {
           total = (p - one_hot(c.input(1), p.size(1), p.dtype())) * (c.gradient(0) * scale);
         } else {
-          static const Operator& row = Registry::instance().get("cross_entropy_grad");
+          const Operator& row = detail::first_use([] { return &Registry::instance().get("cross_entropy_grad"); });
           total = apply(row, {&p, &c.input(1), &c.gradient(0)}, c.attributes(), {.where = c.where()});
         }
       }
@@ -112,7 +113,7 @@ void builtin::add_loss_rows(Registry& registry) {
                          "the gradient of a cross-entropy over classes that are cut has no gradient: reshard the "
                          "logits first");
       }
-      static const Operator& row = Registry::instance().get("class_parts_grad");
+      const Operator& row = detail::first_use([] { return &Registry::instance().get("class_parts_grad"); });
       c.set(0,
             apply(row, {&c.input(0), &c.input(1), &c.output(0), &c.gradient()}, c.attributes(), {.where = c.where()}));
     };
@@ -151,7 +152,7 @@ NDArray cross_entropy(const Operand& logits, const Operand& labels, double divis
     return cross_entropy(logits, labels, CrossEntropyOptions{.divisor = divisor});
   const NDArray wide = t == DType::i32 || t == DType::u8 ? labels.array.to(DType::i64, labels.where) : labels.array;
   const double rows = logits.array.rank() > 0 ? static_cast<double>(logits.array.shape()[0]) : 1;
-  static const Operator& row = Registry::instance().get("cross_entropy");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("cross_entropy"); });
   return apply(row, {&logits.array, &wide}, LossAttributes{1 / (divisor != 0 ? divisor : rows)},
                {.where = logits.where});
 }

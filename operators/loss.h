@@ -16,8 +16,8 @@ enum class Reduction { mean, sum, none };
 /// The options of every loss begin with these two: mse_loss(x, y, {.reduction = Reduction::sum}).
 struct LossOptions {
   Reduction reduction = Reduction::mean;  ///< none: the result has a number for each element or row
-  /// What the sum is divided by for a mean; 0: what each loss says. In a pipeline it is the number of the whole batch,
-  /// so that the microbatches add up to the batch's mean. Not used for a sum or none.
+  /// What the sum is divided by for a mean; 0: what each loss says. For a part of a batch it is the number of the whole
+  /// batch, so that the parts add up to the batch's mean (parallel/loss.h does that). Not used for a sum or none.
   double divisor = 0;
 };
 
@@ -82,8 +82,8 @@ struct CrossEntropyOptions {
 NDArray cross_entropy(const Operand& logits, const Operand& labels, const CrossEntropyOptions& options);
 
 /// The sum over the rows of -log softmax(logits)[row, label], divided by `divisor`. A divisor of 0 means the number of
-/// rows, so that the result is the mean. In a pipeline the divisor is the number of rows of the whole batch, so that
-/// the microbatches add up to the batch's mean. logits: (n, classes), floating; labels: (n,), i64, i32 or u8; further
+/// rows, so that the result is the mean. For a part of a batch the divisor is the number of rows of the whole batch, so
+/// that the parts add up to the batch's mean. logits: (n, classes), floating; labels: (n,), i64, i32 or u8; further
 /// axes as above. The result is a scalar. A label outside of [0, classes) fails the op, and poisons the loss.
 NDArray cross_entropy(const Operand& logits, const Operand& labels, double divisor = 0);
 

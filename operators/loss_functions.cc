@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
@@ -27,7 +28,7 @@ NDArray reduced(const NDArray& losses, const LossOptions& options, std::int64_t 
   if (options.reduction == Reduction::sum) return sum(losses);
   // Divided before it is rounded to the dtype: in f16 the sum itself might not fit.
   const double divisor = options.divisor != 0 ? options.divisor : static_cast<double>(count);
-  static const Operator& row = Registry::instance().get("sum");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("sum"); });
   return apply(row, {&losses}, ReduceAttributes{(1U << losses.rank()) - 1, false, 1 / divisor});
 }
 
@@ -130,7 +131,7 @@ struct Rows {
     }
     x = last.reshape({shape.count(), classes});
     const NDArray given = names.reshape({shape.count()});
-    static const Operator& row = Registry::instance().get("class_labels");
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("class_labels"); });
     labels = apply(row, {&given}, ClassLabelAttributes{classes, o.ignore_index.has_value(), o.ignore_index.value_or(0)},
                    {.where = made.where()});
     if (o.ignore_index) {
@@ -193,7 +194,7 @@ bool in_equal_parts(const std::vector<std::int64_t>& cuts) {
 
 /// Of classes that are cut: each place looks at its part, and two or three numbers of each row are gathered.
 NDArray losses_of_parts(const Rows& rows, double smoothing) {
-  static const Operator& row = Registry::instance().get("class_parts");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("class_parts"); });
   const NDArray& x = rows.x;
   const Layout layout = call_layout_of(x);
   const std::int64_t parts = static_cast<std::int64_t>(layout.cuts(1).size()) - 1;

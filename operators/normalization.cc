@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
@@ -92,8 +93,8 @@ void set_composed_gradients(GradientContext& c) {
 void normalize_rows_gradient(GradientContext& c) {
   if (c.create_graph()) return set_composed_gradients(c);
   const auto& a = c.attributes().get<NormalizeAttributes>();
-  static const Operator& of_rows = Registry::instance().get("normalize_rows_grad");
-  static const Operator& of_weight = Registry::instance().get("normalize_rows_weight_grad");
+  const Operator& of_rows = detail::first_use([] { return &Registry::instance().get("normalize_rows_grad"); });
+  const Operator& of_weight = detail::first_use([] { return &Registry::instance().get("normalize_rows_weight_grad"); });
   const NDArray& g = c.gradient(0);
   const bool bias_wanted = c.inputs() > 2 && c.wanted(2);
   if (c.wanted(0)) {
@@ -113,7 +114,7 @@ void normalize_rows_gradient(GradientContext& c) {
 }
 
 const Operator& row_of_normalize() {
-  static const Operator& row = Registry::instance().get("normalize_rows");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("normalize_rows"); });
   return row;
 }
 

@@ -1,6 +1,7 @@
 // Rows and functions of optimiser steps and their gate.
 #include "sluice/operators/optimizer_steps.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/costs.h"
@@ -62,8 +63,8 @@ void builtin::add_optimizer_rows(Registry& registry) {
 void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, double lr, double momentum,
               double weight_decay) {
   const NoGrad no_grad;  // what it overwrites is nobody's function
-  static const Operator& plain = Registry::instance().get("sgd_step");
-  static const Operator& with_momentum = Registry::instance().get("sgd_momentum_step");
+  const Operator& plain = detail::first_use([] { return &Registry::instance().get("sgd_step"); });
+  const Operator& with_momentum = detail::first_use([] { return &Registry::instance().get("sgd_momentum_step"); });
   const NDArray* inputs[] = {&gradient.array};
   const NDArray targets[] = {w, v};
   apply_all(
@@ -73,7 +74,7 @@ void sgd_step(const NDArray& w, const NDArray& v, const Operand& gradient, doubl
 
 void adam_step(const NDArray& w, const NDArray& m, const NDArray& v, const Operand& gradient, const AdamStep& step) {
   const NoGrad no_grad;  // what it overwrites is nobody's function
-  static const Operator& row = Registry::instance().get("adam_step");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("adam_step"); });
   const NDArray* inputs[] = {&gradient.array};
   const NDArray targets[] = {w, m, v};
   apply_all(row, inputs, step, {.where = gradient.where, .into = targets, .updates = Updates::all()});

@@ -1,5 +1,6 @@
 #include "sluice/operators/placed.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/creation.h"
@@ -69,7 +70,7 @@ std::string Placed::refusal() const {
 }
 
 const Operator& reshard_row() {
-  static const Operator* const row = [] {
+  return detail::first_use([] {
     auto* made = new Operator();
     made->name = "reshard";
     made->infer = [](Signature& s) { s.output(s.shape(0), s.dtype()); };
@@ -78,8 +79,7 @@ const Operator& reshard_row() {
     // The input's gradient is brought to its layout where it is added up.
     made->gradient = [](GradientContext& c) { c.set(0, c.gradient()); };
     return made;
-  }();
-  return *row;
+  });
 }
 
 }  // namespace builtin

@@ -1,6 +1,7 @@
 // Random numbers for arrays on a mesh: each place draws its own part.
 #include <optional>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
 #include "sluice/operators/attributes.h"
@@ -40,7 +41,7 @@ NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first
   const ScopeGuard scope;
   current_scope().interpreter = 0;  // they see the call that takes the numbers
   const NoGrad constant;
-  static const Operator& row = Registry::instance().get("uniform");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("uniform"); });
   const Mesh& mesh = placed->layout().mesh();
   const RandomKey key = stream.next();
   const RandomAttributes of_all{key.seed, key.stream, key.draw, first, 0, 1, x.shape(), DType::f32};

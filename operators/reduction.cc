@@ -1,6 +1,7 @@
 // Rows and functions of reductions and softmax.
 #include "sluice/operators/reduction.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
@@ -89,7 +90,7 @@ NDArray scaled(GradientContext& c, const Operand& g) {
 
 /// 1 where the first largest element of each reduced group lies, else 0.
 NDArray first_largest(GradientContext& c, const Operand& x) {
-  static const Operator& row = named("first_max");
+  const Operator& row = detail::first_use([] { return &named("first_max"); });
   return apply(row, {&x.array}, c.attributes(), {.where = c.where()});
 }
 
@@ -150,7 +151,7 @@ struct ReductionRule;
 
 template <class F>
 NDArray reduce(const Operand& x, const Axes& axes, const ReduceOptions& options) {
-  static const Operator& row = named(F::name);
+  const Operator& row = detail::first_use([] { return &named(F::name); });
   if (F::widens && x.array.defined() && !has_sums(x.array.array()->dtype())) [[unlikely]]
     return rows::reduce(row, {x.array.to(DType::i64, x.where), x.where}, axes, options);
   return rows::reduce(row, x, axes, options);
@@ -253,7 +254,7 @@ void builtin::add_reduction_rows(Registry& registry) {
 #include "sluice/operators/reduction_table.inc"
 
 NDArray mean(const Operand& x, const Axes& axes, const ReduceOptions& options) {
-  static const Operator& row = named("sum");
+  const Operator& row = detail::first_use([] { return &named("sum"); });
   const detail::Called called("mean", x.where);
   const std::uint32_t bits = axis_bits("mean", x, axes);
   std::int64_t n = 1;

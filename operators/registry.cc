@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
 
 namespace sluice {
@@ -121,8 +122,7 @@ void Operator::add_kernel(const Backend& backend, std::span<const DType> dtypes,
   // dtypes, goes to every list, and fits() looks at each.
   const bool every = mixes && key < 0;
   const DType of_key = mixes && key >= 0 ? dtypes[static_cast<std::size_t>(key)] : dtypes[0];
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::kernels));
   for (int t = 0; t < kDTypeCount; ++t) {
     if (!every && static_cast<DType>(t) != of_key) continue;
     auto* entry = new Entry{kernel, !mixes && !kernel.takes, {}, {nullptr}};
@@ -142,7 +142,6 @@ void Operator::add_kernel(const Backend& backend, std::span<const DType> dtypes,
 // ---- rows
 
 struct Registry::State {
-  mutable std::mutex mutex;
   std::map<std::string, std::unique_ptr<Operator>, std::less<>> rows;
 };
 
@@ -171,12 +170,11 @@ Registry::Registry() : state_(std::make_unique<State>()) {
 }
 
 Registry& Registry::instance() {
-  static auto* const registry = new Registry();  // never destroyed: ops may run while the process ends
-  return *registry;
+  return detail::first_use([] { return new Registry(); });  // never destroyed: ops may run while the process ends
 }
 
 const Operator& Registry::add(std::unique_ptr<Operator> row) {
-  std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::operators));
   const auto [at, fresh] = state_->rows.try_emplace(row->name, nullptr);
   if (!fresh) throw UsageError("[" + std::string(row->name) + "] an operator of this name is there already");
   at->second = std::move(row);
@@ -184,7 +182,7 @@ const Operator& Registry::add(std::unique_ptr<Operator> row) {
 }
 
 const Operator* Registry::find(std::string_view name) const {
-  std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::operators));
   const auto at = state_->rows.find(name);
   return at == state_->rows.end() ? nullptr : at->second.get();
 }
@@ -195,7 +193,7 @@ const Operator& Registry::get(std::string_view name) const {
 }
 
 std::vector<const Operator*> Registry::all() const {
-  std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::operators));
   std::vector<const Operator*> rows;
   for (const auto& [name, row] : state_->rows) rows.push_back(row.get());
   return rows;

@@ -2,10 +2,12 @@
 // are defined elsewhere (define.h).
 #pragma once
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/functors.h"
 #include "sluice/operators/placement.h"
+#include "sluice/operators/reduction.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice::rows {
@@ -35,7 +37,7 @@ void unary_gradient(GradientContext& c) {
   const NDArray& kept = F::keeps_output ? c.output() : F::keeps_input ? c.input(0) : c.gradient();
   if constexpr (F::keeps_input || F::keeps_output) {
     if (!c.create_graph()) {
-      static const Operator& row = Registry::instance().get(F::grad_name);
+      const Operator& row = detail::first_use([] { return &Registry::instance().get(F::grad_name); });
       c.set(0, apply(row, {&c.gradient(), &kept}, {}, {.where = c.where()}));
       return;
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -36,7 +37,7 @@ NDArray scan(const char* name, const NDArray& x, int axis, bool reverse, const s
 }
 
 NDArray linear(const NDArray& a, const NDArray& b, int axis, bool reverse, const std::source_location& where) {
-  static const Operator& row = Registry::instance().get("linear_scan");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("linear_scan"); });
   return apply(row, {&a, &b}, LineAttributes{axis, reverse, 0}, {.where = where});
 }
 

@@ -1,8 +1,10 @@
 // Rows and functions that move or convert elements: copy, transfer, cast, scatter, concat, one_hot, take_rows.
 #include "sluice/operators/shaping.h"
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/check_device.h"
 #include "sluice/ndarray/dry_run.h"
+#include "sluice/ndarray/owner.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -10,6 +12,7 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/operand_dtypes.h"
+#include "sluice/operators/pinned.h"
 #include "sluice/operators/placement.h"
 
 namespace sluice {
@@ -160,7 +163,7 @@ NDArray concat(const NDArrays& arrays, int axis, std::source_location where) {
   std::vector<const NDArray*> inputs;
   for (const NDArray& x : arrays) inputs.push_back(&x);
   const std::vector<NDArray> converted = builtin::in_one_dtype("concat", inputs, where);
-  static const Operator& row = Registry::instance().get("concat");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("concat"); });
   return apply_all(row, inputs, AxisAttributes{axis, 0, DType::f32}, {.where = where})[0];
 }
 
@@ -184,39 +187,43 @@ NDArray stack(const NDArrays& arrays, int axis, std::source_location where) {
 }
 
 NDArray one_hot(const Operand& labels, std::int64_t classes, DType dtype) {
-  static const Operator& row = Registry::instance().get("one_hot");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("one_hot"); });
   return apply(row, {&labels.array}, AxisAttributes{0, classes, dtype}, {.where = labels.where});
 }
 
 NDArray take_rows(const Operand& x, const Operand& rows) {
-  static const Operator& row = Registry::instance().get("take_rows");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("take_rows"); });
   return apply(row, {&x.array, &rows.array}, RowsAttributes(), {.where = x.where});
 }
 
-namespace {
-
-bool in_pinned_memory(const NDArray& x) {
-  std::lock_guard lock(x.array()->mutex());
-  return x.is_contiguous() && x.array()->version()->buffer().pinned();
+NDArray detail::pinned(const NDArray& x, Device device, const std::source_location& where) {
+  if (x.array()->kind() == Array::Kind::owned) return x;
+  {
+    std::lock_guard lock(x.array()->mutex());
+    if (x.is_contiguous() && x.array()->version()->buffer().pinned()) return x;
+  }
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("copy"); });
+  return apply(row, {&x}, {}, {.where = where, .pinned = device});
 }
 
-}  // namespace
-
 NDArray NDArray::copy(Where where) const {
-  static const Operator& row = Registry::instance().get("copy");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("copy"); });
   return apply(row, {this}, {}, {.where = where});
 }
 
 NDArray NDArray::contiguous(Where where) const {
-  checked("contiguous", where);
-  return is_contiguous() ? *this : copy(where);
+  bool dense = is_contiguous();
+  if (checked("contiguous", where).kind() == Array::Kind::owned) {
+    detail::each_plain(*this, [&](const NDArray& part) { dense = dense && part.is_contiguous(); });
+  }
+  return dense ? *this : copy(where);
 }
 
 NDArray NDArray::to(Device device, Where where) const {
   const Device from = checked("to", where).device();
   if (from == device) return *this;
   if (!DryRun::current()) detail::check_device("to", device, where);
-  static const Operator& row = Registry::instance().get("transfer");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("transfer"); });
   const bool from_host = from.kind == DeviceKind::cpu, to_host = device.kind == DeviceKind::cpu;
   const bool owned = array_->kind() == Array::Kind::owned;
   // Kinds of devices that know nothing of each other meet in host memory.
@@ -226,10 +233,9 @@ NDArray NDArray::to(Device device, Where where) const {
     return apply(row, {this}, TransferAttributes{from, device}, {.where = where, .on = device});
   }
   // A device copies one stretch of memory, on the host of pinned memory: what is not so is packed where it is.
-  static const Operator& copy_row = Registry::instance().get("copy");
   NDArray packed = *this;
-  if (from_host && !in_pinned_memory(*this)) {
-    packed = apply(copy_row, {this}, {}, {.where = where, .pinned = device});
+  if (from_host) {
+    packed = detail::pinned(*this, device, where);
   } else if (!is_contiguous()) {
     packed = copy(where);
   }
@@ -244,7 +250,7 @@ NDArray NDArray::to(Device device, Where where) const {
 
 NDArray NDArray::to(DType dtype, Where where) const {
   if (checked("to", where).dtype() == dtype) return *this;
-  static const Operator& row = Registry::instance().get("cast");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("cast"); });
   return apply(row, {this}, DTypeAttributes{dtype}, {.where = where});
 }
 
@@ -252,7 +258,7 @@ void NDArray::assign(const Operand& y) const {
   checked("assign", y.where);
   y.array.checked("assign", y.where);
   if (y.array.device() == device()) {
-    static const Operator& row = Registry::instance().get("copy");
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("copy"); });
     const NDArray widened = builtin::narrowed("assign", y, dtype()).broadcast_to(shape_, y.where);
     apply(row, {&widened}, {}, {.where = y.where, .into = std::span(this, 1)});
   } else {

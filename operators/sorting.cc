@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/along_axis.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
@@ -33,7 +34,7 @@ void need_index(Signature& s, int i) {
 const Operator& named(const char* name) { return Registry::instance().get(name); }
 
 ValuesAndIndices first_sorted(const char* who, const Operand& x, int axis, bool descending, std::int64_t k) {
-  static const Operator& row = named("sort");
+  const Operator& row = detail::first_use([] { return &named("sort"); });
   const NDArray* const inputs[] = {&x.array};
   const std::vector<NDArray> both =
       apply_all(row, inputs, LineAttributes{line_axis(who, x, axis), descending, k}, {.where = x.where});
@@ -49,7 +50,7 @@ std::int64_t size_along(const char* who, const Operand& x, int axis) {
 
 NDArray builtin::add_along_axis(const NDArray& g, const NDArray& index, int axis, const Dims& shape,
                                 const std::source_location& where) {
-  static const Operator& row = named("add_along_axis");
+  const Operator& row = detail::first_use([] { return &named("add_along_axis"); });
   const std::int64_t size = shape.rank() == 0 ? 1 : shape[axis];
   return apply(row, {&g, &index}, LineAttributes{axis, false, size}, {.where = where});
 }
@@ -175,7 +176,7 @@ ValuesAndIndices topk(const Operand& x, std::int64_t k, int axis, const TopKOpti
 }
 
 NDArray take_along_axis(const Operand& x, const Operand& index, int axis) {
-  static const Operator& row = named("take_along_axis");
+  const Operator& row = detail::first_use([] { return &named("take_along_axis"); });
   const int at = line_axis("take_along_axis", x, axis);
   index.array.checked("take_along_axis", x.where);
   NDArray from = x.array, places = index.array;
@@ -193,7 +194,7 @@ NDArray take_along_axis(const Operand& x, const Operand& index, int axis) {
 }
 
 NDArray searchsorted(const Operand& sorted, const Operand& values, const SearchOptions& options) {
-  static const Operator& row = named("searchsorted");
+  const Operator& row = detail::first_use([] { return &named("searchsorted"); });
   sorted.array.checked("searchsorted", sorted.where);
   values.array.checked("searchsorted", sorted.where);
   std::vector<const NDArray*> inputs{&sorted.array, &values.array};
@@ -214,7 +215,7 @@ std::int64_t bins_for(const Operand& x) {
 }  // namespace
 
 NDArray bincount(const Operand& x, std::optional<std::int64_t> size) {
-  static const Operator& row = named("bincount");
+  const Operator& row = detail::first_use([] { return &named("bincount"); });
   const detail::Called called("bincount", x.where);
   if (!size && can_be_counted(x.array.checked("bincount", x.where).dtype())) size = bins_for(x);
   return apply(row, {&x.array}, LineAttributes{0, false, size.value_or(0)}, {.where = x.where});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
 #include "sluice/operators/by_unfolding.h"
@@ -40,7 +41,7 @@ void infer_unfold(Signature& s) {
 }
 
 NDArray folded(const NDArray& g, UnfoldAttributes a, const Dims& shape, const std::source_location& where) {
-  static const Operator& row = Registry::instance().get("unfold2d_grad");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("unfold2d_grad"); });
   a.wanted = shape;
   return apply(row, {&g}, a, {.where = where});
 }
@@ -69,7 +70,7 @@ void builtin::add_unfolding_rows(Registry& registry) {
     op.cost = costs::each_input<>;
     op.infer = [](Signature& s) { s.output(s.attributes<UnfoldAttributes>().wanted, s.dtype()); };
     op.gradient = [](GradientContext& c) {
-      static const Operator& row = Registry::instance().get("unfold2d");
+      const Operator& row = detail::first_use([] { return &Registry::instance().get("unfold2d"); });
       const NDArray y = apply(row, {&c.gradient()}, c.attributes(), {.where = c.where()});
       // Padding of a transposed convolution's result may have room for windows that there were none of.
       const Dims& shape = c.input_spec(0).shape;
@@ -79,7 +80,7 @@ void builtin::add_unfolding_rows(Registry& registry) {
 }
 
 NDArray unfold2d(const Operand& x, Size2d kernel, const UnfoldOptions& o) {
-  static const Operator& row = Registry::instance().get("unfold2d");
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("unfold2d"); });
   const UnfoldAttributes a{{kernel.height, kernel.width},
                            {o.stride.height, o.stride.width},
                            {o.padding.height, o.padding.width},
@@ -160,7 +161,7 @@ NDArray conv_transpose2d(const Operand& x, const Operand& weight, const NDArray&
   NDArray y;
   if (o.stride.height == o.stride.width && o.padding.height == o.padding.width && o.groups == 1 &&
       o.dilation == Size2d(1)) {
-    static const Operator& row = Registry::instance().get("conv2d_input_grad");
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("conv2d_input_grad"); });
     const ConvAttributes attributes{o.stride.height, o.padding.height, false, result};
     y = apply(row, {&x.array, &weight.array}, attributes);
   } else {

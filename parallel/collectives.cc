@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/loops.h"
 #include "sluice/operators/add_n.h"
 #include "sluice/operators/costs.h"
@@ -53,26 +54,27 @@ struct Cpu {
 };
 
 const Operator& all_reduce_row() {
-  static const Operator& row = add_operator("all_reduce", [](Operator& op) {
-    op.cost = costs::each_of_all;
-    op.max_inputs = Operator::kAnyNumber;
-    op.infer = [](Signature& s) {
-      s.same_dtypes();
-      s.sums();
-      for (int i = 1; i < s.inputs(); ++i)
-        if (!(s.shape(i) == s.shape(0))) s.fail("the ranks' shapes differ");
-      s.output(s.shape(0), s.dtype());
-    };
-    op.gradient = [](GradientContext& c) {
-      const std::vector<Device>& devices = c.attributes().get<Ranks>().devices;
-      for (int i = 0; i < c.inputs(); ++i)
-        if (c.wanted(i)) c.set(i, c.gradient().to(devices[static_cast<std::size_t>(i)], c.where()));
-    };
-    using backends::Sums;
-    backends::add<Reference>(op, backends::kReference, Sums{}, backends::kDense);
-    backends::add<Cpu>(op, backends::kCpu, backends::Direct<Sums>{}, backends::kDense);
+  return detail::first_use([] {
+    return &add_operator("all_reduce", [](Operator& op) {
+      op.cost = costs::each_of_all;
+      op.max_inputs = Operator::kAnyNumber;
+      op.infer = [](Signature& s) {
+        s.same_dtypes();
+        s.sums();
+        for (int i = 1; i < s.inputs(); ++i)
+          if (!(s.shape(i) == s.shape(0))) s.fail("the ranks' shapes differ");
+        s.output(s.shape(0), s.dtype());
+      };
+      op.gradient = [](GradientContext& c) {
+        const std::vector<Device>& devices = c.attributes().get<Ranks>().devices;
+        for (int i = 0; i < c.inputs(); ++i)
+          if (c.wanted(i)) c.set(i, c.gradient().to(devices[static_cast<std::size_t>(i)], c.where()));
+      };
+      using backends::Sums;
+      backends::add<Reference>(op, backends::kReference, Sums{}, backends::kDense);
+      backends::add<Cpu>(op, backends::kCpu, backends::Direct<Sums>{}, backends::kDense);
+    });
   });
-  return row;
 }
 
 }  // namespace

@@ -7,6 +7,30 @@
 
 namespace sluice::parallel::detail {
 
+GradientsBefore::GradientsBefore(const std::vector<nn::Named>& slots) {
+  const NoGrad no_grad;
+  for (const nn::Named& slot : slots) {
+    const NDArray& value = slot.state->value;
+    if (slot.state->kind != nn::Kind::parameter || !value.defined() || !value.requires_grad()) continue;
+    const NDArray gradient = value.grad();
+    list_.push_back({slot.state, gradient.defined() ? gradient.copy() : gradient});
+  }
+}
+
+GradientsBefore::~GradientsBefore() {
+  for (const One& one : list_) {
+    try {
+      one.state->value.set_grad(one.gradient);
+    } catch (...) {  // it is another array by now, or there is no memory: then it has no gradient
+      one.state->value.zero_grad();
+    }
+  }
+}
+
+void GradientsBefore::forget(const std::unordered_set<const nn::State*>& stepped) {
+  std::erase_if(list_, [&](const One& one) { return stepped.contains(one.state.get()); });
+}
+
 std::vector<bool> stages_with_sums(const Schedule& schedule) {
   std::vector<bool> apart(static_cast<std::size_t>(schedule.stages), !is_in_order(schedule.sum));
   std::vector<int> next(apart.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -44,10 +45,10 @@ class Pool {
   /// What an action takes at most beside what it found: `action` pushes and waits.
   template <class F>
   double peak_of(F&& action) const {
-    const auto before = stats().in_use;
+    const auto before = stats().asked;
     device_.kind == DeviceKind::cpu ? memory_pool(device_).reset_peak() : device_pool(engine_, device_).reset_peak();
     action();
-    return static_cast<double>(stats().peak) - static_cast<double>(before);
+    return static_cast<double>(stats().peak_asked) - static_cast<double>(before);
   }
 
  private:
@@ -116,7 +117,7 @@ void TrialNet::drop_gradients() const {
 }
 
 std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, std::int64_t rows, Device device,
-                                     const LossFunction& loss) {
+                                     const Loss& loss) {
   const int n = net.size();
   const DeviceScope scope(device);
   const auto part = [&](const NDArray& whole) {
@@ -142,7 +143,7 @@ std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, st
     wait(x);
     beside[at(l)] = pool.peak_of([&] {
       y = net.call(l, x);
-      if (l == n - 1) y = {loss(y.at(0), target, static_cast<double>(rows))};
+      if (l == n - 1) y = {loss.of_batch(target)(y.at(0), target)};
       wait(y);
     });
     saved.push_back(pieces_of(kept_memory(y, x)));
@@ -176,7 +177,20 @@ std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, st
     sample.work = std::max(0.0, beside[at(l)] - bytes_in(without(made, there)));
   }
   nn::Arrays gradients(1);  // of the layer's outputs; those of the loss are ones
+  // What the second half of the layer behind keeps stays until it is compared: then memory of another layer may have
+  // its place.
+  std::optional<WeightGradients> behind;
   Pieces kept_behind;
+  const auto run_behind = [&](int l) {
+    const double rest = pool.peak_of([&] {
+      behind->run();
+      behind.reset();
+      net.wait_for_gradients(l);
+    });
+    // The gradients themselves count as weights.
+    samples[at(l)].work = std::max(samples[at(l)].work, rest - gradient_bytes(net, l));
+  };
+  int last = n;  // of which `behind` is
   for (int l = n - 1; l >= 0; --l) {
     const std::size_t i = at(l);
     nn::Arrays roots, of_roots;
@@ -200,19 +214,19 @@ std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, st
     });
     const Pieces kept = pieces_of(later.memory(inputs));
     samples[i].kept = bytes_in(kept);
-    if (l < n - 1) samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
+    if (l < n - 1) {
+      samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
+      run_behind(l + 1);
+    }
     kept_behind = kept;
     samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
     samples[i].work = std::max(samples[i].work, half - (samples[i].kept - samples[i].both));
     out[i].clear();
     roots.clear();
-    const double rest = pool.peak_of([&] {
-      later.run();
-      net.wait_for_gradients(l);
-    });
-    // The gradients themselves count as weights.
-    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(net, l));
+    behind = std::move(later);
+    last = l;
   }
+  if (behind) run_behind(last);
   net.drop_gradients();
   return samples;
 }

@@ -35,6 +35,6 @@ class TrialNet {
 /// values stay, and a backward pass in halves, on one device. Moves the net there. Blocks. The peak of the device's
 /// pool begins anew.
 std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, std::int64_t rows, Device device,
-                                     const LossFunction& loss);
+                                     const Loss& loss);
 
 }  // namespace sluice::parallel::detail

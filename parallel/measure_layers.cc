@@ -10,10 +10,10 @@
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "sluice/autograd/autograd.h"
+#include "sluice/engine/cpu_limits.h"
 #include "sluice/ndarray/push.h"
 #include "sluice/ndarray/scope_flags.h"
 #include "sluice/nn/net/mode.h"
@@ -29,13 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-LossFunction loss_or_default(const LossFunction& loss) {
-  if (loss) return loss;
-  return [](const NDArray& output, const NDArray& target, double divisor) {
-    return cross_entropy(output, target, divisor);
-  };
-}
 
 /// A schedule of stages as one of their layers: each action is those of the layers, one after another.
 Schedule in_layers(const Schedule& stages, const std::vector<int>& first_layer, int layers) {
@@ -88,7 +81,7 @@ nn::Arrays rows_of(const nn::Arrays& whole, std::int64_t rows) {
 class Trial {
  public:
   Trial(const detail::TrialNet& net, const Batch& batch, const std::vector<Device>& devices,
-        std::vector<int> first_layer, const LossFunction& loss)
+        std::vector<int> first_layer, const Loss& loss)
       : net_(net), batch_(batch), first_layer_(std::move(first_layer)) {
     PipelineOptions options{.devices = {}, .cut = {}, .loss = loss};
     for (int l = 0, s = 0; l < net.size(); ++l) {
@@ -142,7 +135,7 @@ void set_times(LayerSample& sample, const Times& times, int layer) {
 
 /// Seconds of a core that it takes to push a microbatch's actions, where stages are as long as they can be.
 double push_of(const detail::TrialNet& net, const Batch& batch, const std::vector<Device>& devices,
-               const std::vector<int>& first_layer, std::int64_t rows, const LossFunction& loss) {
+               const std::vector<int>& first_layer, std::int64_t rows, const Loss& loss) {
   const std::vector<Device> used(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(first_layer.size()));
   Pipeline pipeline(std::make_unique<detail::NetFunctions>(net.functions()),
                     {.devices = used, .cut = first_layer, .loss = loss}, std::source_location::current());
@@ -288,7 +281,7 @@ int cores_for(const Engine& engine, const std::vector<Device>& devices) {
     if (device.kind != DeviceKind::cpu) return static_cast<int>(devices.size());
     cores += engine.threads(device);
   }
-  return std::min(cores, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  return std::min(cores, cpu_limit().cpus);
 }
 
 void check(const Batch& batch, const std::vector<Device>& devices, const MeasureOptions& options) {
@@ -328,7 +321,7 @@ Measured detail::measure_layers(const nn::Contents& contents, const nn::Stages& 
       sizes.insert(sizes.begin(), batch.target.size(0) / m);
     }
   }
-  const LossFunction loss = loss_or_default(options.loss);
+  const Loss& loss = options.loss;
   // The program's random streams stay where they are, and so do its mode and its gradients.
   const DrawNotes::Still still;
   RandomStream stream(0);

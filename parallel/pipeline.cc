@@ -93,10 +93,7 @@ Pipeline::Pipeline(std::unique_ptr<detail::NetFunctions> net, PipelineOptions op
       first_(checked_cut(options, net->size(), where)),
       net_(std::move(net)),
       engine_(&engine_of(*net_, where)),
-      loss_(std::make_shared<const LossFunction>(
-          options.loss ? std::move(options.loss) : [](const NDArray& output, const NDArray& target, double divisor) {
-            return cross_entropy(output, target, divisor);
-          })) {
+      loss_(std::move(options.loss)) {
   for (const Device& device : devices_) {
     if (device.index >= engine_->device_count(device.kind)) {
       throw ArrayError("Pipeline", where, "no device " + sluice::to_string(device) + " in this engine");
@@ -160,9 +157,11 @@ std::shared_ptr<const Pipeline::Plan> Pipeline::plan(const PipelineStep& options
     }
     for (int s = 0; s < stages(); ++s) {
       const Rings rings = made.schedule.rings.empty() ? Rings{} : made.schedule.rings[static_cast<std::size_t>(s)];
-      made.saved.push_back(ring_of(*engine_, rings.saved));
-      made.kept.push_back(ring_of(*engine_, rings.kept));
+      // No more slots than microbatches are ever taken at once.
+      made.saved.push_back(ring_of(*engine_, std::min(rings.saved, options.microbatches)));
+      made.kept.push_back(ring_of(*engine_, std::min(rings.kept, options.microbatches)));
     }
+    if (made.schedule.fixed_order) bound_transfers(made);
     plan_ = std::make_shared<const Plan>(std::move(made));
   }
   const auto refuse = [](const std::string& why) { throw std::invalid_argument("a step " + why); };
@@ -173,6 +172,23 @@ std::shared_ptr<const Pipeline::Plan> Pipeline::plan(const PipelineStep& options
   if (in_parts && options.max_norm != 0) refuse("with .max_norm needs Gate::all: the norm is of all stages' gradients");
   if (!(options.max_norm >= 0)) refuse("has .max_norm = " + std::to_string(options.max_norm));
   return plan_;
+}
+
+/// Issuing takes no time, and one device's thread may be far ahead of another's: what they send each other would then
+/// lie on the devices long before it is needed. So an action's transfers wait until the action before the last one of
+/// their device is over; and an action that gives something waits until all was sent that its stage gave before the
+/// device's last action.
+void Pipeline::bound_transfers(Plan& plan) const {
+  constexpr int kAtATime = 2;
+  std::map<std::pair<DeviceKind, int>, std::vector<Variable>> by_device;
+  for (int s = 0; s < stages(); ++s) {
+    const bool streams = device(s).kind != DeviceKind::cpu;
+    std::vector<Variable>& ring = by_device[{device(s).kind, device(s).index}];
+    if (streams && ring.empty()) ring = ring_of(*engine_, kAtATime);
+    plan.received.push_back(ring);
+    plan.given_up.push_back(ring_of(*engine_, streams ? kAtATime : 0));
+    plan.given_down.push_back(ring_of(*engine_, streams ? kAtATime : 0));
+  }
 }
 
 void Pipeline::check_devices(const Schedule& schedule) const {

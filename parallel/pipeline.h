@@ -23,22 +23,19 @@
 #include "sluice/nn/net/net.h"
 #include "sluice/nn/net/stages.h"
 #include "sluice/nn/optim/optimizer.h"
+#include "sluice/parallel/loss.h"
 #include "sluice/schedule/action_lists.h"
 #include "sluice/schedule/generators.h"
 #include "sluice/schedule/timeline.h"
 
 namespace sluice::parallel {
 
-/// The loss of a microbatch, a scalar: the sum of the losses of its rows, divided by `divisor`, which is the number of
-/// rows of the whole batch. So the losses and gradients of the microbatches add up to those of the batch.
-using LossFunction = std::function<NDArray(const NDArray& output, const NDArray& target, double divisor)>;
-
 struct PipelineOptions {
   std::vector<Device> devices;  ///< of each stage; several stages may be on one device
   /// The first of the net's functions (nn::Stages) of each stage, beginning with 0. Empty: stages of about as many
   /// functions each; parallel::plan finds better ones.
   std::vector<int> cut = {};
-  LossFunction loss = {};  ///< empty: cross_entropy(output, target, divisor)
+  Loss loss = {};  ///< cross_entropy, unless it is given: mse_loss, or any function
 };
 
 /// What a step runs by: a generator or anything else that is called with (stages, microbatches), a name (generators.h),
@@ -167,8 +164,8 @@ class Pipeline {
   /// reads a slot that it did not read in the dry run, inside of a step of the same pipeline, and what
   /// nn::Optimizer::step throws; and std::invalid_argument for a schedule that verify() refuses, that has U without an
   /// optimiser, whose devices have stages that are on different devices here, or whose tied weights the stages do not
-  /// share, and for options that do not go together. After an exception the gradients of some microbatches may be
-  /// there: nn::Optimizer::recover() or zero_grad() drops them.
+  /// share, and for options that do not go together. After an exception the parameters' gradients are those of before,
+  /// but that with Gate::none a stage that was stepped has stepped.
   NDArray step(const nn::Arrays& x, const NDArray& target, const PipelineStep& options = {},
                std::source_location where = std::source_location::current());
   NDArray step(const NDArray& x, const NDArray& target, const PipelineStep& options = {},
@@ -203,10 +200,14 @@ class Pipeline {
     bool updates = false;                      ///< it has U actions
     std::vector<std::vector<Variable>> saved;  ///< for each stage its ring of slots; empty: no bound
     std::vector<std::vector<Variable>> kept;
+    /// In a fixed order, of devices with streams: slots for what an action of a stage's device receives, and for what
+    /// a stage has given and the next one, or the one before, has not received. Empty: no bound.
+    std::vector<std::vector<Variable>> received, given_up, given_down;
   };
   class Turn;
   class Step;
   std::shared_ptr<const Plan> plan(const PipelineStep& options);
+  void bound_transfers(Plan& plan) const;
   void check() const;
   void check_devices(const Schedule& schedule) const;
 
@@ -217,7 +218,7 @@ class Pipeline {
   std::shared_ptr<const detail::SharedSlots> shared_;
   std::vector<Variable> sequences_;  ///< one for each stage's device: push order is the schedule
   std::vector<Variable> forwards_;   ///< one for each stage: in a free order its forwards run in turn
-  std::shared_ptr<const LossFunction> loss_;
+  Loss loss_;
   std::shared_ptr<const Plan> plan_;
   bool in_step_ = false;
   NDArray norm_;

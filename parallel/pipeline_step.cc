@@ -1,5 +1,6 @@
 // One step of a pipeline: pushing a schedule's actions, in an order in which each one's inputs were pushed before.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "sluice/ndarray/scope_flags.h"
 #include "sluice/nn/optim/clip.h"
 #include "sluice/operators/operators.h"
+#include "sluice/operators/pinned.h"
 #include "sluice/parallel/action_names.h"
 #include "sluice/parallel/gradient_sum.h"
 #include "sluice/parallel/net_functions.h"
@@ -136,10 +138,14 @@ class Pipeline::Step {
         free_(options.order == ActionOrder::ready || !plan_.schedule.fixed_order),
         order_(plan_.schedule),
         arrays_(std::make_shared<detail::StepArrays>(plan_.shared, pipeline.net_, pipeline.devices_, true, where)),
+        before_(pipeline.net_->slots()),
         tied_(*plan_.shared, *arrays_, plan_.schedule),
         passages_(pipeline.devices_.size()),
+        loss_(pipeline.loss_.of_batch(target, where)),
         losses_(static_cast<std::size_t>(options.microbatches)),
-        sums_(pipeline.devices_.size()) {
+        sums_(pipeline.devices_.size()),
+        up_(pipeline.devices_.size()),
+        down_(pipeline.devices_.size()) {
     for (auto& of_stage : passages_) of_stage.resize(losses_.size());
   }
 
@@ -159,10 +165,15 @@ class Pipeline::Step {
           backward_or_half(action);
       }
     }
+    NDArray loss;
+    {
+      const NoGrad no_grad;
+      const DeviceScope device(pipeline_.devices_.back());
+      loss = add_n(losses_, where_);
+    }
     finish();
-    const NoGrad no_grad;
-    const DeviceScope device(pipeline_.devices_.back());
-    return add_n(losses_, where_);
+    before_.forget();
+    return loss;
   }
 
  private:
@@ -176,11 +187,82 @@ class Pipeline::Step {
     };
     return whole.narrow(0, first_row(k), first_row(k + 1));
   }
-  /// Transfers stand outside of a device's sequence: they run as soon as they can.
-  NDArray send(const NDArray& value, const Action& action) const {
+  /// Transfers stand outside of a device's sequence: they run as soon as they can, or as Pipeline::bound_transfers
+  /// says.
+  NDArray send(const NDArray& value, const Action& action) {
     const NoGrad no_grad;
     const LayerScope layer(detail::layer_of(action));
-    return value.detach().to(pipeline_.device(action.stage));
+    const Device to = pipeline_.device(action.stage);
+    NDArray here = value.detach();
+    const Variable* const slot = slot_of_turn(action);
+    if (!slot) return here.to(to);
+    // What is packed first need not wait for the device's turn.
+    if (here.device() != to) {
+      here = here.device().kind == DeviceKind::cpu ? sluice::detail::pinned(here, to, where_) : here.contiguous(where_);
+    }
+    const SequenceScope turn(*slot);
+    return here.to(to);
+  }
+
+  // ---- what is under way between devices with streams (Pipeline::bound_transfers)
+
+  /// What a stage has given, to the stage above or below, so far, what of that was sent, and the device's action that
+  /// gave last.
+  struct Given {
+    std::size_t given = 0, sent = 0, turn = 0;
+  };
+  /// How many actions of the action's device were pushed before.
+  std::size_t& turn_of(const Action& action) {
+    return turns_[{pipeline_.device(action.stage).kind, pipeline_.device(action.stage).index}];
+  }
+  /// The slot of the device's present action; null where nothing is bound.
+  const Variable* slot_of_turn(const Action& action) {
+    if (free_ || plan_.received.empty()) return nullptr;
+    const std::vector<Variable>& ring = plan_.received[static_cast<std::size_t>(action.stage)];
+    return ring.empty() ? nullptr : &ring[turn_of(action) % ring.size()];
+  }
+  void push_nothing(const Action& action, LaneKind lane, const char* name,
+                    std::initializer_list<Access> accesses) const {
+    const TagScope of_no_action(0);  // else the action's box would begin with a wait
+    pipeline_.engine_->push([] {}, accesses, {.on = {pipeline_.device(action.stage), lane}, .name = name});
+  }
+  /// Behind the action's transfers of what the other stage gave: it may give the next but one.
+  void sent(const Action& action, int from) {
+    const Variable* const slot = slot_of_turn(action);
+    if (!slot || pipeline_.device(from) == pipeline_.device(action.stage)) return;
+    const auto s = static_cast<std::size_t>(from);
+    const std::vector<Variable>& ring = from < action.stage ? plan_.given_up[s] : plan_.given_down[s];
+    if (ring.empty()) return;
+    std::size_t& count = (from < action.stage ? up_ : down_)[s].sent;
+    push_nothing(action, LaneKind::copy_peer, "pipeline sent", {order(*slot), order(ring[count++ % ring.size()])});
+  }
+  /// In the action's turn, before its operations.
+  void begins(const Action& action) {
+    const bool upwards = gives(action.kind, Result::output);
+    const int to = action.stage + (upwards ? 1 : -1);
+    if (!slot_of_turn(action) || to < 0 || to > last_) return;
+    if (!upwards && !gives(action.kind, Result::input_gradient)) return;
+    if (pipeline_.device(to) == pipeline_.device(action.stage)) return;
+    if (plan_.received[static_cast<std::size_t>(to)].empty()) return;
+    const auto s = static_cast<std::size_t>(action.stage);
+    const std::vector<Variable>& ring = upwards ? plan_.given_up[s] : plan_.given_down[s];
+    Given& so_far = (upwards ? up_ : down_)[s];
+    const std::size_t turn = turn_of(action);
+    const Variable &last = ring[(so_far.given + 1) % ring.size()], &before = ring[so_far.given % ring.size()];
+    // What was given in the action before this one may be under way while this one runs.
+    if (so_far.given > 0 && turn == so_far.turn + 1) {
+      push_nothing(action, LaneKind::compute, "pipeline room", {order(before)});
+    } else {
+      push_nothing(action, LaneKind::compute, "pipeline room", {order(before), order(last)});
+    }
+    ++so_far.given;
+    so_far.turn = turn;
+  }
+  /// In the action's turn, behind its operations: the next action but one may receive.
+  void ends(const Action& action) {
+    if (const Variable* slot = slot_of_turn(action))
+      push_nothing(action, LaneKind::compute, "pipeline turn", {order(*slot)});
+    ++turn_of(action);
   }
 
   void forward(const Action& action) {
@@ -222,33 +304,39 @@ class Pipeline::Step {
     }
     NDArray labels;
     if (action.stage == last_) labels = send(part(target_, action.microbatch), action);
+    if (action.stage > 0) sent(action, action.stage - 1);
     const Turn turn(pipeline_, plan_, action, free_);
+    begins(action);
     const MicrobatchDraws::Scope draws(draws_, action.microbatch);
     const nn::Microbatch number(action.microbatch);
     // A checkpoint's function may be held longer than the step.
-    const auto f = [net = pipeline_.net_, loss = pipeline_.loss_, range = pipeline_.functions(action.stage),
-                    arrays = arrays_, labels, rows = rows_, s = action.stage](const std::vector<NDArray>& input) {
+    const auto f = [net = pipeline_.net_, loss = loss_, range = pipeline_.functions(action.stage), arrays = arrays_,
+                    labels, s = action.stage](const std::vector<NDArray>& input) {
       const detail::ReadsOf reads = arrays->in_stage(s);
       nn::Arrays output = net->call(range, input);
       if (!labels.defined()) return output;
-      return nn::Arrays{(*loss)(only(output), labels, static_cast<double>(rows))};
+      return nn::Arrays{loss(only(output), labels)};
     };
     here.output =
         order_.recomputes(action.stage, action.microbatch) ? checkpoint(f, here.input, where_) : f(here.input);
     here.recorded = !wanting_gradients(here.output).empty();
     if (action.stage == last_) losses_[static_cast<std::size_t>(action.microbatch)] = here.output[0].detach();
+    ends(action);
   }
 
   void recompute(const Action& action) {
     const Turn turn(pipeline_, plan_, action, free_);
     const Passage& here = passage(action.stage, action.microbatch);
     for (const NDArray& y : wanting_gradients(here.output)) compute_again(y);
+    ends(action);
   }
 
   void update(const Action& action) {
     if (!in_parts()) return;
     const Turn turn(pipeline_, plan_, action, free_);
-    options_.optimizer->step({part_of(action.stage)}, false, where_);
+    const nn::detail::StepPart part = part_of(action.stage);
+    options_.optimizer->step({part}, false, where_);
+    before_.forget(*part.parameters);
   }
 
   nn::detail::StepPart part_of(int stage) const {
@@ -275,7 +363,11 @@ class Pipeline::Step {
       here.recorded = !roots.empty();
     }
     {
+      if (here.recorded && action.kind != ActionKind::weight_gradient && action.stage < last_) {
+        sent(action, action.stage + 1);
+      }
       const Turn turn(pipeline_, plan_, action, free_);
+      begins(action);
       const detail::ReadsOf reads = arrays_->in_stage(action.stage);  // for checkpoints inside of the net
       const detail::TiedSums::Listen uses(tied_, action.stage);
       if (!here.recorded) {
@@ -297,6 +389,7 @@ class Pipeline::Step {
         here.over = pipeline_.engine_->variable("pipeline pass");
         pass(action, write(here.over));
       }
+      ends(action);
     }
     if (gives(action.kind, Result::weight_gradient)) tied_.arrive(action.stage, action.microbatch);
     here.output.clear();
@@ -390,11 +483,15 @@ class Pipeline::Step {
   bool free_;
   Order order_;
   std::shared_ptr<const detail::StepArrays> arrays_;
+  detail::GradientsBefore before_;  // before all that changes gradients
   detail::TiedSums tied_;
   std::vector<std::vector<Passage>> passages_;
+  Loss::OfMicrobatch loss_;
   nn::Arrays losses_;
   std::vector<std::optional<detail::GradientSum>> sums_;
   MicrobatchDraws draws_;
+  std::map<std::pair<DeviceKind, int>, std::size_t> turns_;  ///< of each device, how many of its actions are pushed
+  std::vector<Given> up_, down_;                             ///< of each stage
 };
 
 NDArray Pipeline::step(const nn::Arrays& x, const NDArray& target, const PipelineStep& options,

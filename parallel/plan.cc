@@ -42,7 +42,7 @@ Plan detail::plan(const nn::Contents& net, const nn::Stages& functions, const Ba
   return plan_layers(measured.layers, options);
 }
 
-PipelineOptions pipeline_options(const Candidate& candidate, const std::vector<Device>& devices, LossFunction loss) {
+PipelineOptions pipeline_options(const Candidate& candidate, const std::vector<Device>& devices, Loss loss) {
   const Schedule schedule = candidate.make();
   if (schedule.devices() != static_cast<int>(devices.size())) {
     throw UsageError("[pipeline_options] a plan for " + std::to_string(schedule.devices()) +

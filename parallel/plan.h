@@ -32,7 +32,7 @@ struct MeasureOptions {
   /// most 8 of them; else those of plannable_microbatches().
   std::vector<std::int64_t> rows = {};
   int rounds = 5;                             ///< over all samples in turns; what is taken is the median
-  LossFunction loss = {};                     ///< as Pipeline's; it counts with the last function
+  Loss loss = {};                             ///< as Pipeline's; it counts with the last function
   std::optional<nn::AnyRule> optimizer = {};  ///< if it is given its step and what it keeps count
 };
 
@@ -81,7 +81,6 @@ Plan plan(const Net& net, const Batch& batch, const std::vector<Device>& devices
 
 /// The cut of a plan's candidate, with each stage on the device that its schedule gives it. Throws UsageError for
 /// another number of devices.
-PipelineOptions pipeline_options(const Candidate& candidate, const std::vector<Device>& devices,
-                                 LossFunction loss = {});
+PipelineOptions pipeline_options(const Candidate& candidate, const std::vector<Device>& devices, Loss loss = {});
 
 }  // namespace sluice::parallel

@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "sluice/autograd/autograd.h"
@@ -136,11 +137,26 @@ std::vector<NDArray> untied_leaves(const SharedSlots& shared, const NetFunctions
   return leaves;
 }
 
+/// Two parameters with one array would be added up as one where they meet in a stage, and as two elsewhere.
+static void check_apart(const NetFunctions& net, std::source_location where) {
+  std::unordered_map<const Array*, std::size_t> seen;
+  for (std::size_t slot = 0; slot < net.slots().size(); ++slot) {
+    const NDArray& value = net.state(slot).value;
+    if (!value.defined() || !value.requires_grad()) continue;
+    const auto [other, is_new] = seen.emplace(value.array().get(), slot);
+    if (is_new) continue;
+    throw ArrayError("Pipeline", where,
+                     "'" + net.slots()[other->second].name + "' and '" + net.slots()[slot].name +
+                         "' are one array: tie them by nn::Parameter::tied() before the pipeline is made");
+  }
+}
+
 StepArrays::StepArrays(std::shared_ptr<const SharedSlots> shared_slots, std::shared_ptr<const NetFunctions> functions,
                        const std::vector<Device>& devices, bool writes, std::source_location where)
     : shared_(std::move(shared_slots)), net_(std::move(functions)), values_(shared_->stages.size()) {
   const SharedSlots& shared = *shared_;
   const NetFunctions& net = *net_;
+  if (writes) check_apart(net, where);
   for (std::size_t s = 0; s < values_.size(); ++s) {
     nn::detail::move(contents_of(net, shared.stages[s].owns), devices[s], where);
   }

@@ -9,109 +9,159 @@ namespace sluice {
 DevicePool::DevicePool(std::shared_ptr<Provider> provider, Device device)
     : provider_(std::move(provider)), device_(device), observer_(dynamic_cast<OrderObserver*>(provider_.get())) {}
 
-DevicePool::~DevicePool() {
-  // The engine is gone, and its streams with it: all is over.
-  for (Early& e : early_) e.stream = nullptr;
-  trim_locked();
+DevicePool::~DevicePool() { trim_locked(); }  // the engine is gone, and its streams with it: all is over
+
+std::shared_ptr<StreamProgress> DevicePool::progress(Stream& stream, Device device) {
+  std::lock_guard lock(mutex_);
+  for (const auto& known : streams_) {
+    if (known->stream == &stream) return known;
+  }
+  return streams_.emplace_back(std::make_shared<StreamProgress>(&stream, device));
 }
 
-void* DevicePool::allocate(Kind kind, std::size_t bytes, Stream* stream, Holder* holder) noexcept {
+void DevicePool::spare(std::size_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  spare_ = bytes;
+}
+
+void* DevicePool::allocate(Kind kind, std::size_t bytes, Context* context, Holder* holder) noexcept {
   if (holder) *holder = 0;
   const int size_class = MemoryPool::class_of(bytes);
   if (size_class >= MemoryPool::kClasses) return nullptr;
   const char* const name = holder && kind == device_memory ? current_op_label().name : nullptr;
   const char* const layer = name ? current_op_layer() : "";
-  std::lock_guard lock(mutex_);
-  void* const block = take(kind, size_class, stream);
-  if (block && name) {
+  std::unique_lock lock(mutex_);
+  void* const block = take(kind, size_class, context, lock);
+  if (!block) return nullptr;
+  const std::size_t size = MemoryPool::size_of_class(size_class);
+  caches_[kind].stats.out(size, bytes);
+  if (name) {
     *holder = holders_.find(name, layer);
-    holders_.add(*holder, MemoryPool::size_of_class(size_class));
+    holders_.add(*holder, size);
   }
   return block;
 }
 
-/// A block of the cache, or a new one. With the mutex held, so that one thread's trim helps it and no other.
-void* DevicePool::take(Kind kind, int size_class, Stream* stream) noexcept {
+/// A block of the cache, or a new one. The mutex is held, so that one thread's trim helps it and no other; but not
+/// while a stream is told to wait.
+void* DevicePool::take(Kind kind, int size_class, Context* context, std::unique_lock<std::mutex>& lock) noexcept {
   const std::size_t size = MemoryPool::size_of_class(size_class);
   Cache& cache = caches_[kind];
+  Class& blocks = cache.classes[static_cast<std::size_t>(size_class)];
+  Stream* const stream = context ? context->stream() : nullptr;
   ++cache.stats.allocations;
-  void* block = nullptr;
-  const auto early =
-      kind == pinned_memory ? early_.rend() : std::find_if(early_.rbegin(), early_.rend(), [&](const Early& e) {
-        return e.stream == stream && e.size_class == size_class;
-      });
-  auto& list = cache.free[static_cast<std::size_t>(size_class)];
-  if (early != early_.rend()) {
-    block = early->memory;
-    early_.erase(std::next(early).base());
-  } else if (!list.empty()) {
-    block = list.back();
-    list.pop_back();
-    if (observer_) observer_->block_reused(block);
-  }
+  void* block = take_own(blocks, stream);
+  if (!block) block = take_free(blocks);
+  const bool grows = may_grow(size);
+  if (!block && stream && !grows) block = take_after(blocks, *context, lock);
   if (block) {
     cache.stats.cached -= size;
     ++cache.stats.hits;
-  } else {
-    block = make(kind, size, stream);
-    if (!block && trim_locked() > 0) block = make(kind, size, stream);
-    if (!block) return nullptr;
+    return block;
   }
-  cache.stats.in_use += size;
-  cache.stats.peak = std::max(cache.stats.peak, cache.stats.in_use);
+  block = make(kind, size_class, stream);
+  if (!block && stream && grows) {
+    block = take_after(blocks, *context, lock);
+    cache.stats.cached -= block ? size : 0;
+    cache.stats.hits += block ? 1 : 0;
+  }
+  if (!block && trim_locked() > 0) block = make(kind, size_class, stream);
   return block;
 }
 
-void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Holder holder) noexcept {
-  const int size_class = MemoryPool::class_of(bytes);
-  std::lock_guard lock(mutex_);
-  holders_.remove(holder, MemoryPool::size_of_class(size_class));
-  caches_[kind].stats.in_use -= MemoryPool::size_of_class(size_class);
-  keep(kind, size_class, block);
+/// The block that came back last of those that the stream alone still uses: whatever it is issued comes after that.
+void* DevicePool::take_own(Class& blocks, const Stream* stream) noexcept {
+  const auto own = std::find_if(blocks.waiting.rbegin(), blocks.waiting.rend(),
+                                [&](const Waiting& w) { return stream && w.uses.over_but_for(stream); });
+  if (own == blocks.waiting.rend()) return nullptr;
+  void* const block = own->memory;
+  if (observer_ && own->uses.others_than(stream)) observer_->block_reused(block);
+  blocks.waiting.erase(std::next(own).base());
+  return block;
 }
 
-void DevicePool::deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op,
-                                  Holder holder) noexcept {
+void* DevicePool::take_free(Class& blocks) noexcept {
+  if (blocks.free.empty()) {
+    const auto over =
+        std::stable_partition(blocks.waiting.begin(), blocks.waiting.end(), [](Waiting& w) { return !w.uses.over(); });
+    for (auto w = over; w != blocks.waiting.end(); ++w) blocks.free.push_back(w->memory);
+    blocks.waiting.erase(over, blocks.waiting.end());
+  }
+  if (blocks.free.empty()) return nullptr;
+  void* const block = blocks.free.back();
+  blocks.free.pop_back();
+  if (observer_) observer_->block_reused(block);
+  return block;
+}
+
+/// The block that came back first, for a stream that waits for its uses on the device.
+void* DevicePool::take_after(Class& blocks, Context& context, std::unique_lock<std::mutex>& lock) noexcept {
+  if (blocks.waiting.empty()) return nullptr;
+  Waiting first = std::move(blocks.waiting.front());
+  blocks.waiting.erase(blocks.waiting.begin());
+  lock.unlock();  // a stream may have to record a point, and to ask its device for that
+  bool waits = true;
+  try {
+    first.uses.each([&](BlockUse& use) { waits = waits && (use.over() || context.wait_on_device(use.event())); });
+  } catch (...) {
+    waits = false;
+  }
+  lock.lock();
+  if (waits) {
+    if (observer_) observer_->block_reused(first.memory);
+    return first.memory;
+  }
+  blocks.waiting.insert(blocks.waiting.begin(), std::move(first));  // there is room for all blocks of the class
+  return nullptr;
+}
+
+/// Whether the pool may ask its device for more before streams wait for each other.
+bool DevicePool::may_grow(std::size_t size) const noexcept {
+  const PoolStats& now = caches_[device_memory].stats;
+  return now.in_use + now.cached + size <= now.peak + std::max(now.peak / 8, spare_);
+}
+
+void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Holder holder, BlockUses uses) noexcept {
   const int size_class = MemoryPool::class_of(bytes);
   const std::size_t size = MemoryPool::size_of_class(size_class);
   std::lock_guard lock(mutex_);
-  PoolStats& stats = caches_[device_memory].stats;
   holders_.remove(holder, size);
-  stats.in_use -= size;
-  try {
-    early_.push_back({block, size_class, stream, op});
-    stats.cached += size;
-  } catch (const std::bad_alloc&) {
-    unmake(device_memory, block, size, stream);
+  PoolStats& stats = caches_[kind].stats;
+  Class& blocks = caches_[kind].classes[static_cast<std::size_t>(size_class)];
+  stats.back(size, bytes);
+  stats.cached += size;
+  if (uses.over()) {
+    blocks.free.push_back(block);
+  } else {
+    blocks.waiting.push_back({block, std::move(uses)});
   }
 }
 
-void DevicePool::over(const void* op) noexcept {
-  std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < early_.size();) {
-    const Early e = early_[i];
-    if (e.op != op) {
-      ++i;
-      continue;
-    }
-    early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
-    caches_[device_memory].stats.cached -= MemoryPool::size_of_class(e.size_class);
-    keep(device_memory, e.size_class, e.memory);
-  }
-}
-
-void DevicePool::keep(Kind kind, int size_class, void* block) noexcept {
+void DevicePool::discard(void* block, std::size_t bytes, Context* context, Holder holder) noexcept {
+  const int size_class = MemoryPool::class_of(bytes);
   const std::size_t size = MemoryPool::size_of_class(size_class);
-  try {
-    caches_[kind].free[static_cast<std::size_t>(size_class)].push_back(block);
-    caches_[kind].stats.cached += size;
-  } catch (const std::bad_alloc&) {
-    unmake(kind, block, size, nullptr);
-  }
+  std::lock_guard lock(mutex_);
+  holders_.remove(holder, size);
+  caches_[device_memory].stats.back(size, bytes);
+  --caches_[device_memory].classes[static_cast<std::size_t>(size_class)].made;
+  unmake(device_memory, block, size, context ? context->stream() : nullptr);
 }
 
-void* DevicePool::make(Kind kind, std::size_t size, Stream* stream) noexcept {
-  return kind == pinned_memory ? provider_->allocate_pinned(size) : provider_->allocate(device_.index, size, stream);
+/// With room for the block's return, so that deallocate() never allocates.
+void* DevicePool::make(Kind kind, int size_class, Stream* stream) noexcept {
+  const std::size_t size = MemoryPool::size_of_class(size_class);
+  Class& blocks = caches_[kind].classes[static_cast<std::size_t>(size_class)];
+  try {
+    const std::size_t room = blocks.made + 1;
+    if (blocks.free.capacity() < room) blocks.free.reserve(2 * room);
+    if (blocks.waiting.capacity() < room) blocks.waiting.reserve(2 * room);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  void* const block =
+      kind == pinned_memory ? provider_->allocate_pinned(size) : provider_->allocate(device_.index, size, stream);
+  if (block) ++blocks.made;
+  return block;
 }
 
 void DevicePool::unmake(Kind kind, void* block, std::size_t size, Stream* stream) noexcept {
@@ -122,29 +172,37 @@ void DevicePool::unmake(Kind kind, void* block, std::size_t size, Stream* stream
   }
 }
 
+/// What one stream of the device alone still uses goes back behind that, in its order. What others use stays.
 std::size_t DevicePool::trim_locked() noexcept {
   std::size_t freed = 0;
   for (const Kind kind : {device_memory, pinned_memory}) {
     Cache& cache = caches_[kind];
-    for (std::size_t c = 0; c < cache.free.size(); ++c) {
+    for (std::size_t c = 0; c < cache.classes.size(); ++c) {
       const std::size_t size = MemoryPool::size_of_class(static_cast<int>(c));
-      for (void* const block : cache.free[c]) {
-        if (observer_) observer_->block_reused(block);
-        unmake(kind, block, size, nullptr);
+      Class& blocks = cache.classes[c];
+      const auto give_back = [&](void* block, Stream* stream) {
+        unmake(kind, block, size, stream);
         freed += size;
         cache.stats.cached -= size;
+        --blocks.made;
+      };
+      for (void* const block : blocks.free) {
+        if (observer_) observer_->block_reused(block);
+        give_back(block, nullptr);
       }
-      cache.free[c].clear();
+      blocks.free.clear();
+      std::erase_if(blocks.waiting, [&](Waiting& w) {
+        Stream* stream = nullptr;
+        w.uses.each([&](BlockUse& use) {
+          if (!use.over() && use.by->device == device_) stream = use.by->stream;
+        });
+        if (!w.uses.over_but_for(stream)) return false;
+        if (observer_ && (!stream || w.uses.others_than(stream))) observer_->block_reused(w.memory);
+        give_back(w.memory, stream);
+        return true;
+      });
     }
   }
-  // What an issued op uses goes back behind it, in its stream.
-  for (const Early& e : early_) {
-    const std::size_t size = MemoryPool::size_of_class(e.size_class);
-    unmake(device_memory, e.memory, size, e.stream);
-    freed += size;
-    caches_[device_memory].stats.cached -= size;
-  }
-  early_.clear();
   return freed;
 }
 
@@ -160,7 +218,7 @@ PoolStats DevicePool::stats(Kind kind) const {
 
 void DevicePool::reset_peak(Kind kind) {
   std::lock_guard lock(mutex_);
-  caches_[kind].stats.peak = caches_[kind].stats.in_use;
+  caches_[kind].stats.reset_peaks();
 }
 
 std::string DevicePool::holders() const {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -13,6 +12,7 @@
 
 #include "sluice/engine/engine.h"
 #include "sluice/engine/order_observer.h"
+#include "sluice/resources/block_uses.h"
 #include "sluice/resources/memory_holders.h"
 #include "sluice/resources/memory_pool.h"
 
@@ -20,11 +20,14 @@ namespace sluice {
 
 /// The blocks of one device of an engine. It lives as long as the engine, or as the last block that is in use.
 ///
-/// A block goes back when it is not used any more. The closure of an op holds the blocks that the op uses, and is
-/// destroyed when the device is over with the op. Blocks that only the op itself uses (packed operands, scratch) may go
-/// back earlier, when the op is issued: the next op of the same stream comes after it on the device and gets such a
-/// block at once; other streams get it when the op is over. Thread-safe. Never waits for an op; may block while the
-/// device makes memory.
+/// A block comes back when the last op that uses it has been issued, or later, and with it up to which point of which
+/// stream it is used (BlockUses). If only one stream still uses it, ops that are issued to that stream get it at once,
+/// because they come after the use on the device. Others get it when the host knows that the uses are over. Where there
+/// is no such block, and a new one would give the pool more than was ever in use and an eighth of that, or 16 MiB
+/// (spare()), whichever is more, they get one that is still used: their stream waits on the device for the uses. It is
+/// the one that came back first. Else, and where streams cannot wait for each other, the device is asked for memory.
+///
+/// Thread-safe. Never waits for an op; may block while the device makes memory.
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
  public:
   enum Kind : std::uint8_t { device_memory, pinned_memory };
@@ -36,23 +39,28 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  /// A block of at least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared. Work that is
-  /// issued to the stream from here on may use it; without a stream, anyone. When the device has no memory left, gives
-  /// it the cached blocks and tries once more. Returns null if there is still none. The host may use pinned memory at
-  /// once. `holder`: the op whose body the calling thread is in is noted as the one that holds the block, until the
-  /// block is given back with this number.
-  void* allocate(Kind kind, std::size_t bytes, Stream* stream, Holder* holder = nullptr) noexcept;
-  /// Takes back a block that is not used any more, with the size that it was asked for.
-  void deallocate(Kind kind, void* block, std::size_t bytes, Holder holder = 0) noexcept;
-  /// Takes back a block of the device's memory that is used by one op only, which has been issued to this stream. `op`
-  /// names the op until over() is called.
-  void deallocate_after(void* block, std::size_t bytes, Stream* stream, const void* op, Holder holder = 0) noexcept;
-  /// Called when the device is over with an op.
-  void over(const void* op) noexcept;
+  /// A block of at least `bytes` bytes (0 gives a block too), aligned as the device says, not cleared. `context`: of
+  /// the body that calls, on a lane with a stream; work that it issues from here on, and later work of the stream, may
+  /// use the block. Without one, anyone may. When the device has no memory left, takes blocks for which the stream has
+  /// to wait, then gives the device what is cached and tries once more. Returns null if there is still none. The host
+  /// may use pinned memory at once. `holder`: the op whose body the calling thread is in is noted as the one that holds
+  /// the block, until the block is given back with this number.
+  void* allocate(Kind kind, std::size_t bytes, Context* context, Holder* holder = nullptr) noexcept;
+  /// Takes back a block, with the size that it was asked for. `uses`: what streams may still do with it; the host is
+  /// done with it.
+  void deallocate(Kind kind, void* block, std::size_t bytes, Holder holder = 0, BlockUses uses = {}) noexcept;
+  /// Gives a block of the device's memory, that allocate() has just returned to this body and nobody has used, back to
+  /// the device.
+  void discard(void* block, std::size_t bytes, Context* context, Holder holder) noexcept;
+  /// What uses of a stream refer to; the same for each call with the stream. Throws std::bad_alloc.
+  std::shared_ptr<StreamProgress> progress(Stream& stream, Device device);
+  /// How much more than was ever in use at once (since reset_peak) the pool asks its device for before it makes a
+  /// stream wait for another one: an eighth of that, or so many bytes. At first 16 MiB.
+  void spare(std::size_t bytes) noexcept;
 
   /// Gives the cached blocks back to the device; returns their bytes.
   std::size_t trim() noexcept;
-  /// Counts of the device's memory, or of pinned memory. Blocks that went back early count as cached.
+  /// Counts of the device's memory, or of pinned memory. Blocks that came back while streams use them count as cached.
   PoolStats stats(Kind kind = device_memory) const;
   void reset_peak(Kind kind = device_memory);
   /// Who holds the device's memory that is in use, as MemoryHolders says it.
@@ -66,21 +74,28 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   OrderObserver* observer() const { return observer_; }
 
  private:
-  struct Early {
-    void* memory;
-    int size_class;
-    Stream* stream;
-    const void* op;
+  /// A block that came back, and that streams may still use.
+  struct Waiting {
+    void* memory = nullptr;
+    BlockUses uses;
+  };
+  struct Class {
+    std::vector<void*> free;
+    std::vector<Waiting> waiting;  ///< in the order in which they came
+    std::size_t made = 0;          ///< blocks; both lists have room for so many
   };
   struct Cache {
-    std::array<std::vector<void*>, MemoryPool::kClasses> free;
+    std::array<Class, MemoryPool::kClasses> classes;
     PoolStats stats;
   };
 
-  void* take(Kind kind, int size_class, Stream* stream) noexcept;
-  void* make(Kind kind, std::size_t size, Stream* stream) noexcept;
+  void* take(Kind kind, int size_class, Context* context, std::unique_lock<std::mutex>& lock) noexcept;
+  void* take_own(Class& blocks, const Stream* stream) noexcept;
+  void* take_free(Class& blocks) noexcept;
+  void* take_after(Class& blocks, Context& context, std::unique_lock<std::mutex>& lock) noexcept;
+  bool may_grow(std::size_t size) const noexcept;
+  void* make(Kind kind, int size_class, Stream* stream) noexcept;
   void unmake(Kind kind, void* block, std::size_t size, Stream* stream) noexcept;
-  void keep(Kind kind, int size_class, void* block) noexcept;
   std::size_t trim_locked() noexcept;
 
   const std::shared_ptr<Provider> provider_;
@@ -88,8 +103,9 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   OrderObserver* const observer_;
   mutable std::mutex mutex_;
   std::array<Cache, 2> caches_;
+  std::size_t spare_ = std::size_t{16} << 20;
+  std::vector<std::shared_ptr<StreamProgress>> streams_;
   MemoryHolders holders_;
-  std::deque<Early> early_;  ///< in the order in which they came
 };
 
 /// The pool of an engine's device that has streams. Throws UsageError where the engine has no such device.

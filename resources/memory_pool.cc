@@ -3,14 +3,37 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
+#include <cstdint>
 #include <limits>
 #include <new>
 
 #include "sluice/engine/bytes_in_words.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/errors.h"
 
 namespace sluice {
+
+void PoolStats::out(std::size_t size, std::size_t bytes) noexcept {
+  in_use += size;
+  asked += bytes;
+  peak = std::max(peak, in_use);
+  peak_asked = std::max(peak_asked, asked);
+  peak_held = std::max(peak_held, in_use + cached);
+}
+
+void PoolStats::back(std::size_t size, std::size_t bytes) noexcept {
+  in_use -= size;
+  asked -= bytes;
+}
+
+void PoolStats::reset_peaks() noexcept {
+  peak = in_use;
+  peak_asked = asked;
+  peak_held = in_use + cached;
+}
 
 // Class 4 e + q holds blocks of (4 + q) * 2^(e + 4) bytes: 64, 80, 96, 112, 128, 160, ... rounded up to the alignment,
 // so the first few classes share a size.
@@ -33,12 +56,12 @@ std::size_t MemoryPool::class_size(std::size_t bytes) {
 }
 
 std::size_t host_memory_bytes() noexcept {
-  static const std::size_t bytes = [] {
+  return detail::first_use([] {
+    static constinit std::size_t bytes = std::numeric_limits<std::size_t>::max();
     struct sysinfo info = {};
-    if (::sysinfo(&info) != 0) return std::size_t{0};
-    return (static_cast<std::size_t>(info.totalram) + info.totalswap) * info.mem_unit;
-  }();
-  return bytes != 0 ? bytes : std::numeric_limits<std::size_t>::max();
+    if (::sysinfo(&info) == 0) bytes = (static_cast<std::size_t>(info.totalram) + info.totalswap) * info.mem_unit;
+    return &bytes;
+  });
 }
 
 void* MemoryPool::system_allocate(std::size_t size) noexcept {
@@ -71,8 +94,7 @@ void* MemoryPool::allocate(std::size_t bytes) {
     }
     if (!block) fail(bytes);
   }
-  stats_.in_use += size;
-  stats_.peak = std::max(stats_.peak, stats_.in_use);
+  stats_.out(size, bytes);
   return block;
 }
 
@@ -87,7 +109,7 @@ void MemoryPool::deallocate(void* block, std::size_t bytes) noexcept {
   const int index = class_of(bytes);
   const std::size_t size = size_of_class(index);
   std::lock_guard lock(mutex_);
-  stats_.in_use -= size;
+  stats_.back(size, bytes);
   try {
     free_[static_cast<std::size_t>(index)].push_back(block);
     stats_.cached += size;
@@ -118,7 +140,7 @@ PoolStats MemoryPool::stats() const {
 
 void MemoryPool::reset_peak() {
   std::lock_guard lock(mutex_);
-  stats_.peak = stats_.in_use;
+  stats_.reset_peaks();
 }
 
 void MemoryPool::set_limit(std::size_t limit) {
@@ -126,11 +148,48 @@ void MemoryPool::set_limit(std::size_t limit) {
   limit_ = limit;
 }
 
+/// Those of the process's CPU devices.
+struct CpuPools : std::array<MemoryPool, 256> {
+  /// Never destroyed: buffers may be given back while the process ends.
+  static CpuPools& get() {
+    return detail::first_use([] {
+      auto* const made = new CpuPools;
+      static constinit detail::OverFork over_forks{.take = [] { return get().take(); },
+                                                   .give_back = [] { get().give_back(get().size()); }};
+      detail::over_fork(over_forks);
+      return made;
+    });
+  }
+  MemoryPool& of(std::size_t device) {
+    if (!is_used(device)) {
+      const detail::InFirstUse in_use;  // so that no fork has begun without it
+      used[device / 64].fetch_or(std::uint64_t{1} << device % 64, std::memory_order_relaxed);
+    }
+    return (*this)[device];
+  }
+  bool is_used(std::size_t device) const {
+    return (used[device / 64].load(std::memory_order_relaxed) >> device % 64 & 1) != 0;
+  }
+  bool take() {
+    for (std::size_t device = 0; device < size(); ++device) {
+      if (!is_used(device) || (*this)[device].mutex_.try_lock()) continue;
+      give_back(device);
+      return false;
+    }
+    return true;
+  }
+  void give_back(std::size_t end) {
+    while (end-- > 0)
+      if (is_used(end)) (*this)[end].mutex_.unlock();
+  }
+  /// A fork takes these alone: it would touch a page for each of the others, and ThreadSanitizer follows 64 locks.
+  std::array<std::atomic<std::uint64_t>, 4> used{};
+};
+
 MemoryPool& memory_pool(Device device) {
-  // Never destroyed: buffers may be given back while the process ends.
-  static auto* const cpu_pools = new std::array<MemoryPool, 256>();
   if (device.kind != DeviceKind::cpu) throw UsageError(to_string(device) + " has its pool with an engine");
-  return (*cpu_pools)[device.index];
+  if (device.index == detail::kNoDevice) throw UsageError("[memory_pool] no engine has a device " + to_string(device));
+  return CpuPools::get().of(device.index);
 }
 
 }  // namespace sluice

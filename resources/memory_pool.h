@@ -18,9 +18,17 @@ namespace sluice {
 struct PoolStats {
   std::size_t in_use = 0;         ///< bytes handed out, by size class
   std::size_t cached = 0;         ///< bytes kept for the next allocation
-  std::size_t peak = 0;           ///< the largest in_use so far, or since reset_peak
+  std::size_t asked = 0;          ///< bytes handed out, as they were asked for
+  std::size_t peak = 0;           ///< the largest in_use so far, or since reset_peak; so are the next two
+  std::size_t peak_asked = 0;     ///< the largest `asked`
+  std::size_t peak_held = 0;      ///< the largest in_use + cached: what the pool had of the memory
   std::uint64_t allocations = 0;  ///< calls of allocate
   std::uint64_t hits = 0;         ///< how many of them the cache served
+
+  /// A block goes out to a user, or comes back from one: of its class's size, for so many bytes.
+  void out(std::size_t size, std::size_t bytes) noexcept;
+  void back(std::size_t size, std::size_t bytes) noexcept;
+  void reset_peaks() noexcept;
 };
 
 /// There is no memory for what an op needs, although cached memory was given back, and on a device all work issued
@@ -76,6 +84,7 @@ class MemoryPool {
   [[noreturn]] void fail(std::size_t bytes) const;
   void* system_allocate(std::size_t size) noexcept;
 
+  friend struct CpuPools;
   mutable std::mutex mutex_;
   std::array<std::vector<void*>, kClasses> free_;
   PoolStats stats_;
@@ -86,7 +95,7 @@ class MemoryPool {
 std::size_t host_memory_bytes() noexcept;
 
 /// The pool of a CPU device. There is one for each in the process, made at first use and never destroyed. Throws
-/// UsageError for other devices, whose pools belong to their engines (device_pool.h).
+/// UsageError for a number out of range, and for other devices, whose pools belong to their engines (device_pool.h).
 MemoryPool& memory_pool(Device device);
 
 }  // namespace sluice

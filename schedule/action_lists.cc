@@ -1,5 +1,7 @@
 #include "sluice/schedule/action_lists.h"
 
+#include <algorithm>
+
 #include <cstddef>
 
 namespace sluice::parallel {
@@ -21,6 +23,10 @@ Order::Order(const Schedule& schedule)
       device_of_stage_[static_cast<std::size_t>(action.stage)] = d;
     }
   }
+  for (std::size_t i = 0; i < schedule.tied.size(); ++i) {
+    if (!schedule.tied[i].stages.empty()) tied_.emplace_back(schedule.tied[i].stages.front(), i);
+  }
+  std::ranges::sort(tied_);
 }
 
 Action Order::giver(Result result, int stage, int microbatch) const {
@@ -61,8 +67,14 @@ std::vector<Action> Order::frees_slots_for(const Action& action) const {
 std::vector<Action> Order::tied_uses_for(const Action& action) const {
   std::vector<Action> uses;
   if (!row_of(action.kind).of_stage) return uses;
-  for (const TiedWeight& tied : schedule_.tied) {
-    if (tied.stages.front() != action.stage) continue;
+  const auto owned = std::ranges::equal_range(tied_, action.stage, {}, &std::pair<int, std::size_t>::first);
+  std::size_t count = 0;
+  for (const auto& [owner, place] : owned) {
+    count += (schedule_.tied[place].stages.size() - 1) * static_cast<std::size_t>(schedule_.microbatches);
+  }
+  uses.reserve(count);
+  for (const auto& [owner, place] : owned) {
+    const TiedWeight& tied = schedule_.tied[place];
     for (std::size_t i = 1; i < tied.stages.size(); ++i) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
         uses.push_back(giver(Result::weight_gradient, tied.stages[i], k));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/schedule/action.h"
@@ -99,6 +100,7 @@ class Order {
   const Schedule& schedule_;
   std::vector<At> at_;
   std::vector<int> device_of_stage_;
+  std::vector<std::pair<int, std::size_t>> tied_;  ///< owner and place of each tied weight, ascending
 };
 
 }  // namespace sluice::parallel

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "sluice/engine/bytes_in_words.h"
+#include "sluice/engine/number_text.h"
 #include "sluice/schedule/planner.h"
 
 namespace sluice::parallel {
@@ -20,21 +21,23 @@ std::string layers_table(const Plan& plan) {
       line("%-28s %9s %9s %9s  %10s %10s %10s\n", "layer", "F us", "I us", "W us", "weights", "saved", "kept");
   for (const LayerCost& layer : plan.layers) {
     const LayerSample at = layer.at(rows);
-    text += line("%-28s %9.1f %9.1f %9.1f  %10s %10s %10s\n", layer.name.substr(0, 28).c_str(), 1e6 * at.forward,
-                 1e6 * at.input_gradient, 1e6 * at.weight_gradient, bytes_in_words(layer.weights).c_str(),
+    const auto us = [](double seconds) { return fixed_text(1e6 * seconds, 1); };
+    text += line("%-28s %9s %9s %9s  %10s %10s %10s\n", layer.name.substr(0, 28).c_str(), us(at.forward).c_str(),
+                 us(at.input_gradient).c_str(), us(at.weight_gradient).c_str(), bytes_in_words(layer.weights).c_str(),
                  bytes_in_words(at.saved).c_str(), bytes_in_words(at.kept).c_str());
   }
-  return text + line("for a microbatch of %.4g rows\n\n", rows);
+  return text + "for a microbatch of " + general_text(rows, 4) + " rows\n\n";
 }
 
 std::string row(const Candidate& c, bool chosen, int layers) {
   const std::string head = line("%c %-15s %4d", chosen ? '*' : ' ', c.schedule.c_str(), c.microbatches);
   if (!c.refused.empty()) return head + "  refused: " + c.refused + "\n";
   const auto most = std::ranges::max_element(c.peak);
-  std::string text = head + line("  %9.3f  %8.0f  %5.1f %%  %3d: %-10s ", 1e3 * c.seconds, c.throughput, 100 * c.bubble,
+  std::string text = head + line("  %9s  %8s  %5s %%  %3d: %-10s ", fixed_text(1e3 * c.seconds, 3).c_str(),
+                                 fixed_text(c.throughput, 0).c_str(), fixed_text(100 * c.bubble, 1).c_str(),
                                  static_cast<int>(most - c.peak.begin()), bytes_in_words(*most).c_str());
   text += cut_to_text(c, layers);
-  if (!c.exact) text += line(" (others at most %.1f %% quicker)", 100 * (1 - c.bound / c.seconds));
+  if (!c.exact) text += " (others at most " + fixed_text(100 * (1 - c.bound / c.seconds), 1) + " % quicker)";
   return text + "\n";
 }
 

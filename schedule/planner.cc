@@ -29,6 +29,24 @@ void check(std::span<const LayerCost> layers, const PlanOptions& options) {
   for (const int m : options.microbatches) {
     if (m < 1) refuse("at least 1 microbatch, not " + std::to_string(m));
   }
+  for (const double bytes : options.memory) {
+    if (!(bytes >= 0)) refuse("memory of 0 bytes or more for each device");
+  }
+  const auto is_size = [](double x) { return std::isfinite(x) && x >= 0; };
+  if (!is_size(options.link.latency) || !(options.link.bandwidth > 0)) {
+    refuse("a link with a finite latency and a bandwidth above 0");
+  }
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    bool fine = is_size(layers[l].weights) && is_size(layers[l].gradients) && is_size(layers[l].step) &&
+                is_size(layers[l].push);
+    for (const LayerSample& s : layers[l].samples) {
+      for (const double x : {s.rows, s.forward, s.input_gradient, s.weight_gradient, s.saved, s.shared, s.output,
+                             s.input, s.kept, s.kept_shared, s.both, s.work}) {
+        fine = fine && is_size(x);
+      }
+    }
+    if (!fine) refuse("times and bytes that are finite and 0 or more; layer " + std::to_string(l) + " has others");
+  }
 }
 
 /// All but the schedule.
@@ -104,18 +122,23 @@ void add_candidates(std::span<const LayerCost> layers, const PlanOptions& option
     set(table.back(), found, options.rows);
   };
   CutFound found = search_cuts(problem);
-  if (found.found) {
-    add(found);
-    problem.below = found.seconds;
-  }
   // In a free order what is recomputed would be so at once.
   problem.recompute = options.recompute && problem.schedule.fixed_order;
+  CutFound again;
   if (problem.recompute) {
-    const CutFound again = search_cuts(problem);
-    if (again.found) return add(again);
-    if (!found.found) found.needs = again.needs;
+    if (found.found) problem.below = found.seconds;
+    again = search_cuts(problem);
+    if (!again.found) {
+      // It went over all cuts, and not only those that recompute.
+      found.exact = again.exact;
+      found.bound = again.exact ? found.seconds : std::min(found.bound, again.bound);
+      if (!found.found) found.needs = again.needs;
+    }
   }
-  if (!found.found) refuse(found.needs);
+  if (found.found) add(found);
+  if (again.found) return add(again);
+  candidate.exact = found.exact;
+  if (!found.found) refuse(found.needs.empty() ? "no cut takes a finite time" : found.needs);
 }
 
 }  // namespace

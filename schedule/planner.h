@@ -33,7 +33,7 @@ struct PlanOptions {
   /// So many steps follow each other without a wait between them, as in training: the time of a step is that of all of
   /// them divided by their number. A free order counts as if each step waited for the one before.
   int steps = 1;
-  int most_simulations = 300;  ///< for each schedule and number of microbatches; see plan_layers()
+  int most_simulations = 1000;  ///< for each schedule and number of microbatches; see plan_layers()
 };
 
 /// A schedule and a number of microbatches with the best cut for them.
@@ -46,10 +46,12 @@ struct Candidate {
   double throughput = 0;              ///< rows a second
   double bubble = 0;
   std::vector<double> peak = {};  ///< bytes, for each device
-  /// No cut for this schedule and these microbatches takes less than this; `exact` where it is `seconds`.
+  /// No cut for this schedule and these microbatches takes less than this; `exact` where it is `seconds`. Of a row that
+  /// does not recompute, beside one that does: no cut without recomputation.
   double bound = 0;
-  bool exact = true;
-  std::string refused = {};  ///< why there is none; the figures are then 0
+  bool exact = true;  ///< the search came to its end
+  /// Why there is none; the figures are then 0. Where the search did not end: "no cut found in 5000 tried; ...".
+  std::string refused = {};
 
   int stages() const { return static_cast<int>(first_layer.size()); }
   bool recomputes() const;
@@ -69,12 +71,13 @@ struct Plan {
 
 /// Tries every schedule with every number of microbatches. For each it searches the cuts of the layers into as many
 /// stages as the schedule wants (each at least one layer), with every choice of stages that recompute, for the one with
-/// the least simulated time that fits into memory: by branch and bound, where the bound comes from dynamic programming
-/// over layers and stages. The result is that of an exhaustive search, up to rounding, unless it takes more than
-/// most_simulations; then `exact` is false, the cut is the best one seen (the dynamic programme's, improved by moving
-/// one boundary at a time), and `bound` says how much quicker another could be at most. Throws std::invalid_argument
-/// for options that make no sense and for layers that are none; a candidate that is not possible is refused in the
-/// table.
+/// the least simulated time that fits into memory: by branch and bound. With one stage a device, dynamic programming
+/// over layers and stages gives the bounds; with several the loads of devices and the bytes of their stages so far do.
+/// The result is that of an exhaustive search, up to rounding, unless it takes more than most_simulations, or a
+/// thousand times as many parts of cuts; then `exact` is false, the cut is the best one seen, and `bound` says how much
+/// quicker another could be at most. It is never slower than a cut into equally many layers that fits, with all stages
+/// recomputing or none. Throws std::invalid_argument for options that make no sense and for layers that are none; a
+/// candidate that is not possible, or for which no cut was found, is refused in the table.
 Plan plan_layers(std::span<const LayerCost> layers, const PlanOptions& options);
 
 /// A given cut, as a row of that table: its time and its bytes, whatever the devices have. Throws std::invalid_argument

@@ -13,7 +13,13 @@
 //     rings 4,7                           such rings in a fixed order
 //
 // Devices count in the order of their lines; stages and microbatches are as many as are named.
-// Pure and thread-safe, but for load_schedule, which reads a file.
+//
+// A text may come from anywhere: whatever it is, reading it takes no more memory than 200 bytes for each of its own and
+// for each of 128 Ki more, and a time that grows with it. So a text of n bytes lists at most 128 Ki + n / 2 actions,
+// has at most half as many stages and microbatches, and as many uses of tied weights, those of a microbatch counted one
+// by one. That is 64 stages with a thousand microbatches each in a few ranges; without ranges it is never too little,
+// but for tied weights: where a schedule has more uses than that, parse_schedule() refuses what to_text() writes. Pure
+// and thread-safe, but for load_schedule, which reads a file.
 #pragma once
 
 #include <string>
@@ -25,16 +31,19 @@ namespace sluice::parallel {
 
 /// One line a device, each ended by a newline: "s0 F0-3 B0 F4 B1 ...". Three or more actions of one kind and stage
 /// whose microbatches count up are written as a range. With a name ('_' for its '#' and line breaks), a sum, tied
-/// weights, rings and a free order where there are such, if `whole`.
+/// weights, rings and a free order where there are such, if `whole`. Ranges are left out where the text would be too
+/// short for what it lists, so that it can be read again.
 std::string to_text(const Schedule& schedule, bool whole = false);
 
-/// Reads what to_text writes. `file` stands in errors. Throws std::invalid_argument with one line for a text that is
-/// none, and for a schedule that verify() refuses, with the line of the device whose list is wrong:
+/// Reads what to_text writes. `file` stands in errors. Throws std::invalid_argument for a text that is none, and for a
+/// schedule that verify() refuses: one line of at most 200 bytes with the line of what is wrong; the last one where
+/// that is in no line.
 ///     mine.txt:3: 'X4': an action is F, B, I, W, R or U and a number
 ///     mine.txt:2: schedule 'mine' lacks B(0,1)
 Schedule parse_schedule(std::string_view text, const std::string& file = "schedule");
 
-/// parse_schedule of a file's content. Blocks; throws std::runtime_error with the path and the system's reason too.
+/// parse_schedule of a file's content, of 256 MiB at most. Blocks; throws std::runtime_error too, with the path and the
+/// system's reason.
 Schedule load_schedule(const std::string& path);
 
 }  // namespace sluice::parallel

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <stdexcept>
-#include <utility>
+
+#include "sluice/schedule/excerpt.h"
 
 namespace sluice::parallel {
 namespace {
@@ -16,55 +17,12 @@ void add_halves(SumTree& tree, int begin, int end) {
   tree.postfix.push_back(SumTree::kAdd);
 }
 
-/// Reads "(a b ...)" or a number.
-class Reader {
- public:
-  explicit Reader(std::string_view text) : text_(text) {}
+constexpr std::size_t kQuoted = 40;  // so much of a sum stands in an error
 
-  SumTree tree() {
-    sum(0);
-    space();
-    if (at_ != text_.size()) refuse("more after its end");
-    return std::move(tree_);
-  }
-
- private:
-  static constexpr int kDeepest = 10'000;
-
-  void space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
-  }
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw std::invalid_argument("the sum '" + std::string(text_) + "' has " + why + " at character " +
-                                std::to_string(at_ + 1));
-  }
-  void sum(int depth) {
-    space();
-    if (depth > kDeepest) refuse("too many brackets");
-    if (at_ < text_.size() && text_[at_] == '(') {
-      ++at_;
-      int terms = 0;
-      for (space(); at_ < text_.size() && text_[at_] != ')'; space(), ++terms) {
-        sum(depth + 1);
-        if (terms > 0) tree_.postfix.push_back(SumTree::kAdd);
-      }
-      if (at_ == text_.size()) refuse("a bracket that is not closed");
-      if (terms == 0) refuse("brackets with nothing in them");
-      ++at_;
-      return;
-    }
-    int number = 0;
-    const char* const begin = text_.data() + at_;
-    const auto read = std::from_chars(begin, text_.data() + text_.size(), number);
-    if (read.ec != std::errc() || number < 0) refuse("neither a microbatch nor a bracket");
-    at_ += static_cast<std::size_t>(read.ptr - begin);
-    tree_.postfix.push_back(number);
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  SumTree tree_;
-};
+[[noreturn]] void refuse(std::string_view text, const std::string& why, std::size_t at) {
+  throw std::invalid_argument("the sum '" + excerpt(text, kQuoted) + "' has " + why + " at character " +
+                              std::to_string(at + 1));
+}
 
 }  // namespace
 
@@ -83,37 +41,89 @@ SumTree sum_by_halves(int microbatches) {
   return tree;
 }
 
-SumTree sum_tree(std::string_view text) { return Reader(text).tree(); }
+SumTree sum_tree(std::string_view text) {
+  SumTree tree;
+  std::vector<std::size_t> terms{0};  // read so far, in no brackets and in each that is open
+  const auto count_term = [&] {
+    if (++terms.back() > 1) tree.postfix.push_back(SumTree::kAdd);
+  };
+  for (std::size_t at = 0;;) {
+    while (at < text.size() && (text[at] == ' ' || text[at] == '\t')) ++at;
+    const bool in_brackets = terms.size() > 1;
+    if (!in_brackets && terms.back() == 1) {
+      if (at != text.size()) refuse(text, "more after its end", at);
+      return tree;
+    }
+    if (in_brackets && at == text.size()) refuse(text, "a bracket that is not closed", at);
+    if (in_brackets && text[at] == ')') {
+      if (terms.back() == 0) refuse(text, "brackets with nothing in them", at);
+      terms.pop_back();
+      count_term();
+      ++at;
+    } else if (at < text.size() && text[at] == '(') {
+      terms.push_back(0);
+      ++at;
+    } else {
+      int number = 0;
+      const auto read = std::from_chars(text.data() + at, text.data() + text.size(), number);
+      if (read.ec != std::errc() || number < 0) refuse(text, "neither a microbatch nor a bracket", at);
+      at = static_cast<std::size_t>(read.ptr - text.data());
+      tree.postfix.push_back(number);
+      count_term();
+    }
+  }
+}
 
 std::string to_text(const SumTree& tree) {
+  struct Number {
+    int value;
+    std::size_t opened = 0, closed = 0;  // brackets before it and behind it
+  };
   struct Part {
-    std::string text;
+    std::size_t first, last;  // of the numbers
     bool sum;
   };
+  std::vector<Number> numbers;
   std::vector<Part> stack;
   for (const int item : tree.postfix) {
     if (item != SumTree::kAdd) {
-      stack.push_back({std::to_string(item), false});
+      stack.push_back({numbers.size(), numbers.size(), false});
+      numbers.push_back({item});
       continue;
     }
     if (stack.size() < 2) return "(no tree)";
-    const Part right = std::move(stack.back());
+    const Part right = stack.back();
     stack.pop_back();
     Part& left = stack.back();
     // Brackets on the left can be left out, but are easier to read beside others.
-    const bool joins = left.sum && !right.sum;
-    if (joins) left.text.pop_back();
-    left.text = (joins ? left.text : "(" + left.text) + " " + right.text + ")";
-    left.sum = true;
+    if (left.sum && !right.sum) {
+      --numbers[left.last].closed;
+    } else {
+      ++numbers[left.first].opened;
+    }
+    ++numbers[right.last].closed;
+    left = {left.first, right.last, true};
   }
-  return stack.size() == 1 ? stack.front().text : "(no tree)";
+  if (stack.size() != 1) return "(no tree)";
+  std::string text;
+  for (const Number& number : numbers) {
+    if (!text.empty()) text += ' ';
+    text.append(number.opened, '(').append(std::to_string(number.value)).append(number.closed, ')');
+  }
+  return text;
 }
+
+std::string quoted(const SumTree& tree) { return excerpt(to_text(tree), kQuoted); }
 
 void check(const SumTree& tree, int microbatches, const char* item_name) {
   if (tree.empty()) return;
   const std::string name = item_name;
-  const auto refuse = [&](const std::string& why) {
-    throw std::invalid_argument("the sum " + to_text(tree) + " " + why);
+  std::size_t numbers = 0;
+  const auto refuse = [&](const std::string& why, bool at_number = false) {
+    const std::string text = to_text(tree);
+    const std::string place = ", as its number " + std::to_string(numbers) + " from the left";
+    throw std::invalid_argument("the sum " + excerpt(text, kQuoted) + " " + why +
+                                (at_number && text.size() > kQuoted ? place : ""));
   };
   std::vector<bool> seen(static_cast<std::size_t>(microbatches));
   int depth = 0;
@@ -123,10 +133,11 @@ void check(const SumTree& tree, int microbatches, const char* item_name) {
       continue;
     }
     ++depth;
+    ++numbers;
     if (item < 0 || item >= microbatches) {
-      refuse("counts " + name + " " + std::to_string(item) + " of " + std::to_string(microbatches));
+      refuse("counts " + name + " " + std::to_string(item) + " of " + std::to_string(microbatches), true);
     }
-    if (seen[static_cast<std::size_t>(item)]) refuse("counts " + name + " " + std::to_string(item) + " twice");
+    if (seen[static_cast<std::size_t>(item)]) refuse("counts " + name + " " + std::to_string(item) + " twice", true);
     seen[static_cast<std::size_t>(item)] = true;
   }
   const auto missing = std::ranges::find(seen, false);

@@ -27,13 +27,17 @@ SumTree sum_in_order(int microbatches);
 SumTree sum_by_halves(int microbatches);
 
 /// "((0 1) (2 3))": each pair of brackets adds what is in it from the left. Throws std::invalid_argument with one line
-/// that says where a text is no tree.
+/// that says where a text is no tree, and quotes no more than its beginning. Brackets may be as deep as the text is
+/// long. Both ways take time and memory in proportion to the text.
 SumTree sum_tree(std::string_view text);
 std::string to_text(const SumTree& tree);
+/// to_text() for errors: of a long sum its beginning.
+std::string quoted(const SumTree& tree);
 
 /// Throws std::invalid_argument unless the tree adds each microbatch exactly once:
 ///     the sum (0 1 1 3) counts microbatch 1 twice
-/// `item`: what it adds, where that is not microbatches.
+/// A long sum is named by its beginning, with which of its numbers is wrong. `item`: what it adds, where that is not
+/// microbatches.
 void check(const SumTree& tree, int microbatches, const char* item = "microbatch");
 
 /// True for the tree that is used where none is given: all microbatches in index order.

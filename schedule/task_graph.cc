@@ -31,6 +31,14 @@ int TaskGraph::add_task(const Task& task) {
   return static_cast<int>(tasks_.size()) - 1;
 }
 
+void TaskGraph::set_work(int task, double work) {
+  if (task < 0 || task >= tasks() || !(work >= 0) || !std::isfinite(work)) {
+    throw std::invalid_argument("task " + std::to_string(task) + " of " + std::to_string(tasks()) +
+                                " cannot have work of " + std::to_string(work));
+  }
+  tasks_[static_cast<std::size_t>(task)].work = work;
+}
+
 void TaskGraph::add_dependency(int task, int before) {
   if (task < 0 || before < 0 || task >= tasks() || before >= tasks()) {
     throw std::invalid_argument("task " + std::to_string(task) + " cannot wait for task " + std::to_string(before) +

@@ -30,6 +30,8 @@ class TaskGraph {
   /// Throws std::invalid_argument for a device or pool that is not there, and for a delay or work that is negative or
   /// not finite.
   int add_task(const Task& task);
+  /// Another work for a task, before the next run(). Throws as add_task() does.
+  void set_work(int task, double work);
   /// `task` starts when `before` is over. Throws std::invalid_argument for tasks that are not there.
   void add_dependency(int task, int before);
 

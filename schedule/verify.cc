@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -11,12 +12,19 @@
 #include <vector>
 
 #include "sluice/engine/bytes_in_words.h"
+#include "sluice/schedule/device_peak.h"
+#include "sluice/schedule/excerpt.h"
 
 namespace sluice::parallel {
 namespace {
 
+[[noreturn]] void refuse(const Schedule& schedule, const std::string& why, SchedulePart part, int index = -1) {
+  throw ScheduleError("schedule '" + excerpt(schedule.name, 40) + "' " + why, part, index);
+}
+
+/// `device`: in whose list the mistake is, or -1.
 [[noreturn]] void refuse(const Schedule& schedule, const std::string& why, int device = -1) {
-  throw ScheduleError("schedule '" + schedule.name + "' " + why, device);
+  refuse(schedule, why, device < 0 ? SchedulePart::whole : SchedulePart::list, device);
 }
 
 void check_sizes(const Schedule& schedule) {
@@ -30,11 +38,13 @@ void check_sizes(const Schedule& schedule) {
     refuse(schedule, "has too many microbatches: " + std::to_string(schedule.microbatches));
   }
   if (!schedule.rings.empty() && schedule.rings.size() != static_cast<std::size_t>(schedule.stages)) {
-    refuse(schedule, "has " + std::to_string(schedule.stages) + " stages, and rings are given for " +
-                         std::to_string(schedule.rings.size()));
+    refuse(schedule,
+           "has " + std::to_string(schedule.stages) + " stages, and rings are given for " +
+               std::to_string(schedule.rings.size()),
+           SchedulePart::rings);
   }
   for (const Rings& rings : schedule.rings) {
-    if (rings.saved < 0 || rings.kept < 0) refuse(schedule, "has a ring with fewer than 0 slots");
+    if (rings.saved < 0 || rings.kept < 0) refuse(schedule, "has a ring with fewer than 0 slots", SchedulePart::rings);
   }
 }
 
@@ -88,33 +98,39 @@ class Run {
       : schedule_(schedule), order_(schedule), done_(static_cast<std::size_t>(action_count(schedule))) {}
 
   void check_that_it_ends() {
-    // How much each action still waits for, and who waits for it.
+    // How much each action still waits for, and who waits for it: from first[i] to first[i + 1] of `behind`.
     const auto count = static_cast<std::size_t>(action_count(schedule_));
-    std::vector<int> lacks(count);
-    std::vector<std::vector<Action>> behind(count);
-    std::vector<Action> ready;
+    std::vector<int> lacks(count), ready;
+    std::vector<std::size_t> first(count + 1);
     std::size_t left = 0;
     for (const auto& list : schedule_.per_device) {
+      left += list.size();
       for (const Action& action : list) {
         const std::vector<Action> before = order_.waits_for(action);
-        for (const Action& b : before) behind[index(b)].push_back(action);
+        for (const Action& b : before) ++first[index(b)];
         lacks[index(action)] = static_cast<int>(before.size());
-        if (before.empty()) ready.push_back(action);
-        ++left;
+        if (before.empty()) ready.push_back(index_of(schedule_, action));
+      }
+    }
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    std::vector<int> behind(first.back());
+    for (const auto& list : schedule_.per_device) {
+      for (const Action& action : list) {
+        for (const Action& b : order_.waits_for(action)) behind[--first[index(b)]] = index_of(schedule_, action);
       }
     }
     while (!ready.empty()) {
-      const Action action = ready.back();
+      const auto over = static_cast<std::size_t>(ready.back());
       ready.pop_back();
-      done_[index(action)] = true;
+      done_[over] = true;
       --left;
-      for (const Action& next : behind[index(action)]) {
-        if (--lacks[index(next)] == 0) ready.push_back(next);
+      for (std::size_t i = first[over]; i < first[over + 1]; ++i) {
+        if (--lacks[static_cast<std::size_t>(behind[i])] == 0) ready.push_back(behind[i]);
       }
     }
     if (left == 0) return;
-    const auto [first, text] = cycle();
-    refuse(schedule_, "cannot finish: " + text, order_.device(first));
+    const auto [begin, text] = cycle();
+    refuse(schedule_, "cannot finish: " + text, order_.device(begin));
   }
 
  private:
@@ -155,9 +171,9 @@ class Run {
       const Action needed = obstacle(a).first;
       return schedule_.fixed_order ? *head(order_.device(needed)) : needed;
     };
-    std::vector<Action> walked;
-    while (std::ranges::find(walked, at) == walked.end()) {
-      walked.push_back(at);
+    std::vector<bool> walked(done_.size());
+    while (!walked[index(at)]) {
+      walked[index(at)] = true;
       at = next(at);
     }
     const Action first = at;
@@ -182,10 +198,11 @@ void check_sum(const Schedule& schedule) {
   try {
     check(schedule.sum, schedule.microbatches);
   } catch (const std::invalid_argument& e) {
-    refuse(schedule, std::string("cannot add its gradients: ") + e.what());
+    refuse(schedule, std::string("cannot add its gradients: ") + e.what(), SchedulePart::sum);
   }
   if (!schedule.fixed_order && !is_in_order(schedule.sum)) {
-    refuse(schedule, "has a free order, which adds gradients in index order, and not by " + to_text(schedule.sum));
+    refuse(schedule, "has a free order, which adds gradients in index order, and not by " + quoted(schedule.sum),
+           SchedulePart::sum);
   }
 }
 
@@ -195,36 +212,38 @@ std::string first_use(const Order& order, int stage) { return to_text(order.give
 void check_tied(const Schedule& schedule) {
   const Order order(schedule);
   std::set<std::pair<std::string, int>> known;
-  for (const TiedWeight& tied : schedule.tied) {
-    const std::string name = "tied weight '" + tied.name + "'";
+  for (std::size_t t = 0; t < schedule.tied.size(); ++t) {
+    const TiedWeight& tied = schedule.tied[t];
+    const std::string name = "tied weight '" + excerpt(tied.name, 40) + "'";
+    const auto refuse_here = [&](const std::string& why) {
+      refuse(schedule, why, SchedulePart::tied, static_cast<int>(t));
+    };
     if (tied.name.empty() || tied.name.find_first_of(" \t\r\n#") != std::string::npos) {
-      refuse(schedule, "has a " + name + ", and the name must be one word");
+      refuse_here("has a " + name + ", and the name must be one word");
     }
-    if (tied.stages.empty()) refuse(schedule, "has a " + name + " without stages");
+    if (tied.stages.empty()) refuse_here("has a " + name + " without stages");
     for (std::size_t i = 0; i < tied.stages.size(); ++i) {
       const int here = tied.stages[i];
       if (here < 0 || here >= schedule.stages) {
-        refuse(schedule, "has a " + name + " in stage " + std::to_string(here) + ", but only " +
-                             std::to_string(schedule.stages) + " stages");
+        refuse_here("has a " + name + " in stage " + std::to_string(here) + ", but only " +
+                    std::to_string(schedule.stages) + " stages");
       }
+      if (i == 0 || here > tied.stages[i - 1]) continue;
       const auto before = tied.stages.begin() + static_cast<std::ptrdiff_t>(i);
       if (std::find(tied.stages.begin(), before, here) != before) {
-        refuse(schedule, "counts the gradient of the " + name + " twice: " + first_use(order, here));
+        refuse_here("counts the gradient of the " + name + " twice: " + first_use(order, here));
       }
-      if (i > 0 && here < tied.stages[i - 1]) {
-        refuse(schedule, "adds the gradients of the " + name +
-                             " in the wrong order: " + first_use(order, tied.stages[i - 1]) + " before " +
-                             first_use(order, here) + ", whose uses are earlier on the tape");
-      }
+      refuse_here("adds the gradients of the " + name + " in the wrong order: " + first_use(order, tied.stages[i - 1]) +
+                  " before " + first_use(order, here) + ", whose uses are earlier on the tape");
     }
     if (!known.emplace(tied.name, tied.stages.front()).second) {
-      refuse(schedule, "counts the gradient of the " + name + " twice: it is listed twice");
+      refuse_here("counts the gradient of the " + name + " twice: it is listed twice");
     }
     const int uses = static_cast<int>((tied.uses.postfix.size() + 1) / 2);
     try {
       check(tied.uses, uses, "use");
     } catch (const std::invalid_argument& e) {
-      refuse(schedule, "cannot add the gradients of the " + name + ": " + e.what());
+      refuse_here("cannot add the gradients of the " + name + ": " + e.what());
     }
   }
 }
@@ -237,36 +256,13 @@ void check_memory(const Schedule& schedule, const Memory& memory) {
   }
   const std::vector<PeakBytes> peaks = peak_bytes(schedule, memory.stages);
   for (std::size_t d = 0; d < peaks.size(); ++d) {
-    if (peaks[d].bytes <= memory.devices[d]) continue;
+    if (has_room(memory.devices[d], peaks[d].bytes)) continue;
     refuse(schedule,
            "needs " + bytes_in_words(peaks[d].bytes) + " on device " + std::to_string(d) +
                (schedule.fixed_order ? " at " + to_text(peaks[d].at) : " in its worst order") +
                ", and the device has " + bytes_in_words(memory.devices[d]),
            static_cast<int>(d));
   }
-}
-
-/// What a stage holds at most in any order that its rings allow.
-struct InAnyOrder {
-  double between = 0;  ///< between two actions
-  double running = 0;  ///< so much more while one of its actions runs
-};
-
-InAnyOrder most_in_any_order(const Schedule& schedule, const Order& order, int stage, const StageBytes& bytes) {
-  const Rings rings = schedule.rings.empty() ? Rings{} : schedule.rings[static_cast<std::size_t>(stage)];
-  const auto slots = [&](int ring) { return ring > 0 ? std::min(ring, schedule.microbatches) : schedule.microbatches; };
-  const int begun = slots(rings.kept), saved = std::min(slots(rings.saved), begun);
-  bool splits = false, recomputes = false;
-  for (int k = 0; k < schedule.microbatches; ++k) {
-    splits = splits || order.giver(Result::kept, stage, k).microbatch == k;
-    recomputes = recomputes || order.recomputes(stage, k);
-  }
-  // All slots of the first ring are full, and the others wait for W; or all wait for W.
-  const double first = recomputes ? std::max(bytes.input, bytes.saved) : bytes.saved;
-  const double kept = splits ? bytes.kept : 0;
-  return {.between = std::max(saved * first + (begun - saved) * kept, begun * kept),
-          .running = std::max(splits ? std::min(bytes.saved, kept) - bytes.both : 0,
-                              recomputes ? std::min(bytes.input, bytes.saved) : 0)};
 }
 
 /// The most that lie between actions that begin to hold and actions that free, in the stage's order.
@@ -335,9 +331,9 @@ std::vector<PeakBytes> peak_bytes(const Schedule& schedule, std::span<const Stag
       counted[s] = true;
       held += stages[s].weights;
       if (schedule.fixed_order) continue;
-      const InAnyOrder most = most_in_any_order(schedule, order, a.stage, stages[s]);
-      held += most.between;
-      running = std::max(running, most.running + stages[s].work);
+      const FreeStage free = free_stage(schedule, order, a.stage);
+      held += free.between(stages[s]);
+      running = std::max(running, free.running(stages[s]) + stages[s].work);
     }
     PeakBytes peak{held + running, list.empty() ? Action{} : list.front()};
     if (!schedule.fixed_order) {

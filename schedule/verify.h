@@ -17,15 +17,23 @@ struct Memory {
   std::vector<double> devices;     ///< bytes, one for each device of the schedule
 };
 
+/// The part of a schedule that a mistake is in.
+enum class SchedulePart { whole, list, sum, rings, tied };
+
 /// Why a schedule is refused.
 class ScheduleError : public std::invalid_argument {
  public:
-  explicit ScheduleError(const std::string& why, int device = -1) : std::invalid_argument(why), device_(device) {}
+  explicit ScheduleError(const std::string& why, SchedulePart part = SchedulePart::whole, int index = -1)
+      : std::invalid_argument(why), part_(part), index_(index) {}
+  SchedulePart part() const { return part_; }
   /// In whose list the mistake is: of a cycle, the device of its first action. -1: in none.
-  int device() const { return device_; }
+  int device() const { return part_ == SchedulePart::list ? index_ : -1; }
+  /// In which of the tied weights the mistake is. -1: in none.
+  int tied() const { return part_ == SchedulePart::tied ? index_ : -1; }
 
  private:
-  int device_;
+  SchedulePart part_;
+  int index_;
 };
 
 /// Returns if the schedule can run to its end, else throws ScheduleError with one line that names the action, the cycle

@@ -5,23 +5,27 @@
 #   tests/deep.sh --turn                    one slice, that whose turn it is by the commit's hash: at most 4 minutes
 #
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
-#   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP)
+#   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP); the planner's search against all
+#              cuts of 6,600 tables                                          tests/schedule/plan_search_test.cc
 #   programs   10,000 random programs of arrays, with gradients, against an interpreter; 10,000 of operations that answer
 #              late or see poison, against a model; 10,000 on meshes, against plain arrays
 #              tests/autograd/, tests/ndarray/later_programs_test.cc, tests/operators/placed_programs_test.cc
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
 #   nets       500 made-up nets, with a seed of each run's own (CI has 50)        tests/nn/make_up_nets.py
+#   headers    every installed header in a file of its own, strict warnings, C++20 and 23, both compilers; CI has a
+#              quarter in one of the four by turns                                tests/system/headers.py
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
+#   forks      2,400 forks of a process under load, and 600 of processes in their first use   tests/system/programs/
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
-#   sanitizers the sanitizers with the other compiler, clang 19: AddressSanitizer and UBSan, every test; ThreadSanitizer,
-#              the engine's tests and those of several pushers
+#   sanitizers the sanitizers with the other compiler: GCC's AddressSanitizer and UBSan, every test; clang 19's
+#              ThreadSanitizer, the engine's tests and those of several pushers
 #   debian13   every test in a fresh Debian 13; as root, else it says `not run`   tests/debian13.sh
 #   explore    a million sampled schedules, and every one with few deviations     tests/explore.sh
 #
 #   --quick    a short form of each
-#   PART:K/N   the K-th of N slices of a part: of pipelines, nets, mutants and soak (of which there are three)
+#   PART:K/N   the K-th of N slices of a part: of pipelines, nets, headers, mutants and soak (of which there are three)
 #   PART:quick the short form of this part
 #
 # The output of a part is also in build/deep/PART.log. The last line says how each ended, and after how many seconds;
@@ -29,8 +33,8 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs sums pipelines nets compare soak mutants sanitizers debian13 explore"
-turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
+all="models searches programs sums pipelines nets headers compare forks soak mutants sanitizers debian13 explore"
+turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 headers:{1..4}/4 forks soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
 parts=()
@@ -38,7 +42,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,28s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,31s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -48,10 +52,12 @@ if [ ${#parts[@]} = 0 ]; then read -r -a parts <<<"$all"; fi
 models() { "$root/tests/model/check.sh" "${quick[@]}"; }
 searches() {
   build_preset release searches engine_test -DSLUICE_TESTS=ON
+  build_preset release searches schedule_test
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/engine_test" --gtest_brief=1 \
-    --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne'
+    --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne' &&
+    "${deep[@]}" "$root/build/release/tests/schedule_test" --gtest_brief=1 --gtest_filter='PlanSearch.*'
 }
 programs() {
   build_preset release programs autograd_test -DSLUICE_TESTS=ON
@@ -91,6 +97,13 @@ nets() {
   cmake --preset release -USLUICE_MADE_UP_NETS -USLUICE_MADE_UP_SEED >/dev/null
   return $status
 }
+headers() {
+  local part=${slice:-1/1}
+  if [ ${#quick[@]} -gt 0 ]; then part=1/20; fi
+  cmake --preset release >/dev/null &&
+    cmake -DBUILD="$root/build/release" -DWORK="$root/build/deep/headers" -DSOURCE="$root" -DSLICE="$part" \
+      -DCOMPILERS=g++,clang++-19 -DSTANDARDS=20,23 -P "$root/tests/system/headers_test.cmake"
+}
 compare() {
   local python=${SLUICE_PYTHON:-python3} seed
   if ! "$python" -c 'import numpy, safetensors, torch' 2>/dev/null; then
@@ -98,6 +111,12 @@ compare() {
     return 77
   fi
   for seed in 1 2 3 $((RANDOM + 4)); do "$root/tests/compare.sh" --python "$python" --seed "$seed" || return 1; done
+}
+forks() {
+  local count=2400
+  if [ ${#quick[@]} -gt 0 ]; then count=240; fi
+  build_preset release forks fork_load -DSLUICE_TESTS=ON
+  "$root/build/release/tests/fork_load" load "$count" && "$root/build/release/tests/fork_load" first $((count / 12))
 }
 soak() {
   local loads=(flood bare wrap)
@@ -113,12 +132,12 @@ mutants() {
 }
 # Addresses spread as the kernel likes may be more than ThreadSanitizer can follow: setarch.
 sanitizers() {
-  build_preset asan-clang sanitizers all -DSLUICE_TESTS=ON
+  build_preset asan sanitizers all -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers engine_test -DSLUICE_TESTS=ON
   build_preset tsan-clang sanitizers pushers_test
   local asan=() tsan=()
   if [ ${#quick[@]} -gt 0 ]; then asan=(-R '^ndarray') tsan=(-R '^pushers'); else tsan=(-R '^(engine|pushers)\.'); fi
-  ctest --test-dir "$root/build/asan-clang" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
+  ctest --test-dir "$root/build/asan" -j2 --output-on-failure --no-tests=error "${asan[@]}" &&
     setarch "$(uname -m)" -R \
       ctest --test-dir "$root/build/tsan-clang" -j4 --output-on-failure --no-tests=error "${tsan[@]}"
 }

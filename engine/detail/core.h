@@ -39,6 +39,7 @@ struct CoreOptions {
   int logical_cpus = 1;
   std::vector<std::shared_ptr<Provider>> providers;  ///< the first is the CPU devices'
   std::chrono::nanoseconds device_limit{0};
+  std::uint64_t max_ahead = 0;  ///< 0: as many as the device takes
   std::int64_t max_ops = 16384;
   std::size_t max_bytes = std::size_t{4} << 30;
   bool log_order = false;
@@ -102,6 +103,8 @@ class Core final : public CoreBase {
   DeviceOp device_op(const Operation* operation) const override;
   const char* layer_path(const Operation* operation) const noexcept override { return path_of(layer_of(operation)); }
   void await_issued(DeviceKind kind) override;
+  StreamEvent issued_point(const Operation* operation, const Stream* stream) const override;
+  bool wait_on_device(const Stream* stream, const StreamEvent& point) override;
   std::uint64_t settled_errors(Device device) override;
   void start_trace() override;
   std::vector<TraceEvent> stop_trace() override;
@@ -323,6 +326,8 @@ class Core final : public CoreBase {
   bool point(DeviceQueue<P>& queue, bool own = false);
   void point_all();
   bool wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use);
+  Lane<P>* lane_with(const Stream* stream) const;
+  bool stream_waits(DeviceQueue<P>& queue, DeviceQueue<P>& other, std::size_t lane, std::uint64_t at);
   template <class Accesses>
   bool wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& accesses);
   bool make_room(DeviceQueue<P>& queue);

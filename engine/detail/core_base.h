@@ -84,6 +84,8 @@ class CoreBase : public std::enable_shared_from_this<CoreBase> {
   virtual DeviceOp device_op(const Operation* operation) const = 0;
   virtual const char* layer_path(const Operation* operation) const noexcept = 0;
   virtual void await_issued(DeviceKind kind) = 0;
+  virtual StreamEvent issued_point(const Operation* operation, const Stream* stream) const = 0;
+  virtual bool wait_on_device(const Stream* stream, const StreamEvent& point) = 0;
   virtual std::uint64_t settled_errors(Device device) = 0;
   void* keep(Device device, const std::function<std::shared_ptr<void>()>& make);
   virtual void start_trace() = 0;

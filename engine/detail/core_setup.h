@@ -45,8 +45,8 @@ Core<P>::Core(const CoreOptions& options)
         if (!stream) continue;
         if (!watch) watch = lanes_.watches.emplace_back(std::make_shared<Watch<P>>(provider));
         Lane<P>& lane = *lanes_.all.back();
-        lane.queue =
-            std::make_unique<DeviceQueue<P>>(*provider, i, std::move(stream), count, options.device_limit.count() > 0);
+        lane.queue = std::make_unique<DeviceQueue<P>>(*provider, i, std::move(stream), count,
+                                                      options.device_limit.count() > 0, options.max_ahead);
         lane.stream = lane.queue->stream.get();
         lane.path = kOnStream;
         lane.queue->watch = watch.get();

@@ -56,6 +56,24 @@ void Core<P>::point_all() {
       point(*lane->queue);
 }
 
+/// Makes the lane's stream wait for a place in another lane. Returns false where the one cannot wait for the other.
+template <class P>
+bool Core<P>::stream_waits(DeviceQueue<P>& queue, DeviceQueue<P>& other, std::size_t lane, std::uint64_t at) {
+  Atomic<std::uint64_t>& waited = queue.waited[lane];
+  if (waited.load(std::memory_order_acquire) >= at) return true;
+  if (other.pointed.load(std::memory_order_acquire) < at && !point(other)) throw std::bad_alloc();
+  if (queue.awaits_known) {
+    std::lock_guard lock(queue);
+    if (queue.awaits.size() >= DeviceQueue<P>::kBatch) queue.forget_awaits();  // where no watcher looks
+    queue.awaits.push_back({queue.issued.load(std::memory_order_relaxed) + 1, &other, at});
+  }
+  if (!queue.stream->wait({other.stream.get(), at})) return false;
+  waited.store(at, std::memory_order_release);
+  queue.waits.fetch_add(1, std::memory_order_relaxed);
+  queue.covered.fetch_add(other.pointed.load(std::memory_order_relaxed) - at, std::memory_order_relaxed);
+  return true;
+}
+
 /// Makes the lane's stream wait for a use on another. Returns false if that is of another kind of device; then the op
 /// is held back until the use is over there, and the caller must not touch it any more. What a captured op needs is
 /// over before it begins, even if the other lane has not counted it as finished yet.
@@ -80,7 +98,6 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
   if (StreamUse::lane(use) == run->lane) return true;
   DeviceQueue<P>& other = *lanes_.all[StreamUse::lane(use)]->queue;
   const std::uint64_t at = StreamUse::place(use);
-  Atomic<std::uint64_t>& waited = queue.waited[StreamUse::lane(use)];
   if (over || other.finished.load(std::memory_order_acquire) >= at) {
     if (queue.observer) [[unlikely]] {
       const StreamEvent passed{other.stream.get(), at};
@@ -88,19 +105,7 @@ bool Core<P>::wait_on_device(Run* run, DeviceQueue<P>& queue, std::uint64_t use)
     }
     return true;
   }
-  if (waited.load(std::memory_order_acquire) >= at) return true;
-  if (other.pointed.load(std::memory_order_acquire) < at && !point(other)) throw std::bad_alloc();
-  if (queue.awaits_known) {
-    std::lock_guard lock(queue);
-    if (queue.awaits.size() >= DeviceQueue<P>::kBatch) queue.forget_awaits();  // where no watcher looks
-    queue.awaits.push_back({queue.issued.load(std::memory_order_relaxed) + 1, &other, at});
-  }
-  if (queue.stream->wait({other.stream.get(), at})) {
-    waited.store(at, std::memory_order_release);
-    queue.waits.fetch_add(1, std::memory_order_relaxed);
-    queue.covered.fetch_add(other.pointed.load(std::memory_order_relaxed) - at, std::memory_order_relaxed);
-    return true;
-  }
+  if (stream_waits(queue, other, StreamUse::lane(use), at)) return true;
   std::lock_guard lock(other);
   if (other.finished.load(std::memory_order_acquire) >= at) return true;
   Op* const op = static_cast<Op*>(run);
@@ -126,6 +131,32 @@ bool Core<P>::wait_on_devices(Run* op, DeviceQueue<P>& queue, const Accesses& ac
     }
   }
   return true;
+}
+
+/// The lane with the stream; null where there is none.
+template <class P>
+Lane<P>* Core<P>::lane_with(const Stream* stream) const {
+  for (const auto& lane : lanes_.all)
+    if (lane->queue && lane->stream == stream) return lane.get();
+  return nullptr;
+}
+
+/// Whichever op takes the next place: a point with that number is recorded behind what is issued now.
+template <class P>
+StreamEvent Core<P>::issued_point(const Operation* operation, const Stream* stream) const {
+  if (!stream) return {};
+  const Lane<P>& lane =
+      operation->kind == OpKind::captured ? *lane_with(stream) : *lanes_.all[static_cast<const Op*>(operation)->lane];
+  return {lane.stream, lane.queue->issued.load(std::memory_order_acquire) + 1};
+}
+
+template <class P>
+bool Core<P>::wait_on_device(const Stream* stream, const StreamEvent& event) {
+  if (!event.stream || event.stream == stream) return true;
+  const Lane<P>*const here = lane_with(stream), *const there = lane_with(event.stream);
+  if (!here || !there || &here->queue->provider != &there->queue->provider) return false;
+  if (there->queue->issued.load(std::memory_order_acquire) < event.point) return false;
+  return stream_waits(*here->queue, *there->queue, there->index, event.point);
 }
 
 /// If the lane has as much in flight as its device takes, its thread waits here until half of that is over. Returns

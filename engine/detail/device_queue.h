@@ -31,13 +31,16 @@ struct DeviceQueue {
   static constexpr std::uint64_t kBatch = P::kPointBatch;  ///< ops after which a point is recorded at the latest
   static constexpr int kLostErrorsShift = 32;              ///< in `doubts`
 
-  /// `limited`: the device is given up when it is silent for long (EngineOptions::device_limit).
-  DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes, bool limited)
+  /// `limited`: the device is given up when it is silent for long (EngineOptions::device_limit). `ahead`: how many ops
+  /// may be unconfirmed (EngineOptions::max_ahead); 0: as many as the device takes.
+  DeviceQueue(Provider& p, int d, std::unique_ptr<Stream> s, std::size_t lanes, bool limited, std::uint64_t ahead)
       : provider(p),
         device(d),
         stream(std::move(s)),
         observer(dynamic_cast<OrderObserver*>(&p)),
-        most(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2)),
+        most(std::min(
+            ahead != 0 ? ahead : kRing,
+            std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::max(p.limits(d).unconfirmed, 1)), 1, kRing / 2))),
         ranges(p.wants_ranges()),
         awaits_known(limited),
         batch(limited ? 1 : kBatch),
@@ -65,14 +68,11 @@ struct DeviceQueue {
     std::lock_guard guard(*this);
     forget_awaits();
     const std::uint64_t first = finished.load(std::memory_order_relaxed) + 1;
-    return std::any_of(awaits.begin(), awaits.end(), [&](const Await& a) { return a.before == first; });
+    return std::any_of(awaits.begin(), awaits.end(), [&](const Await& a) { return a.before <= first; });
   }
   /// Forgets the waits that are over. Called under the lock.
   void forget_awaits() {
-    const std::uint64_t at = finished.load(std::memory_order_acquire);
-    std::erase_if(awaits, [&](const Await& a) {
-      return a.before <= at || a.other->finished.load(std::memory_order_acquire) >= a.at;
-    });
+    std::erase_if(awaits, [](const Await& a) { return a.other->finished.load(std::memory_order_acquire) >= a.at; });
   }
   bool in_flight() const { return finished.load(std::memory_order_acquire) != issued.load(std::memory_order_acquire); }
 
@@ -92,7 +92,8 @@ struct DeviceQueue {
   Atomic<std::uint64_t> pointed{0};  ///< the place up to which points are recorded; changed under the lock
   std::array<Plain<Runnable<P>*>, kRing> ring{};
   std::unique_ptr<Atomic<std::uint64_t>[]> waited;  ///< for each lane: the place up to which this stream waits for it
-  /// What the stream waits for before the op at a place, or an earlier one of a thread that is blocked in its body.
+  /// What the stream waits for before the op at a place, or before an op of a thread that is in its body, which gets
+  /// that place or a later one.
   struct Await {
     std::uint64_t before;
     const DeviceQueue* other;

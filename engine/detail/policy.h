@@ -237,12 +237,12 @@ struct SystemPolicy {
   /// product.
   static inline std::atomic<void (*)()> before_start{nullptr};
 
-  /// Called in a forked child. If oneTBB was in use before the fork, its threads are the parent's, and lanes get plain
+  /// Called in a forked child, if oneTBB was in use before the fork: its threads are the parent's, and lanes get plain
   /// threads.
   static void forked();
   /// The same where oneTBB failed in the midst of its work, and cannot be asked again. Loops run alone then.
   static void tbb_failed();
-  static inline std::atomic<bool> arenas_made{false}, plain_threads{false};
+  static inline std::atomic<bool> plain_threads{false};
 
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

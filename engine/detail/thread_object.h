@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "sluice/engine/detail/forks.h"
+
 namespace sluice::detail {
 
 /// The calling thread's T, made at first use. A plain thread_local with a destructor would be gone when a handle in
@@ -29,12 +31,11 @@ class ThreadObject {
 
  private:
   static pthread_key_t key() {
-    static const pthread_key_t key = [] {
-      pthread_key_t made{};
+    return first_use([] {
+      static constinit pthread_key_t made{};
       pthread_key_create(&made, [](void*) { drop(); });
-      return made;
-    }();
-    return key;
+      return &made;
+    });
   }
   static void make() {
     if (std::exchange(stored_, true)) {

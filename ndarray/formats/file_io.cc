@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <limits>
@@ -35,7 +34,7 @@ std::string place_of_call() {
 }  // namespace
 
 FormatError::FormatError(const std::string& path, std::string_view message)
-    : std::runtime_error(one_line(place_of_call() + path + ": " + std::string(message))) {}
+    : std::runtime_error(one_line(place_of_call() + (path.empty() ? "''" : path) + ": " + std::string(message))) {}
 
 namespace formats {
 
@@ -51,6 +50,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  if (path_.empty()) throw FormatError(path_, "cannot open: the path is empty");
   // Without O_NONBLOCK, opening a pipe that nobody writes would wait for ever.
   do {
     descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -99,61 +99,6 @@ void InputFile::seek(std::uint64_t position) {
     throw FormatError(path_, "cannot seek: " + reason(errno));
   }
   position_ = position;
-}
-
-OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
-  std::error_code error;
-  if (std::filesystem::is_symlink(std::filesystem::symlink_status(path_, error))) {
-    path_ = std::filesystem::canonical(path, error);
-    if (error) throw FormatError(path, "cannot write: the link's target is missing");
-  }
-  const auto status = std::filesystem::status(path_, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    throw FormatError(path, "cannot write: it exists and is not a regular file");
-  }
-  static std::atomic<unsigned> serial{0};
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
-    temporary_ = path_;
-    temporary_ += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial.fetch_add(1));
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    // A process of the same number may have died here before: take the next name.
-    const bool again = errno == EINTR || (errno == EEXIST && attempt < 1000);
-    if (descriptor_ < 0 && !again) fail("cannot write", errno);
-  }
-}
-
-OutputFile::~OutputFile() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
-}
-
-void OutputFile::fail(std::string_view what, int error) const {
-  throw FormatError(path_, std::string(what) + ": " + reason(error));
-}
-
-void OutputFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const auto done = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxTransfer));
-    if (done < 0) {
-      if (errno == EINTR) continue;
-      fail("cannot write", errno);
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-}
-
-void OutputFile::commit() {
-  if (::fsync(descriptor_) != 0) fail("cannot sync", errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename into place", errno);
-  ::close(std::exchange(descriptor_, -1));
-  // The new name lives in the folder: sync that too. A file system that cannot sync folders loses nothing but that.
-  const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
-  const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory >= 0) {
-    ::fsync(directory);
-    ::close(directory);
-  }
 }
 
 std::optional<std::uint64_t> checked_bytes(DType dtype, const Dims& shape) {

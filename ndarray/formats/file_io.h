@@ -48,12 +48,20 @@ class InputFile {
   std::uint64_t position_ = 0;
 };
 
-/// A file that appears under its name whole, or not at all: it is written beside its place, synced, and renamed by
-/// commit(). An interrupted program leaves the old file as it was. For one thread at a time.
+/// A file that appears under its name whole, or not at all: it is written without a name, synced, and named by
+/// commit(). An interrupted program leaves the old file as it was, and nothing else: where a file is replaced, a kill
+/// between the two calls of the system that do it leaves `NAME.sluice-tmp-0` (or a higher number), and so does one at
+/// any time where the file system knows no files without names (NFS, FAT). The next OutputFile of that name removes it:
+/// a writer holds a lock (flock) on what it writes, so what nobody has locked was left. Where a file system's locks do
+/// not reach other machines, two that write one name at once may take each other's for left; then one commit() throws,
+/// and the file is the other's. For one thread at a time; any number of objects may write the same name, and the last
+/// commit() stays.
 class OutputFile {
  public:
-  /// Throws FormatError where the folder is missing or not writable, or `path` exists and is not a regular file.
-  /// A symbolic link is followed: its target is replaced.
+  /// Throws FormatError where the folder is missing or not writable, or `path` is empty, or exists and is not a regular
+  /// file. A symbolic link is followed: its target is replaced, by a file of the same mode, and of the same owner and
+  /// group where the process may give it away (else a group that was allowed more than all others is not). Access
+  /// control lists and further attributes are not kept, and other hard links to the target keep the old file.
   explicit OutputFile(const std::filesystem::path& path);
   /// Removes what was written, where commit() was not reached.
   ~OutputFile();
@@ -63,14 +71,22 @@ class OutputFile {
   /// Throws FormatError (a full disk, for one).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
-  /// Syncs and renames; afterwards the file is there, also after a power cut. Throws FormatError.
+  /// Syncs, and gives the file its name; afterwards it is there, also after a power cut. Throws FormatError.
   void commit();
 
  private:
   [[noreturn]] void fail(std::string_view what, int error) const;
+  bool open_unnamed(unsigned mode);
+  void open_named(unsigned mode);
+  /// Calls `create` with names for a temporary until one is free. Returns what it returned, with errno.
+  template <class F>
+  int try_names(const F& create);
+  void remove_left() const;
+  void keep_mode();
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path folder_;
+  std::filesystem::path temporary_;  ///< empty: the file has no name yet
   int descriptor_ = -1;
 };
 

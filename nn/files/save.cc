@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +10,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/files.h"
 #include "sluice/ndarray/formats/file_io.h"
@@ -188,11 +188,7 @@ const std::string* text_of(const std::string& name, const SavedFile& file, LoadP
   return nullptr;
 }
 
-std::string number_text(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", x);
-  return text;
-}
+std::string number_text(double x) { return general_text(x, 17); }
 
 namespace {
 

@@ -72,6 +72,12 @@ std::size_t longest(const std::vector<Named>& slots) {
 void Collector::slot(const std::string& path, Slot& slot) {
   const std::shared_ptr<State>& state = slot.state();
   if (!state) throw UsageError("[nn] '" + path + "' was moved away");
+  if (!paths_.insert(path).second) {
+    const auto is_it = [&](const Named& known) { return known.name == path && known.state == state; };
+    if (std::ranges::none_of(contents.slots, is_it) && std::ranges::none_of(contents.aliases, is_it)) {
+      throw UsageError("[nn] two parts of the net are called '" + path + "': each needs a name of its own");
+    }
+  }
   if (!seen_.insert(state.get()).second) {
     contents.aliases.push_back({path, state});
     return;

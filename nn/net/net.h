@@ -56,6 +56,7 @@ class Collector final : public Visitor {
 
  private:
   std::unordered_set<const State*> seen_;
+  std::unordered_set<std::string> paths_;
 };
 using Where = std::source_location;
 void initialise(const Contents& net, std::uint64_t seed, const std::vector<InitRule>& rules, const InitOptions& options,

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/operators.h"
@@ -112,7 +113,7 @@ NDArray clip_gradients(const Contents& net, double max_norm, Where where) {
 void clip_values(const Contents& net, double max, Where where) {
   const sluice::detail::Called called("nn::clip_values", where);
   if (!(max > 0)) {
-    throw ArrayError("nn::clip_values", where, "max is " + std::to_string(max) + ", which is not above 0");
+    throw ArrayError("nn::clip_values", where, "max is " + fixed_text(max, 6) + ", which is not above 0");
   }
   const NoGrad off;
   for (const Gradient& g : gradients_of(net)) {

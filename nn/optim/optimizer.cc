@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sluice/autograd/gradients.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
@@ -194,7 +195,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     if (open != batches.rend() && !full) return *open;
     return batches.emplace_back(Batch{now, device, array.dtype(), &row, rule, attributes});
   };
-  static const Operator& commit = Registry::instance().get("commit");
+  const Operator& commit = sluice::detail::first_use([] { return &Registry::instance().get("commit"); });
   const auto write = [&](const NDArray& value, const NDArray& target) {
     if (!(layout_of(value) == layout_of(target))) {
       throw ArrayError(kStep, where, "a rule gives a value " + text_of(value) + " for an array " + text_of(target));
@@ -322,7 +323,7 @@ void Optimizer::step(const std::vector<detail::StepPart>& parts, bool counts, st
     }
     const std::byte shut{0};
     gate = sluice::detail::host_array({&shut, 1}, {1}, DType::u8, device);
-    static const Operator& row = Registry::instance().get("gate");
+    const Operator& row = sluice::detail::first_use([] { return &Registry::instance().get("gate"); });
     apply_into(row, inputs, Attributes(),
                {.where = where, .into = std::span(&gate, 1), .on = gate.device(), .lane = device});
     current_scope().cancel = nullptr;  // until this returns: who cancels the gate cancels all, or else none

@@ -31,8 +31,8 @@ ProviderFactory cuda_devices(CudaOptions options = {});
 
 /// Empty if there is a GPU that can be used; else the reason in one line, as "the driver says: no CUDA-capable device
 /// is detected", or "libsluice_cuda.so is not there". The library is looked for as SLUICE_CUDA_LIBRARY names it, else
-/// beside the program and where the system looks; SLUICE_CUDA=0 switches it off. Loads the library at the first call.
-/// Thread-safe.
+/// beside the program and where the system looks; SLUICE_CUDA=0 switches it off, and anything else
+/// than 0 and 1 throws UsageError. Loads the library at the first call. Thread-safe.
 const std::string& cuda_unavailable();
 
 }  // namespace sluice

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sluice/engine/detail/forks.h"
+#include "sluice/engine/environment.h"
 #include "sluice/engine/errors.h"
 #include "sluice/engine/order_observer.h"
 #include "sluice/resources/cuda/library.h"
@@ -17,8 +19,7 @@ namespace {
 
 OpenLibrary linked_in = nullptr;
 
-std::mutex told_mutex;
-const Library* told_of = nullptr;  ///< with the mutex, as is the next
+const Library* told_of = nullptr;  ///< with the lock of the library, as is the next
 void (*tell)(const Library&) = nullptr;
 
 /// The library's file where it lies beside the program; else its name, for the system to look for.
@@ -41,8 +42,7 @@ struct Loaded {
 
 Loaded load() {
   Loaded result;
-  const char* const wanted = std::getenv("SLUICE_CUDA");
-  if (wanted && std::string(wanted) == "0") {
+  if (!detail::switch_from_environment("SLUICE_CUDA", true)) {
     result.why = "SLUICE_CUDA=0 switches it off";
     return result;
   }
@@ -69,7 +69,7 @@ Loaded load() {
   } else if (const char* const why = result.library->unavailable()) {
     result.why = why;
   } else {
-    std::lock_guard lock(told_mutex);
+    const std::lock_guard lock(detail::process_lock(detail::ProcessLock::cuda_library));
     told_of = result.library;
     if (tell) tell(*told_of);
   }
@@ -77,8 +77,10 @@ Loaded load() {
 }
 
 const Loaded& loaded() {
-  static const Loaded result = load();
-  return result;
+  return detail::first_use([] {
+    static const Loaded result = load();
+    return &result;
+  });
 }
 
 /// No devices, and why.
@@ -110,7 +112,7 @@ int logical_gpus() {
 }  // namespace
 
 void on_library(void (*f)(const Library& library)) {
-  std::lock_guard lock(told_mutex);
+  const std::lock_guard lock(detail::process_lock(detail::ProcessLock::cuda_library));
   tell = f;
   if (told_of) f(*told_of);
 }
@@ -129,7 +131,7 @@ ProviderFactory cuda_devices(CudaOptions options) {
   return [options]() -> std::shared_ptr<Provider> {
     CudaOptions chosen = options;
     if (chosen.logical == 0) chosen.logical = cuda::logical_gpus();
-    if (const char* const nvtx = std::getenv("SLUICE_NVTX")) chosen.nvtx |= *nvtx && std::string(nvtx) != "0";
+    chosen.nvtx |= detail::switch_from_environment("SLUICE_NVTX", false);
     if (!cuda_unavailable().empty()) return std::make_shared<cuda::NoCards>();
     return cuda::library()->make_provider(chosen);
   };

@@ -130,6 +130,18 @@ TEST(Owners, AWriteToAViewIsAWriteToTheArray) {
   EXPECT_EQ(values(x), (std::vector<double>{0, 5, 7, 0, 5, 7, 0, 5, 7, 0, 5, 7}));
 }
 
+/// A function that turns its operand's axes gives a contiguous result: its views are views, as a plain array's are.
+TEST(Owners, AContiguousResultIsContiguousInItsParts) {
+  const NDArray plain = numbers({4, 3, 2}, 1), x = Halves::split(plain);
+  const NDArray y = softmax(x, 1);
+  NDArray flat = y.flatten(1);
+  flat += 1;
+  expect_near(y, softmax(plain, 1) + 1);
+  NDArray turned = x.transpose().contiguous();
+  NDArray(turned.reshape({6, 4})) += 1;
+  expect_near(turned, plain.transpose() + 1);
+}
+
 TEST(Owners, AViewIsUsedByAsManyPassesAsTheProgramMakes) {
   const NDArray w = Halves::split(numbers({4, 3}, 1)).with_grad(), turned = w.transpose();
   const NDArray a = numbers({3, 4}, 2);

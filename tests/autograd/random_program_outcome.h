@@ -52,12 +52,13 @@ inline Outcome computed(const Program& program, const Inputs& in, const Reading&
   return out;
 }
 
+inline bool same_bits(const Doubles& a, const Doubles& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
+
 inline bool same_bits(const Outcome& a, const Outcome& b) {
-  const auto same = [](const Doubles& x, const Doubles& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
-  };
-  return same(a.loss, b.loss) && same(a.values, b.values) && same(a.first, b.first) && same(a.second, b.second) &&
-         same(a.again, b.again);
+  return same_bits(a.loss, b.loss) && same_bits(a.values, b.values) && same_bits(a.first, b.first) &&
+         same_bits(a.second, b.second) && same_bits(a.again, b.again);
 }
 
 }  // namespace sluice::testing

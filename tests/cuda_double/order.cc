@@ -12,6 +12,7 @@ struct Point {
   std::shared_ptr<SimStream> sim;
   std::uint64_t point = 0;
   int device = 0;
+  std::uint64_t named = 0, write = 0;
 };
 
 /// The streams' own points. A stream that is gone stands before everything anyhow.
@@ -25,7 +26,7 @@ std::vector<Point> points_of(World& world, std::span<const Passed> passed) {
     // The first write of at least the value.
     const auto at = std::lower_bound(stream->written.begin(), stream->written.end(), value,
                                      [](const auto& write, std::uint64_t v) { return write.first < v; });
-    if (at != stream->written.end()) points.push_back({stream->sim, at->second, stream->device});
+    if (at != stream->written.end()) points.push_back({stream->sim, at->second, stream->device, value, at->first});
   }
   return points;
 }
@@ -44,7 +45,11 @@ void ordered_after(cudaStream_t handle, std::span<const Passed> passed) {
   std::vector<sluice::StreamEvent> events;
   for (const Point& each : points) {
     if (each.sim->reached() < each.point && !world->is_lost(each.device)) {
-      world->report_in(*stream, "work takes a point of another stream as passed that is not");
+      world->report_in(*stream, "work takes a point of another stream as passed that is not (its " +
+                                    std::to_string(each.named) + " by its write of " + std::to_string(each.write) +
+                                    ", point " + std::to_string(each.point) + " of device " +
+                                    std::to_string(each.device) + ", and it has passed " +
+                                    std::to_string(each.sim->reached()) + ")");
     } else {
       events.push_back({each.sim.get(), each.point});
     }

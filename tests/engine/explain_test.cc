@@ -169,6 +169,12 @@ TEST(WatchdogDeathTest, TheEnvironmentSwitchesItOn) {
     }
   };
   EXPECT_EXIT(bad(), ::testing::ExitedWithCode(3), "SLUICE_WATCHDOG=soon: seconds");
+  const auto off = [] {
+    setenv("SLUICE_WATCHDOG", "0", 1);
+    Engine::instance().push([] {}, {}).wait();
+    std::_Exit(4);
+  };
+  EXPECT_EXIT(off(), ::testing::ExitedWithCode(4), "^$");
 }
 
 TEST(Watchdog, ItsHookMayChangeItOrThrow) {

@@ -58,8 +58,10 @@ TEST(Usage, BadPushesThrowOneClearLineAndPushNothing) {
   said(misuse([&] { engine.push([] {}, {}, {.on = cpu(7), .name = "bad"}); }), "cpu(7)");
   said(misuse([&] { engine.push([] {}, {}, {.on = gpu(0), .name = "bad"}); }), "gpu(0)");
   said(misuse([&] { engine.push([] {}, {}, {.on = sim(0), .name = "bad"}); }), "sim(0)");
-  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(256), .name = "bad"}); }), "no device cpu(255)");
-  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(-1), .name = "bad"}); }), "no device cpu(255)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(256), .name = "bad"}); }), "no device cpu(out of range)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(-1), .name = "bad"}); }), "no device cpu(out of range)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = sim(-1), .name = "bad"}); }), "no device sim(out of range)");
+  said(misuse([&] { engine.push([] {}, {}, {.on = cpu(254), .name = "bad"}); }), "no device cpu(254)");
   said(misuse([&] { engine.push([] {}, {}, {.on = {cpu(0), static_cast<LaneKind>(9)}, .name = "bad"}); }), "no lane");
   {
     const SequenceScope scope(foreign);
@@ -112,6 +114,16 @@ class OtherKind final : public Provider {
  private:
   const DeviceKind kind_;
 };
+
+/// -1 and 1000 are no other device's number, and their text does not name one.
+TEST(Usage, DevicesOutOfRange) {
+  static_assert(cpu(-1) == cpu(1000) && cpu(-1) != cpu(254) && gpu(-1) != cpu(-1));
+  EXPECT_EQ(to_string(cpu(-1)), "cpu(out of range)");
+  EXPECT_EQ(to_string(null(1 << 30)), "null(out of range)");
+  EXPECT_EQ(to_string(sim(254)), "sim(254)");
+  Engine engine;
+  EXPECT_EQ(misuse([&] { (void)engine.provider(cpu(-1)); }), "no device cpu(out of range) in this engine");
+}
 
 /// A provider, or a program, may name a device of any number.
 TEST(Usage, KindsOfDevicesThatThereAreNot) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes small valid files for the fuzzers to start from: seeds.py FOLDER makes FOLDER/{npy,npz,safetensors,idx}/."""
+"""Writes small valid files for the fuzzers to start from: seeds.py FOLDER makes FOLDER/{npy,npz,safetensors,idx,schedule}/."""
 import gzip
 import io
 import json
@@ -43,3 +43,10 @@ idx = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3]) + bytes(range(6))
 put("idx", "0", idx)
 put("idx", "1", gzip.compress(idx, mtime=0))
 put("idx", "2", bytes([0, 0, 13, 1, 0, 0, 0, 1, 63, 128, 0, 0]))
+for number, text in enumerate((
+        "# by hand\nschedule mine\ns0 F0-1 B0 B1 U\n\ns1 F0 I0W0F1 I1 W1 U\nsum (1 0)\nrings 2,2\n",
+        "d0 F0.0-2 F2.0-2 B2.0 B2.1 B2.2 B0.0-2\nd1 F1.0 F1.1 F1.2 R1.0 B1.0 R1.1 B1.1 R1.2 B1.2\nsum ((0 1) 2)\n"
+        "tied 0.weight 0 2 (0 1)\ntied v 1 (0)\n",
+        "s0 F0-3 I0 W0 I1 W1 I2 W2 I3 W3\ns1 F0 B0 F1 B1 F2 B2 F3 B3\nfree 4,7 1,3\n",
+        "s0 F0-60000 B0-60000 U\n")):
+    put("schedule", str(number), text.encode())

@@ -369,6 +369,11 @@ TEST(Nets, MisusesAreNamed) {
   EXPECT_THAT(line_of([&] { hidden.forgotten(ones({2})); }),
               HasSubstr("parts() of the class that holds it does not list it"));
   EXPECT_THAT(line_of([] { nn::repeat(-1, Leaf{2}); }), HasSubstr("-1 times"));
+  struct OneName {
+    Leaf a{2}, b{2};
+    auto parts() { return nn::parts("same", a, "same", b); }
+  } one_name;
+  EXPECT_THAT(line_of([&] { nn::initialise(one_name, 1); }), HasSubstr("two parts of the net are called 'same.w'"));
   Leaf moved = std::move(net.a);
   EXPECT_THAT(line_of([&] { net(ones({2})); }), HasSubstr("moved away"));
 }

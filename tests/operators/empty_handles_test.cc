@@ -98,16 +98,17 @@ TEST(EmptyHandles, AreRefusedInEveryPlace) {
 /// Names that are declared with arrays, and that programs do not call as they stand.
 const std::set<std::string>& not_called() {
   static const std::set<std::string> names{
-      "NDArray",      "NDArrays",      "Operand",  "ArrayIndex",   "IndexedArray", "Batch",  // made by conversion
-      "common",       "set",           "finish",   "void",          // what gradient rules and recorders are called with
-      "Target",       "Update",        "follow",   "zeros_beside",  // what an optimiser's rule is called with
-      "entering",     "leaving",       "passing",  "laid_out",      // of nets on meshes: what layers pass on
-      "borrow_array", "name",          "operator",                  // internal; and macros and templates
-      "Arrays",       "batches_of",    "call",     "call_of",      "add_call",     "held_",
-      "requires",     "static_assert",                           // the same
-      "summary",                                                 // takes a net and a shape
-      "same_array",                                              // may be asked of an empty handle
-      "Call",         "set_input",     "answer",   "interpret",  // what interpreters see: interpreter_test.cc
+      "NDArray",      "NDArrays",      "Operand",      "ArrayIndex",   "IndexedArray", "Batch",  // made by conversion
+      "common",       "set",           "finish",       "void",  // what gradient rules and recorders are called with
+      "Target",       "Update",        "follow",       "zeros_beside",  // what an optimiser's rule is called with
+      "entering",     "leaving",       "passing",      "laid_out",      // of nets on meshes: what layers pass on
+      "borrow_array", "name",          "operator",                      // internal; and macros and templates
+      "Arrays",       "batches_of",    "call",         "call_of",      "add_call",     "held_",
+      "requires",     "static_assert",                               // the same
+      "summary",                                                     // takes a net and a shape
+      "Loss",         "LossDivisor",   "OfMicrobatch",               // of functions that take arrays
+      "same_array",                                                  // may be asked of an empty handle
+      "Call",         "set_input",     "answer",       "interpret",  // what interpreters see: interpreter_test.cc
       "tell_view",  // what owners and they hear of views: view_calls_test.cc
   };
   return names;

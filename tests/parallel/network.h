@@ -109,7 +109,7 @@ inline std::vector<Device> on_devices(const std::vector<int>& numbers) {
 /// A pipeline for the rows of batch(). The net must have values.
 template <class Net>
 parallel::Pipeline pipeline(const Net& net, std::vector<Device> devices, std::vector<int> cut = {},
-                            DType dtype = DType::f32, parallel::LossFunction loss = loss_of) {
+                            DType dtype = DType::f32, parallel::Loss loss = loss_of) {
   return parallel::Pipeline(net, Spec{{kRows, kWidth}, dtype, test::device()},
                             {.devices = std::move(devices), .cut = std::move(cut), .loss = std::move(loss)});
 }

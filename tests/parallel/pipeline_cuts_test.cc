@@ -255,7 +255,9 @@ TEST(PipelineCuts, FrozenStagesBelowHoldNoMicrobatches) {
     }
     return peak;
   };
-  EXPECT_LT(static_cast<double>(peak_of(64)), 1.5 * static_cast<double>(peak_of(8)));
+  // What a thread has not let go of yet counts too: some arrays more or less, whatever the number of microbatches.
+  const std::size_t few = peak_of(8), all = peak_of(64), output = 16 * 64 * sizeof(float);
+  EXPECT_LT(all, few + 56 * output / 2) << "half of what the outputs of 56 more microbatches take";
 }
 
 TEST(PipelineCuts, StepsThatWouldTrainNothingAreRefused) {

@@ -412,7 +412,7 @@ TEST(Pipeline, FunctionsThatWaitAreRefusedInStages) {
     return text.substr(0, text.find(']') + 1) + text.substr(std::min(text.find_first_of(" :", at + 4), text.size()));
   };
   // A function that has no size when the pipeline is made is refused there; later, where it is called.
-  const auto said = [&](std::optional<std::int64_t> size, parallel::LossFunction loss, bool only_forward) {
+  const auto said = [&](std::optional<std::int64_t> size, parallel::Loss loss, bool only_forward) {
     const auto chosen = std::make_shared<Chosen>();
     const Chain net(std::make_shared<nn::Linear>(nn::Linear{4, 4}), chosen);
     nn::initialise(net, 1);

@@ -1,7 +1,5 @@
 // Parameters that stages share: who owns them, how their gradients are added, and what is refused. That training has
 // the bits of one device is in pipeline_orders_test.cc, whose network has two such weights.
-#include "sluice/autograd/autograd.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "network.h"
+#include "sluice/autograd/autograd.h"
 
 namespace sluice {
 namespace {
@@ -273,6 +272,45 @@ TEST(PipelineTiedWeights, WhatWouldBeSilentlyWrongIsRefused) {
   weight.zero_grad();
   sum(weight).backward();
   EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(kWidth * kWidth, 1));
+}
+
+/// What stages share was looked up when the pipeline was made.
+TEST(PipelineTiedWeights, WhatIsTiedLaterIsRefused) {
+  for (const bool one_device : {false, true}) {
+    DefaultEngine engine({.threads = 2, .logical_cpus = 2});
+    struct Net {
+      nn::Linear a{kWidth, kWidth}, b{kWidth, kWidth};
+      auto parts() { return nn::parts("a", a, "b", b); }
+      nn::Stages stages() const {
+        nn::Stages list;
+        list.add(a);
+        list.add(b);
+        return list;
+      }
+    };
+    Net net, other;
+    nn::initialise(net, 1);
+    nn::initialise(other, 1);
+    parallel::Pipeline pipeline = test::pipeline(net, on_devices({0, one_device ? 0 : 1}));
+    parallel::Pipeline second = test::pipeline(other, on_devices({0, one_device ? 0 : 1}));
+    nn::Optimizer opt(net, kSgd), of_second(other, kSgd);
+    const auto xy = batch(DType::f32, 1);
+    const Bytes before = values_of(net), before_second = values_of(other);
+    const auto said = [&](parallel::Pipeline& stages, nn::Optimizer& optimizer) {
+      return message([&] {
+        (void)stages.step(xy.first, xy.second,
+                          {.microbatches = 2, .optimizer = &optimizer, .gate = parallel::Gate::none});
+      });
+    };
+    net.b.weight = net.a.weight.tied();
+    EXPECT_THAT(said(pipeline, opt), testing::HasSubstr("stage 1 reads 'a.weight'"));
+    const auto slots = nn::contents(other).slots;
+    const auto state = [&](const char* name) { return std::ranges::find(slots, name, &nn::Named::name)->state; };
+    state("b.weight")->value = state("a.weight")->value;
+    EXPECT_THAT(said(second, of_second), testing::HasSubstr("'a.weight' and 'b.weight' are one array"));
+    EXPECT_EQ(values_of(net)[0], before[0]) << "a weight was stepped";
+    EXPECT_EQ(values_of(other)[0], before_second[0]);
+  }
 }
 
 /// The places of a net stay tied where it is moved, and one optimiser takes them.

@@ -78,6 +78,8 @@ TEST(MemoryPool, DevicesHaveTheirOwn) {
   EXPECT_NE(&memory_pool(cpu(0)), &memory_pool(cpu(1)));
   EXPECT_THROW(memory_pool(sim(0)), UsageError);  // an engine's (device_pool.h)
   EXPECT_THROW(memory_pool(gpu(0)), UsageError);
+  EXPECT_THROW(memory_pool(cpu(-1)), UsageError);
+  EXPECT_THROW(memory_pool(cpu(1000)), UsageError);
   const std::size_t before = memory_pool(cpu(7)).stats().in_use;
   {
     Scratch a(cpu(7), 100), b(std::move(a));

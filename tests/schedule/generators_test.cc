@@ -283,6 +283,23 @@ TEST(Generators, FreeOrdersPreferWhatFixedOrdersDo) {
   EXPECT_FALSE(free.fixed_order);
 }
 
+// A device of ZB-H1 waits with its W, and recomputation frees nothing of what they read.
+TEST(Generators, LateWeightGradientsKeepWhatRecomputationDoesNotFree) {
+  const std::vector<StageBytes> bytes(4, {.weights = 7, .saved = 8, .kept = 12, .input = 1.5, .both = 8});
+  const auto most = [&](const Schedule& schedule) {
+    double all = 0;
+    for (const PeakBytes& peak : peak_bytes(schedule, bytes)) all = std::max(all, peak.bytes);
+    return all;
+  };
+  const auto again = [](const Schedule& schedule) { return with_recompute(schedule, {true, true, true, true}); };
+  for (const int m : {4, 8, 16}) {
+    EXPECT_EQ(most(one_f_one_b(4, m)), 39);
+    EXPECT_EQ(most(again(one_f_one_b(4, m))), 21);
+    EXPECT_EQ(most(zb_h1(4, m)), 55);
+    EXPECT_EQ(most(again(zb_h1(4, m))), 55);
+  }
+}
+
 TEST(Generators, BadArgumentsGiveOneClearLine) {
   const auto message = [](const char* name, int p, int m) -> std::string {
     try {

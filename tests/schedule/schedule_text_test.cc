@@ -85,8 +85,9 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
   EXPECT_EQ(why("tied w 0 (0 1"), "mine.txt:1: the sum '(0 1' has a bracket that is not closed at character 5");
   EXPECT_EQ(why("free 3"), "mine.txt:1: 'free' has pairs of slots behind it, as 4,7");
   EXPECT_EQ(why("rings 3,"), "mine.txt:1: 'rings' has pairs of slots behind it, as 4,7");
-  EXPECT_EQ(why("s0 F0 B0\nfree 1,1 2,2 3,3"), "mine.txt: schedule 'mine.txt' has 1 stages, and rings are given for 3");
-  EXPECT_EQ(why(""), "mine.txt: schedule 'mine.txt' needs at least 1 stage and 1 microbatch, not 0 and 0");
+  EXPECT_EQ(why("s0 F0 B0\nfree 1,1 2,2 3,3"),
+            "mine.txt:2: schedule 'mine.txt' has 1 stages, and rings are given for 3");
+  EXPECT_EQ(why(""), "mine.txt:1: schedule 'mine.txt' needs at least 1 stage and 1 microbatch, not 0 and 0");
   EXPECT_EQ(why("schedule broken\ns0 F0-2 B0 B2"), "mine.txt:2: schedule 'broken' lacks B(0,1)");
   EXPECT_EQ(why("s0 F0 B0\n\ns1 F0 B0 F0"), "mine.txt:3: schedule 'mine.txt' lists F(1,0) twice");
   EXPECT_EQ(
@@ -94,7 +95,7 @@ TEST(ScheduleText, WhatIsWrongIsOneLineWithItsPlace) {
       "mine.txt:2: schedule 'mine.txt' cannot finish: B(0,0) waits for B(1,0) waits for F(1,1) (earlier on device "
       "1) waits for F(0,1) waits for B(0,0) (earlier on device 0)");
   EXPECT_EQ(why("s0 F0 B0\nsum (0 0)"),
-            "mine.txt: schedule 'mine.txt' cannot add its gradients: the sum (0 0) counts microbatch 0 twice");
+            "mine.txt:2: schedule 'mine.txt' cannot add its gradients: the sum (0 0) counts microbatch 0 twice");
   EXPECT_THROW(load_schedule("/nowhere/mine.txt"), std::runtime_error);
 }
 
@@ -103,6 +104,17 @@ TEST(ScheduleText, FromAFile) {
   const std::string path = directory / "mine.txt";
   std::ofstream(path) << to_text(zbv(4, 5), true);
   EXPECT_EQ(load_schedule(path), zbv(4, 5));
+  EXPECT_THROW(load_schedule(directory / "."), std::runtime_error);
+}
+
+/// What has no end is not read to it.
+TEST(ScheduleText, FromADeviceWithoutAnEnd) {
+  try {
+    (void)load_schedule("/dev/zero");
+    ADD_FAILURE() << "it was read";
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "/dev/zero: larger than 256 MiB: this is no schedule");
+  }
 }
 
 /// Any bytes are a schedule or one line; and a schedule that was read is written and read again as it is.
@@ -136,7 +148,8 @@ TEST(ScheduleText, NoTextDoesHarm) {
     } catch (const std::invalid_argument& e) {
       const std::string said = e.what();
       EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-      EXPECT_TRUE(said.starts_with("mine.txt:")) << said;
+      EXPECT_TRUE(said.starts_with("mine.txt:") && said.find_first_of("123456789") == 9) << said;
+      EXPECT_LE(said.size(), 200U) << said;
     }
   }
   EXPECT_GT(accepted, 500);

@@ -61,6 +61,32 @@ TEST(SimulateFormulas, BubblesOfEachSchedule) {
   EXPECT_NEAR(uneven.longest_device - 12 * 5, 3, 1e-9);
 }
 
+TEST(SimulateFormulas, ZeroBubblesHoldWhereWIsNoLongerThanWhatItFills) {
+  for (const int p : {2, 3, 5}) {
+    for (const int m : {p, p + 1, 2 * p, 3 * p + 1}) {
+      for (int n = 0; n < 125; ++n) {
+        const Times t{1.0 + n % 5, 1.0 + n / 5 % 5, 1.0 + n / 25};
+        SCOPED_TRACE("p=" + std::to_string(p) + " m=" + std::to_string(m) + " F=" + std::to_string(t.f) +
+                     " I=" + std::to_string(t.i) + " W=" + std::to_string(t.w));
+        const double work = m * (t.f + t.i + t.w);
+        const double h1 = lost(simulate(zb_h1(p, m), equal(p, t)), work) - (p - 1) * (t.f + t.i - t.w);
+        if (t.w <= t.f && t.w <= t.i) {
+          EXPECT_NEAR(h1, 0, 1e-9);
+        } else {
+          EXPECT_GT(h1, 1e-9);
+        }
+        if (m < 2 * p) continue;
+        const double h2 = simulate(zb_h2(p, m), equal(p, t)).longest_device - work - (p - 1) * (t.f + t.i - 2 * t.w);
+        if (t.w <= t.f && 2 * t.w <= t.f + t.i) {
+          EXPECT_NEAR(h2, 0, 1e-9);
+        } else {
+          EXPECT_GT(h2, 1e-9);
+        }
+      }
+    }
+  }
+}
+
 /// One after the other along every path: longest path over data, slots and lists, by relaxation until nothing moves.
 double longest_path(const Schedule& schedule, const std::vector<StageCost>& costs) {
   const Order order(schedule);

@@ -68,6 +68,8 @@ TEST(TaskGraph, RefusesWhatCannotBe) {
   EXPECT_THROW(graph.add_pool(0), std::invalid_argument);
   const int a = graph.add_task({.work = 1}), b = graph.add_task({.work = 1});
   EXPECT_THROW(graph.add_dependency(a, 7), std::invalid_argument);
+  EXPECT_THROW(graph.set_work(7, 1), std::invalid_argument);
+  EXPECT_THROW(graph.set_work(a, -1), std::invalid_argument);
   graph.add_dependency(a, b);
   graph.add_dependency(b, a);
   EXPECT_THROW(graph.run(), std::invalid_argument);

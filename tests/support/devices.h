@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "sluice/resources/cuda/cuda.h"
+#include "sluice/resources/device_pool.h"
 #include "sluice/resources/providers/sim.h"
 #include "sluice/resources/testing/order_record.h"
 #include "sluice/sluice.h"
@@ -112,6 +113,10 @@ class TestDevices {
 class DefaultEngine {
  public:
   explicit DefaultEngine(const EngineOptions& options) : devices_(options), engine_(devices_.options()) {
+    // So that blocks go from stream to stream as if memory were short, by waits on the device.
+    for (int i = 0; on_streams() && i < engine_.device_count(device_kind()); ++i) {
+      device_pool(engine_, device(i)).spare(0);
+    }
     before_ = std::exchange(chosen_, &engine_);
     set_default_engine(&engine_);
   }

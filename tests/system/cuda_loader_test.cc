@@ -46,5 +46,14 @@ TEST(CudaLoader, SwitchedOff) {
   expect_no_device({{"SLUICE_CUDA", "0"}, {"SLUICE_CUDA_LIBRARY", "/nonexistent"}}, "SLUICE_CUDA=0 switches it off");
 }
 
+TEST(CudaLoader, ASwitchIsOffOrOn) {
+  for (const char* const name : {"SLUICE_CUDA", "SLUICE_NVTX"}) {
+    const test::Outcome run = test::run_program(SLUICE_BINARY_DIR "/tests/push_to_gpu", {},
+                                                {.environment = {{name, "foo"}, {"SLUICE_CUDA_LIBRARY", "/none"}}});
+    EXPECT_NE(run.status, 0);
+    EXPECT_THAT(run.out + run.err, HasSubstr(std::string(name) + "=foo: 0 or 1 is wanted"));
+  }
+}
+
 }  // namespace
 }  // namespace sluice

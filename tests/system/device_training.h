@@ -31,6 +31,7 @@ class Devices {
     engine_->on_unobserved_error([](const ErrorRoot&) {});
     before_ = &default_engine();
     set_default_engine(&*engine_);
+    for (const Device device : {sim(0), sim(1)}) device_pool(*engine_, device).spare(seed % 4 < 2 ? 0 : 16 << 20);
   }
   ~Devices() {
     set_default_engine(before_);

@@ -1,6 +1,7 @@
 # Installs the build, moves the installation, and builds and runs the projects under install/ against it: as a stranger
 # would, with nothing of this tree in sight.
-#   cmake -DBUILD=... -DWORK=... -DPROJECTS=... -DGENERATOR=... -DCOMPILER=... -DCONFIG=... -DFLAGS=... -P install_test.cmake
+#   cmake -DBUILD=... -DWORK=... -DPROJECTS=... -DGENERATOR=... -DCOMPILER=... -DCONFIG=... -DFLAGS=...
+#         -DSHARED=... -DPKG_CONFIG=... -P install_test.cmake
 function(run what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -11,7 +12,16 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run("the installation" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
-file(RENAME ${WORK}/first ${WORK}/prefix)  # an installation must not know where it was made
+# An installation must not know where it was made, nor mind what its folder is called. (What CMake itself says to the
+# linker of shared libraries bears no comma.)
+set(prefix "${WORK}/a prefix, moved")
+if(SHARED)
+  set(prefix "${WORK}/a prefix")
+endif()
+if(CUDA)  # where the backend is looked for is an option of -Wl, which no comma or space goes into
+  set(prefix "${WORK}/moved")
+endif()
+file(RENAME ${WORK}/first ${prefix})
 
 # The program in the README is one of them.
 file(READ ${PROJECTS}/../../../README.md readme)
@@ -33,7 +43,7 @@ foreach(project engine_only schedule_only whole plugins)
     file(COPY ${PROJECTS}/../../../examples/own_operator.cc DESTINATION ${WORK}/whole)
   endif()
   run("${project}: configuring" ${CMAKE_COMMAND} -S ${WORK}/${project} -B ${WORK}/${project}/build -G ${GENERATOR}
-    -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG}
+    "-DCMAKE_PREFIX_PATH=${prefix}" -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG}
     "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror ${FLAGS}")
   run("${project}: building" ${CMAKE_COMMAND} --build ${WORK}/${project}/build)
   run("${project}: running" ${CMAKE_COMMAND} -E chdir ${WORK}/${project} ${WORK}/${project}/build/program)
@@ -63,4 +73,32 @@ endif()
 run("ldd" ldd ${WORK}/whole/build/program)
 if(NOT output MATCHES "openblas")
   message(FATAL_ERROR "the check above sees nothing: the whole program shows no OpenBLAS either:\n${output}")
+endif()
+
+# Without CMake, by pkg-config; COMPILER and FLAGS as above.
+if(PKG_CONFIG)
+  file(COPY ${PROJECTS}/whole/main.cc DESTINATION ${WORK}/pkg_config)
+  file(GLOB_RECURSE pc "${prefix}/*/sluice.pc")
+  get_filename_component(folder "${pc}" DIRECTORY)
+  foreach(what --cflags --libs)
+    run("pkg-config ${what}" ${CMAKE_COMMAND} -E env "PKG_CONFIG_PATH=${folder}" ${PKG_CONFIG} ${what} sluice)
+    separate_arguments(given UNIX_COMMAND "${output}")
+    set(${what} ${given})
+  endforeach()
+  if(SHARED)
+    list(APPEND --libs "-Wl,-rpath,${folder}/..")
+  endif()
+  run("a program by pkg-config: building" ${COMPILER} -Wall -Wextra -Werror ${FLAGS} ${--cflags} ${WORK}/pkg_config/main.cc
+    -o ${WORK}/pkg_config/program ${--libs})
+  run("a program by pkg-config: running" ${WORK}/pkg_config/program)
+  message("a program by pkg-config printed: ${output}")
+endif()
+
+# SLUICE_INSTALL=OFF: a project with Sluice in it installs what is its own, and nothing of Sluice need be built for that.
+run("inside: configuring" ${CMAKE_COMMAND} -S ${PROJECTS}/inside -B ${WORK}/inside -G ${GENERATOR}
+  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${CONFIG} -DSLUICE_HERE=${PROJECTS}/../../..)
+run("inside: installing" ${CMAKE_COMMAND} --install ${WORK}/inside --prefix ${WORK}/inside/prefix)
+file(GLOB_RECURSE installed RELATIVE ${WORK}/inside/prefix ${WORK}/inside/prefix/*)
+if(NOT installed STREQUAL "share/inside/CMakeLists.txt")
+  message(FATAL_ERROR "SLUICE_INSTALL=OFF installs: ${installed}")
 endif()

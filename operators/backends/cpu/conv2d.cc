@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <string_view>
 #include <type_traits>
 
+#include "sluice/engine/detail/forks.h"
+#include "sluice/engine/environment.h"
 #include "sluice/operators/backends/cpu/conv2d_parts.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
@@ -38,11 +38,11 @@ bool winograd_pays(Conv2dPass pass, const Conv2dShape& s) {
 
 /// SLUICE_WINOGRAD=0 in the environment: never.
 bool winograd_allowed() {
-  static const bool allowed = [] {
-    const char* const text = std::getenv("SLUICE_WINOGRAD");
-    return !text || std::string_view(text) != "0";
-  }();
-  return allowed;
+  return sluice::detail::first_use([] {
+    static bool allowed;
+    allowed = sluice::detail::switch_from_environment("SLUICE_WINOGRAD", true);
+    return &allowed;
+  });
 }
 
 /// oneDNN, and the kernel for few channels, count in numbers below 2^31.

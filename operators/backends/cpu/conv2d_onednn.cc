@@ -2,11 +2,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/backends/cpu/conv2d_parts.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/onednn.h"
@@ -122,20 +122,22 @@ std::shared_ptr<const Plan> make_plan(const Key& key) {
 
 // Plans by shape, null where oneDNN has none. Bounded: a program with ever new shapes starts over.
 std::shared_ptr<const Plan> plan_for(const Key& key) {
-  static std::shared_mutex mutex;
-  static std::map<Key, std::shared_ptr<const Plan>> plans;
+  using Plans = std::map<Key, std::shared_ptr<const Plan>>;
+  std::mutex& mutex = sluice::detail::process_lock(sluice::detail::ProcessLock::convolutions);
+  Plans& plans = sluice::detail::first_use([] { return new Plans; });
   constexpr std::size_t most_plans = 1024;
   {
-    const std::shared_lock lock(mutex);
+    const std::lock_guard lock(mutex);
     if (const auto found = plans.find(key); found != plans.end()) return found->second;
   }
   std::shared_ptr<const Plan> plan;
   try {
+    const sluice::detail::InFirstUse in_use;  // under locks of oneDNN's
     plan = make_plan(key);
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented) throw;
   }
-  const std::unique_lock lock(mutex);
+  const std::lock_guard lock(mutex);
   if (plans.size() >= most_plans) plans.clear();
   return plans.emplace(key, std::move(plan)).first->second;
 }

@@ -1,6 +1,4 @@
 // Decompositions of the CPU backend, by LAPACK. The matrices of a stack are split among threads.
-#include <cblas.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -69,9 +67,6 @@ struct Job {
 /// failed, or null. The first matrix that failed is the one that is named, on any number of threads.
 template <class T, class One>
 void for_each_matrix(ArrayContext& c, const One& one, bool symmetric = false) {
-  // OpenBLAS would start threads of its own.
-  static const bool one_thread = (openblas_set_num_threads(1), true);
-  static_cast<void>(one_thread);
   const Stack stack(c.input(0).shape);
   if (stack.count == 0) return;
   as_int(std::max(stack.rows, stack.columns));

@@ -4,6 +4,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "sluice/engine/detail/forks.h"
+#include "sluice/engine/detail/report.h"
+#include "sluice/operators/backends/cpu/libraries.h"
+
 namespace sluice::cpu_backend {
 namespace {
 
@@ -36,11 +40,15 @@ InstructionSet choose() {
   throw std::invalid_argument("SLUICE_ISA=" + std::string(wanted) + ": expected default, avx2 or avx512");
 }
 
+const sluice::detail::ReportPart report([] { return std::string(instruction_set()) + "; " + libraries_text(); });
+
 }  // namespace
 
 InstructionSet instruction_set_in_use() {
-  static const InstructionSet set = choose();
-  return set;
+  return sluice::detail::first_use([] {
+    static const InstructionSet set = choose();
+    return &set;
+  });
 }
 
 const char* instruction_set() { return kNames[static_cast<int>(instruction_set_in_use())]; }

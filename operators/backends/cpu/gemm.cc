@@ -3,16 +3,24 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/loops.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/onednn.h"
+#include "sluice/operators/backends/cpu/openblas.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -212,6 +220,35 @@ void in_blocks_of_k(int64_t m, int64_t n, int64_t k, float beta, float* c, int64
   for (int64_t i = 0; i < m * n; ++i) c[i / n * ldc + i % n] = static_cast<float>(totals[static_cast<std::size_t>(i)]);
 }
 
+/// oneDNN makes its kernels at the first products that want them. Here that is when no fork is: a child that has them
+/// half made crashes, or waits for ever.
+void make_kernels() {
+  sluice::detail::once_in_process([] {
+    onednn_engine();  // bounds the instruction set before the first use
+    const OneThread one;
+    constexpr int64_t size = 32;
+    const std::vector<float> a(size * size);
+    std::vector<float> c(size * size);
+    for (const char trans_a : {'N', 'T'})
+      for (const char trans_b : {'N', 'T'})
+        for (const int64_t rows : {size, int64_t{1}})
+          for (const int64_t columns : {size, int64_t{1}})
+            dnnl_sgemm(trans_a, trans_b, rows, columns, size, 1.0F, a.data(), size, a.data(), size, 0.0F, c.data(),
+                       size);
+  });
+}
+
+/// Products of one kind use the same of oneDNN's kernels, as far as its thresholds can be known from here. The first
+/// ones of each kind are in a first use, beside make_kernels(): some kernels are for small or for large products alone.
+constinit std::array<std::atomic<std::uint64_t>, 512> kinds_seen{};
+std::size_t kind_of(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float beta) {
+  const auto size = [](int64_t x) {
+    return std::min(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(x))), 15);
+  };
+  const int form = (trans_a ? 4 : 0) + (trans_b ? 2 : 0) + (beta == 0 ? 1 : 0);
+  return static_cast<std::size_t>(((form * 16 + size(m)) * 16 + size(n)) * 16 + size(k));
+}
+
 }  // namespace
 
 void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
@@ -222,12 +259,18 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
   const bool is_long = k > kFewTerms;
   if (m == 1 && is_long) return vector_product(n, k, alpha, a, trans_a ? lda : 1, b, ldb, trans_b, beta, c, 1);
   if (n == 1 && is_long) return vector_product(m, k, alpha, b, trans_b ? 1 : ldb, a, lda, !trans_a, beta, c, ldc);
-  onednn_engine();  // bounds the instruction set before the first use
+  make_kernels();
   const auto multiply = [&](int64_t first, int64_t terms, float factor, float* out, int64_t ld) {
     const OneThread one;
+    const std::size_t kind = kind_of(trans_a, trans_b, m, n, terms, factor);
+    std::atomic<std::uint64_t>& seen = kinds_seen[kind / 64];
+    const std::uint64_t bit = std::uint64_t{1} << kind % 64;
+    std::optional<sluice::detail::InFirstUse> in_use;
+    if ((seen.load(std::memory_order_acquire) & bit) == 0) in_use.emplace();
     const auto status =
         dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, terms, alpha, a + first * (trans_a ? lda : 1), lda,
                    b + first * (trans_b ? 1 : ldb), ldb, factor, out, ld);
+    if (in_use) seen.fetch_or(bit, std::memory_order_release);
     if (status != dnnl_success) throw std::runtime_error("matmul: oneDNN status " + std::to_string(status));
   };
   if (k <= kMostTerms) return multiply(0, k, beta, c, ldc);
@@ -239,8 +282,7 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, doub
                const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
   if (m <= 0 || n <= 0) return;
   if (k <= 0) return scale(m, n, beta, c, ldc);
-  static const bool one_thread = (openblas_set_num_threads(1), true);
-  static_cast<void>(one_thread);
+  const InOpenBlas inside;
   cblas_dgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans, as_int(m),
               as_int(n), as_int(k), alpha, a, as_int(lda), b, as_int(ldb), beta, c, as_int(ldc));
 }
@@ -273,8 +315,11 @@ void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, int64_t a
 
 bool bf16_is_native() {
 #if SLUICE_X86_KERNELS
-  static const bool native = instruction_set_in_use() == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16");
-  return native;
+  return sluice::detail::first_use([] {
+    static bool native;
+    native = instruction_set_in_use() == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16");
+    return &native;
+  });
 #else
   return false;
 #endif
@@ -303,16 +348,19 @@ void bf16_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, cons
                        of_c = matrix(rows, columns, memory::data_type::f32, false, ld);
     const OneThread one;
     // oneDNN keeps the primitives of a process by their descriptions: making one again is a look-up.
-    const auto description = describe<dnnl::matmul>(of_a, of_b, of_c);
+    const auto [description, product] = [&] {
+      const sluice::detail::InFirstUse in_use;  // under locks of oneDNN's
+      const auto made = describe<dnnl::matmul>(of_a, of_b, of_c);
+      return std::pair(made, dnnl::matmul(made));
+    }();
     std::vector<std::byte> scratch(description.scratchpad_desc().get_size());
     const auto in = [&](const memory::desc& what, const void* data) {
       return memory(what, engine, const_cast<void*>(data));
     };
-    dnnl::matmul(description)
-        .execute(onednn_stream(), {{DNNL_ARG_SRC, in(of_a, pa)},
-                                   {DNNL_ARG_WEIGHTS, in(of_b, pb)},
-                                   {DNNL_ARG_DST, in(of_c, pc)},
-                                   {DNNL_ARG_SCRATCHPAD, in(description.scratchpad_desc(), scratch.data())}});
+    product.execute(onednn_stream(), {{DNNL_ARG_SRC, in(of_a, pa)},
+                                      {DNNL_ARG_WEIGHTS, in(of_b, pb)},
+                                      {DNNL_ARG_DST, in(of_c, pc)},
+                                      {DNNL_ARG_SCRATCHPAD, in(description.scratchpad_desc(), scratch.data())}});
   };
   in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
            [&](int64_t rows, int64_t columns, const BFloat16* pa, const BFloat16* pb, float* pc) {

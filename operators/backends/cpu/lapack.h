@@ -4,6 +4,15 @@
 
 #include <cstddef>
 
+#include "sluice/operators/backends/cpu/openblas.h"
+
+#define SLUICE_LAPACK_CALL(name, function)   \
+  template <class... Arguments>              \
+  static void name(Arguments... arguments) { \
+    const InOpenBlas inside;                 \
+    function(arguments...);                  \
+  }
+
 #define SLUICE_LAPACK(letter, T)                                                                                       \
   extern "C" {                                                                                                         \
   void letter##potrf_(const char* uplo, const int* n, T* a, const int* lda, int* info, std::size_t);                   \
@@ -21,13 +30,13 @@
   namespace sluice::cpu_backend {                                                                                      \
   template <>                                                                                                          \
   struct Lapack<T> {                                                                                                   \
-    static constexpr auto potrf = letter##potrf_;                                                                      \
-    static constexpr auto getrf = letter##getrf_;                                                                      \
-    static constexpr auto getrs = letter##getrs_;                                                                      \
-    static constexpr auto geqrf = letter##geqrf_;                                                                      \
-    static constexpr auto orgqr = letter##orgqr_;                                                                      \
-    static constexpr auto gesdd = letter##gesdd_;                                                                      \
-    static constexpr auto syevd = letter##syevd_;                                                                      \
+    SLUICE_LAPACK_CALL(potrf, letter##potrf_)                                                                          \
+    SLUICE_LAPACK_CALL(getrf, letter##getrf_)                                                                          \
+    SLUICE_LAPACK_CALL(getrs, letter##getrs_)                                                                          \
+    SLUICE_LAPACK_CALL(geqrf, letter##geqrf_)                                                                          \
+    SLUICE_LAPACK_CALL(orgqr, letter##orgqr_)                                                                          \
+    SLUICE_LAPACK_CALL(gesdd, letter##gesdd_)                                                                          \
+    SLUICE_LAPACK_CALL(syevd, letter##syevd_)                                                                          \
   };                                                                                                                   \
   }
 
@@ -39,3 +48,4 @@ struct Lapack;
 SLUICE_LAPACK(s, float)
 SLUICE_LAPACK(d, double)
 #undef SLUICE_LAPACK
+#undef SLUICE_LAPACK_CALL

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 
 namespace sluice::cpu_backend {
@@ -13,8 +14,10 @@ struct OpenMp {
   void (*set_threads)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
 };
 const OpenMp& open_mp() {
-  static const OpenMp functions;
-  return functions;
+  return sluice::detail::first_use([] {
+    static const OpenMp functions;
+    return &functions;
+  });
 }
 
 dnnl::engine make_engine() {
@@ -48,8 +51,10 @@ OneThread::~OneThread() {
 }
 
 const dnnl::engine& onednn_engine() {
-  static const dnnl::engine engine = make_engine();
-  return engine;
+  return sluice::detail::first_use([] {
+    static const dnnl::engine engine = make_engine();
+    return &engine;
+  });
 }
 
 dnnl::stream& onednn_stream() {

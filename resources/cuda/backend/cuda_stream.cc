@@ -11,7 +11,8 @@ std::vector<Passed> passed_points(std::span<const StreamEvent> events) {
   std::vector<Passed> points;
   for (const StreamEvent& event : events) {
     const CudaStream* const own = cuda_stream(event.stream);
-    if (own && own->stream_if_made()) points.emplace_back(own->stream_if_made(), event.point);
+    if (own && own->stream_if_made() && event.point > own->idle())
+      points.emplace_back(own->stream_if_made(), event.point);
   }
   return points;
 }

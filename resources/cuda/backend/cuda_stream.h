@@ -50,6 +50,8 @@ class CudaStream : public Stream {
   CudaCore& core() const { return *core_; }
   /// Asks the card whether it still works; a sticky error marks it as lost.
   void look() noexcept;
+  /// Points up to this one were recorded before anything was issued.
+  std::uint64_t idle() const noexcept { return core_->idle_points[word_].load(std::memory_order_acquire); }
   /// Something was recorded that is not passed.
   bool in_flight() const noexcept { return reached() < last_.load(std::memory_order_acquire); }
 
