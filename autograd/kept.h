@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <unordered_set>
 #include <vector>
 
 #include "sluice/autograd/kept_memory.h"
 #include "sluice/autograd/node.h"
+#include "sluice/autograd/tape_run.h"
 #include "sluice/ndarray/owner.h"
 
 namespace sluice::autograd {
@@ -43,6 +45,11 @@ class Kept {
       if (!node || !visited.insert(node).second) continue;
       found.push_back(node);
       for (const Edge& edge : node->edges) nodes_.push_back(edge.node.get());
+      // A program's own function may keep arrays that have a tape of their own (per_shard).
+      if (!node->op || !node->op->joint_gradient) continue;
+      for (const NDArray& x : node->saved_inputs) {
+        if (x.defined()) nodes_.push_back(maker_of(x).get());
+      }
     }
     std::sort(found.begin(), found.end(), [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
     // The values of leaves first: they have been seen then, and do not count.
@@ -64,7 +71,7 @@ class Kept {
   }
 
   std::vector<Piece> pieces_;
-  std::unordered_set<const void*> seen_;
+  std::unordered_set<std::uint32_t> seen_;
   std::unordered_set<const Node*> counted_;
   std::vector<const Node*> nodes_;
 };

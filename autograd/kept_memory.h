@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 
 #include "sluice/ndarray/nd_array.h"
 
 namespace sluice {
 
-/// A piece of memory. `id` tells it from others for as long as something keeps it.
+/// A piece of memory. `id` tells it from all others, those that are gone too.
 struct KeptMemory {
-  const void* id = nullptr;
+  std::uint32_t id = 0;
   std::size_t bytes = 0;
   friend bool operator==(const KeptMemory&, const KeptMemory&) = default;
 };

@@ -34,6 +34,16 @@ Buffer::~Buffer() {
   }
 }
 
+std::uint32_t Buffer::number() {
+  static std::atomic<std::uint32_t> last{0};
+  std::uint32_t known = number_.load(std::memory_order_relaxed);
+  while (known == 0) {
+    const std::uint32_t fresh = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (number_.compare_exchange_strong(known, fresh, std::memory_order_relaxed)) known = fresh;
+  }
+  return known;
+}
+
 std::byte* Buffer::allocate(Context* context) {
   DevicePool* const pool = this->pool();
   if (foreign_ && !pool) return nullptr;  // brought, and empty

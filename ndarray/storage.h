@@ -53,6 +53,8 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
   void used(const std::shared_ptr<StreamProgress>& stream, std::uint64_t point);
   Device device() const { return device_; }
   std::size_t bytes() const { return bytes_; }
+  /// A number that no other buffer has, whenever it lives: as long as fewer than 2^32 are asked. Never 0. Thread-safe.
+  std::uint32_t number();
   /// The import that the memory came from; else null.
   Import* import() const { return foreign_ ? foreign_->import.get() : nullptr; }
   /// True for host memory that streams reach.
@@ -75,6 +77,7 @@ class Buffer final : public RefCounted, public Pooled<Buffer> {
     BlockUses uses;
   };
 
+  std::atomic<std::uint32_t> number_{0};  ///< 0: nobody has asked. Lies in the padding of the base
   std::size_t bytes_;
   std::atomic<std::byte*> data_{nullptr};
   std::unique_ptr<Foreign> foreign_;

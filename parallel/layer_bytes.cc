@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,7 +16,7 @@
 namespace sluice::parallel::detail {
 namespace {
 
-using Pieces = std::set<std::pair<const void*, std::size_t>>;
+using Pieces = std::set<std::pair<std::uint32_t, std::size_t>>;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -177,20 +177,7 @@ std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, st
     sample.work = std::max(0.0, beside[at(l)] - bytes_in(without(made, there)));
   }
   nn::Arrays gradients(1);  // of the layer's outputs; those of the loss are ones
-  // What the second half of the layer behind keeps stays until it is compared: then memory of another layer may have
-  // its place.
-  std::optional<WeightGradients> behind;
   Pieces kept_behind;
-  const auto run_behind = [&](int l) {
-    const double rest = pool.peak_of([&] {
-      behind->run();
-      behind.reset();
-      net.wait_for_gradients(l);
-    });
-    // The gradients themselves count as weights.
-    samples[at(l)].work = std::max(samples[at(l)].work, rest - gradient_bytes(net, l));
-  };
-  int last = n;  // of which `behind` is
   for (int l = n - 1; l >= 0; --l) {
     const std::size_t i = at(l);
     nn::Arrays roots, of_roots;
@@ -214,19 +201,19 @@ std::vector<LayerSample> layer_bytes(const TrialNet& net, const Batch& batch, st
     });
     const Pieces kept = pieces_of(later.memory(inputs));
     samples[i].kept = bytes_in(kept);
-    if (l < n - 1) {
-      samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
-      run_behind(l + 1);
-    }
+    if (l < n - 1) samples[i + 1].kept_shared = bytes_in(kept_behind) - bytes_in(without(kept_behind, kept));
     kept_behind = kept;
     samples[i].both = bytes_in(kept) - bytes_in(without(kept, all[i]));
     samples[i].work = std::max(samples[i].work, half - (samples[i].kept - samples[i].both));
     out[i].clear();
     roots.clear();
-    behind = std::move(later);
-    last = l;
+    const double rest = pool.peak_of([&] {
+      later.run();
+      net.wait_for_gradients(l);
+    });
+    // The gradients themselves count as weights.
+    samples[i].work = std::max(samples[i].work, rest - gradient_bytes(net, l));
   }
-  if (behind) run_behind(last);
   net.drop_gradients();
   return samples;
 }

@@ -58,7 +58,6 @@ class BlockUses {
     if (first_.by) f(first_);
     for (BlockUse& use : more_) f(use);
   }
-  bool empty() const { return !first_.by; }
   /// Whether all that others than the stream do with the block is over.
   bool over_but_for(const Stream* stream) const {
     const auto done = [&](const BlockUse& use) { return !use.by || use.by->stream == stream || use.over(); };

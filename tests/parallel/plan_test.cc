@@ -131,7 +131,7 @@ double held_by_stage(const Net& net, const Batch& batch, std::size_t begin, std:
   y = x;
   for (std::size_t l = begin; l < end; ++l) y = functions.call(l, y);
   if (end == functions.size()) y = {cross_entropy(y[0], batch.target.to(test::device(0)))};
-  std::set<std::pair<const void*, std::size_t>> pieces;
+  std::set<std::pair<std::uint32_t, std::size_t>> pieces;
   for (const KeptMemory& piece : kept_memory(y, x)) pieces.insert({piece.id, piece.bytes});
   for (const nn::Arrays& list : {x, y}) {
     for (const NDArray& held : list) pieces.insert({memory_of(held).id, memory_of(held).bytes});
