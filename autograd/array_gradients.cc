@@ -1,4 +1,5 @@
 // The gradient members of NDArray.
+#include "sluice/autograd/gradient_undo.h"
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/tape_run.h"
@@ -98,6 +99,7 @@ void NDArray::set_grad(const NDArray& gradient, Where where) const {
     const bool own = autograd::window_of(brought) || brought.array()->group();
     before = own ? brought.copy(where) : brought.detach();
   }
+  GradientUndo::changing(*leaf);
   std::lock_guard lock(leaf->mutex);
   autograd::restore_after_dry_run(*leaf);
   std::swap(leaf->grad, before);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sluice/autograd/gradient_undo.h"
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/owned.h"
 #include "sluice/ndarray/dry_run.h"
@@ -77,6 +78,7 @@ NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& 
 }
 
 void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location& where) {
+  GradientUndo::changing(leaf);
   // .grad() must be an array of its own, because the next backward adds to it in place.
   NDArray existing;
   {
@@ -108,22 +110,42 @@ void Run::find_useful(std::span<const NDArray> roots, const std::unordered_set<N
   if (targets.empty()) return;
   std::vector<Node*> found, stack;
   std::unordered_set<Node*> seen;
+  bool freed = false;
   for (const NDArray& root : roots) stack.push_back(maker_of(root).get());
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
     if (!seen.insert(node).second) continue;
+    freed = freed || node->freed;
     found.push_back(node);
     for (const Edge& edge : node->edges) {
       if (edge.node) stack.push_back(edge.node.get());
     }
   }
+  if (freed) refuse_what_was_freed(roots, targets);
   std::sort(found.begin(), found.end(), [](Node* a, Node* b) { return a->sequence < b->sequence; });
   for (Node* node : found) {
     const bool leads = targets.count(node) != 0 ||
                        std::any_of(node->edges.begin(), node->edges.end(),
                                    [&](const Edge& e) { return e.node && useful_.count(e.node.get()) != 0; });
     if (leads) useful_.insert(node);
+  }
+}
+
+/// What a freed node depended on is not known any more: it may have been a target. Behind targets it does not matter,
+/// but for what visit() refuses.
+void Run::refuse_what_was_freed(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) const {
+  std::vector<Node*> stack;
+  std::unordered_set<Node*> seen;
+  for (const NDArray& root : roots) stack.push_back(maker_of(root).get());
+  while (!stack.empty()) {
+    Node* const node = stack.back();
+    stack.pop_back();
+    if (targets.count(node) != 0 || !seen.insert(node).second) continue;
+    if (node->freed) refuse_freed();
+    for (const Edge& edge : node->edges) {
+      if (edge.node) stack.push_back(edge.node.get());
+    }
   }
 }
 
@@ -262,6 +284,11 @@ void Run::capture(Node& node, const std::vector<NDArray>& gradients) {
   for (std::size_t i = 0; i < at->second.size(); ++i) at->second[i] = gradients[i];
 }
 
+void Run::refuse_freed() const {
+  throw ArrayError("backward", options_.where,
+                   "the tape was freed by an earlier backward; pass {.retain = true} there");
+}
+
 void Run::visit(Node& node, std::vector<NDArray>& gradients) {
   if (node.kind == Node::Kind::leaf) {
     if (adds_to_leaves()) add_to_leaf(node, gradients[0], options_.where);
@@ -270,8 +297,9 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
   }
   const bool view = is_view(node);
   if (node.freed) {
-    throw ArrayError("backward", options_.where,
-                     "the tape was freed by an earlier backward; pass {.retain = true} there");
+    if (captured_.size() != 1 || captured_.count(&node) == 0) refuse_freed();
+    gradients.clear();  // it is what was asked for, and nothing else is
+    return;
   }
   if (const DryRun* const run = DryRun::current(); run && !view && node.sequence < run->tape()) [[unlikely]] {
     throw ArrayError("backward", options_.where,

@@ -86,6 +86,8 @@ class Run {
   };
 
   void find_useful(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets);
+  void refuse_what_was_freed(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) const;
+  [[noreturn]] void refuse_freed() const;
   bool leads_on(const Edge& edge) const { return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0); }
   void add(const Ref<Node>& node, std::int32_t output, NDArray gradient);
   void send(const Edge& edge, NDArray gradient) {

@@ -7,30 +7,6 @@
 
 namespace sluice::parallel::detail {
 
-GradientsBefore::GradientsBefore(const std::vector<nn::Named>& slots) {
-  const NoGrad no_grad;
-  for (const nn::Named& slot : slots) {
-    const NDArray& value = slot.state->value;
-    if (slot.state->kind != nn::Kind::parameter || !value.defined() || !value.requires_grad()) continue;
-    const NDArray gradient = value.grad();
-    list_.push_back({slot.state, gradient.defined() ? gradient.copy() : gradient});
-  }
-}
-
-GradientsBefore::~GradientsBefore() {
-  for (const One& one : list_) {
-    try {
-      one.state->value.set_grad(one.gradient);
-    } catch (...) {  // it is another array by now, or there is no memory: then it has no gradient
-      one.state->value.zero_grad();
-    }
-  }
-}
-
-void GradientsBefore::forget(const std::unordered_set<const nn::State*>& stepped) {
-  std::erase_if(list_, [&](const One& one) { return stepped.contains(one.state.get()); });
-}
-
 std::vector<bool> stages_with_sums(const Schedule& schedule) {
   std::vector<bool> apart(static_cast<std::size_t>(schedule.stages), !is_in_order(schedule.sum));
   std::vector<int> next(apart.size());
@@ -53,10 +29,6 @@ GradientSum::GradientSum(const SumTree& tree, int microbatches, std::vector<NDAr
     before_.push_back(leaf.grad());
     leaf.zero_grad();
   }
-}
-
-GradientSum::~GradientSum() {
-  for (std::size_t i = 0; left_ > 0 && i < leaves_.size(); ++i) leaves_[i].set_grad(before_[i]);
 }
 
 void GradientSum::take_from_leaves(int microbatch) {

@@ -1,37 +1,12 @@
 // The sum of microbatches' gradients by a schedule's tree, while the pipeline pushes them. Internal to parallel/.
 #pragma once
 
-#include <memory>
-#include <unordered_set>
 #include <vector>
 
 #include "sluice/ndarray/nd_array.h"
-#include "sluice/nn/net/net.h"
 #include "sluice/schedule/action_lists.h"
 
 namespace sluice::parallel::detail {
-
-/// The gradients that parameters have when it is made. They have them again when it is destroyed, which a step that
-/// throws while it is pushed does before it has forgotten them. Gradients are added in place: so those that are there
-/// are copied.
-class GradientsBefore {
- public:
-  explicit GradientsBefore(const std::vector<nn::Named>& slots);
-  ~GradientsBefore();
-  GradientsBefore(const GradientsBefore&) = delete;
-  GradientsBefore& operator=(const GradientsBefore&) = delete;
-
-  void forget() { list_.clear(); }
-  /// Of parameters that were stepped: their gradients went into the step.
-  void forget(const std::unordered_set<const nn::State*>& stepped);
-
- private:
-  struct One {
-    std::shared_ptr<nn::State> state;
-    NDArray gradient;
-  };
-  std::vector<One> list_;
-};
 
 /// True for each stage whose weight gradients come in another order than that in which they are to be added.
 std::vector<bool> stages_with_sums(const Schedule& schedule);
@@ -44,8 +19,6 @@ class GradientSum {
 
   /// The tree must pass check() for so many microbatches. The leaves have no .grad() from now on until all is added.
   GradientSum(const SumTree& tree, int microbatches, std::vector<NDArray> leaves);
-  /// If a push has thrown, the gradients are what they were.
-  ~GradientSum();
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
 

@@ -8,6 +8,7 @@
 
 #include "sluice/autograd/autograd.h"
 #include "sluice/autograd/checkpoint.h"
+#include "sluice/autograd/gradient_undo.h"
 #include "sluice/autograd/halves.h"
 #include "sluice/autograd/uses.h"
 #include "sluice/engine/layer.h"
@@ -138,7 +139,6 @@ class Pipeline::Step {
         free_(options.order == ActionOrder::ready || !plan_.schedule.fixed_order),
         order_(plan_.schedule),
         arrays_(std::make_shared<detail::StepArrays>(plan_.shared, pipeline.net_, pipeline.devices_, true, where)),
-        before_(pipeline.net_->slots()),
         tied_(*plan_.shared, *arrays_, plan_.schedule),
         passages_(pipeline.devices_.size()),
         loss_(pipeline.loss_.of_batch(target, where)),
@@ -336,7 +336,10 @@ class Pipeline::Step {
     const Turn turn(pipeline_, plan_, action, free_);
     const nn::detail::StepPart part = part_of(action.stage);
     options_.optimizer->step({part}, false, where_);
-    before_.forget(*part.parameters);
+    // What was stepped has used its gradients up.
+    for (const nn::Named& slot : pipeline_.net_->slots()) {
+      if (part.parameters->contains(slot.state.get())) before_.forget(slot.state->value);
+    }
   }
 
   nn::detail::StepPart part_of(int stage) const {
@@ -450,6 +453,7 @@ class Pipeline::Step {
     if (options_.max_norm > 0) {
       nn::Contents all;
       all.slots = pipeline_.net_->slots();
+      for (const nn::Named& slot : all.slots) before_.note(slot.state->value);  // it is scaled in place
       pipeline_.norm_ = nn::detail::clip_gradients(all, options_.max_norm, where_);
     }
     std::vector<nn::detail::StepPart> parts;
@@ -483,7 +487,7 @@ class Pipeline::Step {
   bool free_;
   Order order_;
   std::shared_ptr<const detail::StepArrays> arrays_;
-  detail::GradientsBefore before_;  // before all that changes gradients
+  GradientUndo before_;  // before all that changes gradients
   detail::TiedSums tied_;
   std::vector<std::vector<Passage>> passages_;
   Loss::OfMicrobatch loss_;

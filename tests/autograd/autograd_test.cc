@@ -32,6 +32,24 @@ TEST(Backward, AddsIntoTheGradientsAndFreesTheTape) {
   EXPECT_FALSE(w.grad().defined());
 }
 
+/// A part of the tape that was freed would be missing in the gradient, or look as if nothing depended on it.
+TEST(Backward, GradRefusesWhatLeadsThroughAFreedPart) {
+  const NDArray x = ones({2}).with_grad();
+  const NDArray h = x * 3, y = tanh(h);
+  (void)grad(sum(y), {x});
+  for (const NDArray& root : {sum(y * 2), sum(y * x)}) {
+    try {
+      (void)grad(root, {x});
+      ADD_FAILURE();
+    } catch (const ArrayError& e) {
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("freed"));
+    }
+  }
+  // What lies behind the arrays that are asked for does not matter.
+  EXPECT_EQ(floats(grad(sum(h * 2), {h})[0]), (Floats{2, 2}));
+  EXPECT_EQ(floats(grad(sum(y.detach() * x), {x})[0]), floats(y));
+}
+
 TEST(Backward, MisuseIsOneClearLine) {
   const NDArray w = ones({2}).with_grad();
   EXPECT_THROW((w * 2).backward(), ArrayError);        // not one element

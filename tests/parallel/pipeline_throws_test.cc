@@ -115,5 +115,35 @@ TEST(PipelineThrows, LeavesTheStepOfAStageThatHasStepped) {
   EXPECT_NE(after[2], values[2]);
 }
 
+/// A loss with a parameter of its own, which the pipeline's net does not have: with an optimiser for it or without one.
+TEST(PipelineThrows, LeavesTheGradientOfTheLossAsItWas) {
+  DefaultEngine engine({.threads = 2, .logical_cpus = 3});
+  const NDArray scale = full({}, 2).to(test::device(1)).with_grad();
+  const auto scaled = [&](const NDArray& output, const NDArray& target, double divisor) {
+    return sum(square(output * scale - target)) / divisor;
+  };
+  const auto made = std::make_shared<Fragile>();
+  const Chain net(std::make_shared<Fragile>(), made);
+  nn::initialise(net, 3);
+  parallel::Pipeline stages = pipeline(net, on_devices({0, 1}), {}, DType::f32, scaled);
+  const auto [x, y] = batch(DType::f32, 0);
+  const auto step = [&] {
+    made->forwards = made->backwards = 0;
+    (void)stages.step(x, y, {.microbatches = kMicrobatches});
+  };
+  for (const bool earlier : {false, true}) {
+    const auto before = scale.grad().defined() ? scale.grad().to_bytes() : std::vector<std::byte>();
+    const Bytes of_net = gradients_of(net);
+    EXPECT_EQ(before.empty(), !earlier);
+    made->backward_at = kMicrobatches - 1;
+    EXPECT_EQ(message(step), "not pushed");
+    EXPECT_EQ(scale.grad().defined() ? scale.grad().to_bytes() : std::vector<std::byte>(), before);
+    EXPECT_TRUE(gradients_of(net) == of_net);
+    made->backward_at = -1;
+    step();
+    EXPECT_NE(scale.grad().to_bytes(), before);
+  }
+}
+
 }  // namespace
 }  // namespace sluice
