@@ -1,5 +1,7 @@
 #include "sluice/autograd/checkpoint.h"
 
+#include <utility>
+
 #include "sluice/autograd/gradients.h"
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/owned.h"
@@ -43,6 +45,8 @@ Variable gate_behind(const std::vector<NDArray>& gradients, const std::source_lo
 }  // namespace
 
 Recomputation* Recomputation::current() { return working; }
+Recomputation::None::None() : outer_(std::exchange(working, nullptr)) {}
+Recomputation::None::~None() { working = outer_; }
 
 std::vector<NDArray> Recomputation::first() {
   const Rerun::Scope notes(rerun_, false);
@@ -119,7 +123,8 @@ void Recomputation::forget(std::size_t index) noexcept {
 
 std::vector<NDArray> checkpoint(const ArrayFunction& f, const NDArrays& xs, std::source_location where) {
   autograd::install_recorder();
-  if (!grad_mode() || autograd::Recomputation::current()) {
+  // Within another one it is a plain call: that one computes all of it again.
+  if (!grad_mode() || autograd::Recomputation::current() || (current_scope().flags & kRerunFlag) != 0) {
     return f(std::vector<NDArray>(xs.begin(), xs.end()), "checkpoint", where);
   }
   const Ref<autograd::Recomputation> made(new autograd::Recomputation(f, xs, where));

@@ -31,6 +31,17 @@ class Recomputation final : public RefCounted {
 
   /// The one that is at work on this thread; null: none.
   static Recomputation* current();
+  /// While it lives, there is none.
+  class None {
+   public:
+    None();
+    ~None();
+    None(const None&) = delete;
+    None& operator=(const None&) = delete;
+
+   private:
+    Recomputation* outer_;
+  };
   bool is_again() const { return again_; }
   /// For a push that is recorded: a new node of this one, or the node that it had the first time.
   Ref<Node> next_node();

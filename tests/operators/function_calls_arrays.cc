@@ -213,6 +213,13 @@ void add_host_calls(FunctionCalls& to) {
     set_gradient_layout(y, y.defined() ? layout_of(y).with({{"x", shard(0)}}) : Layout());
     return Arrays{};
   });
+  to.add("per_shard", {s, s}, [placed](const Arrays& x) {
+    const auto f = [](const NDArray& a, const NDArray& b) { return a * b; };
+    return shards_of(per_shard(f, {placed(x[0]), placed(x[1])}, {}));
+  });
+  to.add("per_shard_all", {s}, [placed](const Arrays& x) {
+      return shards_of(per_shard_all([](const NDArray& a) { return a * 2; }, {placed(x[0])}, {Placements{}})[0]);
+    }).shown = "per_shard";
   to.add("gathered", {s}, [placed](const Arrays& x) { return Arrays{gathered(placed(x[0]))}; });
   to.add("whole", {s}, [placed](const Arrays& x) { return shards_of(whole(placed(x[0]))); });
   to.add("shards_of", {s}, [placed](const Arrays& x) { return shards_of(placed(x[0])); });

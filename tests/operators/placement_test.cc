@@ -278,6 +278,49 @@ TEST_F(Placement, CommsAreKnownFromShapes) {
   EXPECT_THAT(to_string(seen->list()), ::testing::HasSubstr("in all 2 reduce_scatter over tp: 512 B"));
 }
 
+/// What a reshard sends has a dual, which its gradient sends; where what uses the result has terms of its gradient,
+/// those are added on the way.
+TEST_F(Placement, WhatReshardsSendHasADual) {
+  struct Dual {
+    sluice::Placement from, to;
+    const char *forward, *back, *back_of_terms;
+  };
+  const sluice::Placement rows = shard(0), columns = shard(1), terms = partial();
+  const std::vector<Dual> duals{
+      {replicate, rows, "", "all_gather", ""},
+      {rows, replicate, "all_gather", "", "reduce_scatter"},
+      {rows, columns, "all_to_all", "all_to_all", ""},
+      {columns, rows, "all_to_all", "all_to_all", ""},
+      {terms, replicate, "all_reduce", "", "all_reduce"},
+      {terms, rows, "reduce_scatter", "all_gather", ""},
+      {terms, columns, "reduce_scatter", "all_gather", ""},
+      {replicate, replicate, "", "", "all_reduce"},
+      {rows, rows, "", "", ""},
+  };
+  const auto run = [&](const Dual& dual, bool with_terms) {
+    std::string forward, back;
+    for (const Communication& one : comms([&] {
+           // Terms are those of a product whose inner size is cut: its own gradient sends nothing.
+           const bool product = dual.from.kind == sluice::Placement::Kind::partial;
+           const NDArray a = place(zeros({6, 4}), two_, {{"tp", product ? columns : dual.from}}).with_grad();
+           const NDArray x = product ? matmul(a, place(zeros({4, 4}), two_, {{"tp", rows}})) : a;
+           NDArray y = reshard(x, {{"tp", dual.to}});
+           if (with_terms) y = linear(y, place(zeros({8, 4}), two_, {{"tp", rows}}));
+           backward({y}, {zeros_like(y)});
+         })) {
+      (one.backward ? back : forward) += name_of(one.kind);
+    }
+    return std::pair(forward, back);
+  };
+  for (const Dual& dual : duals) {
+    SCOPED_TRACE(to_string(dual.from) + " to " + to_string(dual.to));
+    EXPECT_EQ(run(dual, false), (std::pair<std::string, std::string>(dual.forward, dual.back)));
+    if (dual.to == replicate) {
+      EXPECT_EQ(run(dual, true), (std::pair<std::string, std::string>(dual.forward, dual.back_of_terms)));
+    }
+  }
+}
+
 TEST_F(Placement, WhatANetMakesIsReplicatedInAMeshScope) {
   const MeshScope scope(two_);
   RandomStream stream(3);
