@@ -98,7 +98,8 @@ if(SLUICE_WITH_CUDA)
   target_link_libraries(sluice_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${SLUICE_CUDNN})
   # It takes nothing from the program that loads it.
   target_link_options(sluice_cuda PRIVATE -Wl,-z,defs)
-  # Programs find it where it was built, or installed.
-  target_link_options(sluice_providers PUBLIC "$<BUILD_INTERFACE:-Wl,-rpath,${PROJECT_BINARY_DIR}>"
-    "$<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>")
+  # Programs find it where it was built, or installed. (-Wl would cut a folder at its commas.)
+  target_link_options(sluice_providers PUBLIC
+    "$<BUILD_INTERFACE:SHELL:-Xlinker -rpath -Xlinker \"${PROJECT_BINARY_DIR}\">"
+    "$<INSTALL_INTERFACE:SHELL:-Xlinker -rpath -Xlinker \"$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}\">")
 endif()

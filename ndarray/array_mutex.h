@@ -10,8 +10,9 @@ namespace sluice {
 
 /// A recursive mutex in sixteen bytes. Recursive, because serial mode runs a body inside its push. Where two threads
 /// want it, one sleeps. (std::recursive_mutex is 40 bytes.) In a forked child lock() throws ForkedError where it was
-/// held when the process was forked: the thread that would give it back is not there.
-class SmallMutex {
+/// held when the process was forked: the thread that would give it back is not there. Visible, so that in all parts of
+/// a process self() gives a thread one address.
+class [[gnu::visibility("default")]] SmallMutex {
  public:
   SmallMutex() = default;
   SmallMutex(const SmallMutex&) = delete;

@@ -47,9 +47,9 @@ struct OverFork {
 void over_fork(OverFork& what) noexcept;
 
 /// Another number in each forked child, in steps of kForkStep. A lock that has it in its word knows in a child that it
-/// was taken in the parent, by a thread that is not there.
+/// was taken in the parent, by a thread that is not there. Visible: a plugin has the process's, however it is compiled.
 inline constexpr std::uint32_t kForkStep = 4;
-inline constinit std::atomic<std::uint32_t> fork_generation{0};
+[[gnu::visibility("default")]] inline constinit std::atomic<std::uint32_t> fork_generation{0};
 /// Throws ForkedError.
 [[noreturn]] void refuse_lock_of_parent();
 

@@ -71,7 +71,8 @@ class OutputFile {
   /// Throws FormatError (a full disk, for one).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
-  /// Syncs, and gives the file its name; afterwards it is there, also after a power cut. Throws FormatError.
+  /// Syncs, and gives the file its name; afterwards it is there, also after a power cut. Throws FormatError, and the
+  /// old file stands; but where the folder cannot be synced the new one may be there by then.
   void commit();
 
  private:
@@ -83,6 +84,8 @@ class OutputFile {
   int try_names(const F& create);
   void remove_left() const;
   void keep_mode();
+  void sync();
+  void copy_to_named();
 
   std::filesystem::path path_;
   std::filesystem::path folder_;

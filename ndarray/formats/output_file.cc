@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "sluice/ndarray/formats/file_io.h"
 
@@ -94,7 +95,7 @@ void OutputFile::fail(std::string_view what, int error) const {
 
 bool OutputFile::open_unnamed(unsigned mode) {
   do {
-    descriptor_ = ::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
+    descriptor_ = ::open(folder_.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, mode);
   } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) return false;  // for whatever reason: open_named() tells those that are errors
   if (::access(name_of_descriptor(descriptor_).c_str(), F_OK) != 0) {  // no /proc: it could not be named
@@ -180,26 +181,53 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::sync() {
   keep_mode();  // now that all is written, which takes the bits from a file that set a user
   if (::fsync(descriptor_) != 0) fail("cannot sync", errno);
+}
+
+/// Where a file may be without a name, but may not be given one.
+void OutputFile::copy_to_named() {
+  struct Closed {
+    ~Closed() { ::close(descriptor); }
+    int descriptor;
+  } const unnamed{std::exchange(descriptor_, -1)};
+  struct stat status {};
+  if (::fstat(unnamed.descriptor, &status) != 0 || ::lseek(unnamed.descriptor, 0, SEEK_SET) != 0) {
+    fail("cannot read what was written", errno);
+  }
+  open_named(0600);
+  std::vector<std::byte> part(std::size_t{1} << 20);
+  for (;;) {
+    const auto size = ::read(unnamed.descriptor, part.data(), part.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) fail("cannot read what was written", errno);
+    if (size == 0) break;
+    write(std::span(part).first(static_cast<std::size_t>(size)));
+  }
+  ::fchmod(descriptor_, status.st_mode & 0777);  // of a new file; else keep_mode() says
+  sync();
+}
+
+void OutputFile::commit() {
+  sync();
   if (temporary_.empty()) {
     const auto link = [from = name_of_descriptor(descriptor_)](const char* name) {
       return ::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW);
     };
     if (link(path_.c_str()) != 0) {
       // There is no call that puts a file without a name in the place of another.
-      if (errno != EEXIST || try_names(link) != 0) fail("cannot give it its name", errno);
+      if (errno != EEXIST || try_names(link) != 0) copy_to_named();
     }
   }
   if (!temporary_.empty() && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename into place", errno);
   ::close(std::exchange(descriptor_, -1));
   // The new name lives in the folder: sync that too. A file system that cannot sync folders loses nothing but that.
   const int directory = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory >= 0) {
-    ::fsync(directory);
-    ::close(directory);
-  }
+  if (directory < 0) return;
+  const int error = ::fsync(directory) == 0 ? 0 : errno;
+  ::close(directory);
+  if (error == EIO) fail("it is there, but its folder cannot be synced", error);
 }
 
 }  // namespace sluice::formats

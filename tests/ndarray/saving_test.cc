@@ -43,12 +43,13 @@ using test::read_file;
 using test::TemporaryDirectory;
 using test::write_file;
 
-enum class Filter { none, no_unnamed_files, kill_at_rename, both };
+/// Of system calls; any of them together.
+enum Filter : unsigned { none = 0, no_unnamed_files = 1, no_links = 2, kill_at_rename = 4 };
 
-/// For the rest of this process. O_TMPFILE is refused as by a file system that does not know it.
-void install(Filter filter) {
-  if (filter == Filter::none) return;
-  const bool unnamed = filter != Filter::kill_at_rename, kill = filter != Filter::no_unnamed_files;
+/// For the rest of this process. O_TMPFILE is refused as by a file system that does not know it, and linkat() as by a
+/// container that forbids it.
+void install(unsigned filter) {
+  if (filter == none) return;
   std::vector<sock_filter> program;
   const auto load = [&](std::size_t offset) {
     program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<unsigned>(offset)));
@@ -58,7 +59,11 @@ void install(Filter filter) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
     program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
   };
-  if (kill) {
+  if (filter & no_links) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_linkat, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+  }
+  if (filter & kill_at_rename) {
 #ifdef SYS_rename
     kill_at(SYS_rename);
 #endif
@@ -67,7 +72,7 @@ void install(Filter filter) {
 #endif
     kill_at(SYS_renameat2);
   }
-  if (unnamed) {
+  if (filter & no_unnamed_files) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3));
     load(offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t));
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1));
@@ -82,7 +87,7 @@ void install(Filter filter) {
   ::setrlimit(RLIMIT_CORE, &none);  // a process that the filter kills would leave one
 }
 
-pid_t start(Filter filter, const std::function<void()>& body) {
+pid_t start(unsigned filter, const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -106,7 +111,7 @@ int status_of(pid_t child) {
 }
 
 /// In a process of its own, so that the filter goes with it.
-void run(Filter filter, const std::function<void()>& body) { EXPECT_EQ(status_of(start(filter, body)), 0); }
+void run(unsigned filter, const std::function<void()>& body) { EXPECT_EQ(status_of(start(filter, body)), 0); }
 
 void save(const std::filesystem::path& path, const std::string& text) {
   OutputFile file(path);
@@ -129,9 +134,10 @@ unsigned mode_of(const std::filesystem::path& path) {
   return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 07777U : 0;
 }
 
-class Saving : public testing::TestWithParam<Filter> {};
-INSTANTIATE_TEST_SUITE_P(, Saving, testing::Values(Filter::none, Filter::no_unnamed_files),
-                         [](const auto& of) { return of.param == Filter::none ? "Unnamed" : "Named"; });
+class Saving : public testing::TestWithParam<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(, Saving, testing::Values(none, no_unnamed_files, no_links), [](const auto& of) {
+  return of.param == none ? "Unnamed" : of.param == no_links ? "NamedLate" : "Named";
+});
 
 TEST_P(Saving, KeepsTheMode) {
   const TemporaryDirectory directory;
@@ -308,8 +314,7 @@ TEST_P(Saving, AKillAtTheWorstMomentToo) {
   for (const std::string& name : {std::string("a.npy"), std::string(255, 'n')}) {
     const auto path = directory / name;
     save(path, "old");
-    const Filter filter = GetParam() == Filter::none ? Filter::kill_at_rename : Filter::both;
-    EXPECT_EQ(status_of(start(filter, [&] { save(path, "new"); })) & 0x7f, SIGSYS);
+    EXPECT_EQ(status_of(start(GetParam() | kill_at_rename, [&] { save(path, "new"); })) & 0x7f, SIGSYS);
     EXPECT_EQ(read_file(path), "old");
     EXPECT_EQ(files_in(directory).size(), 2U);
     run(GetParam(), [&] { save(path, "newer"); });

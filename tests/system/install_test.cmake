@@ -18,9 +18,6 @@ set(prefix "${WORK}/a prefix, moved")
 if(SHARED)
   set(prefix "${WORK}/a prefix")
 endif()
-if(CUDA)  # where the backend is looked for is an option of -Wl, which no comma or space goes into
-  set(prefix "${WORK}/moved")
-endif()
 file(RENAME ${WORK}/first ${prefix})
 
 # The program in the README is one of them.
@@ -77,6 +74,10 @@ endif()
 
 # Without CMake, by pkg-config; COMPILER and FLAGS as above.
 if(PKG_CONFIG)
+  if(CUDA)  # where the backend is looked for is an option of -Wl there, which no comma goes into
+    file(RENAME ${prefix} ${WORK}/moved)
+    set(prefix "${WORK}/moved")
+  endif()
   file(COPY ${PROJECTS}/whole/main.cc DESTINATION ${WORK}/pkg_config)
   file(GLOB_RECURSE pc "${prefix}/*/sluice.pc")
   get_filename_component(folder "${pc}" DIRECTORY)

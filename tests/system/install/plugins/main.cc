@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rms_norm.h"
+#include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/sluice.h"
 
@@ -196,6 +197,19 @@ void check_backend() {
   expect_near(own, values_of(matmul(a, b)), 1e-5, "the tiled product");
 }
 
+/// A lock that the program's code has taken is this thread's in the library's code too, and a fork is known there.
+void check_hidden() {
+  void* const library = dlopen(HIDDEN, RTLD_NOW);
+  expect(library != nullptr, "the hidden library is loaded");
+  if (!library) return;
+  const auto forks = reinterpret_cast<const void* (*)()>(dlsym(library, "forks_of_hidden"));
+  const auto lock = reinterpret_cast<void (*)(Array&)>(dlsym(library, "lock_in_hidden"));
+  expect(forks() == &detail::fork_generation, "one number of forks");
+  const NDArray x = zeros({2});
+  const std::lock_guard held(x.array()->mutex());
+  lock(*x.array());
+}
+
 }  // namespace
 
 int main() {
@@ -209,6 +223,7 @@ int main() {
   check_soft_maximum();
   check_rms_norm();
   check_backend();
+  check_hidden();
   // Its rows are there for good, and so it is.
   dlclose(library);
   check_softsign();
