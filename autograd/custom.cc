@@ -13,6 +13,7 @@ struct CustomCall {
   const char* name;
   std::function<std::vector<NDArray>(const Saved&, const std::vector<NDArray>&)> backward;
   int results;
+  bool zeros;
   std::vector<int> kept;  ///< of each saved array: its place among the saved inputs, or -1 - the result that it is
 };
 
@@ -21,7 +22,9 @@ void custom_gradient(GradientContext& context) {
   Saved saved;
   for (const int at : call.kept) saved.arrays_.push_back(at < 0 ? context.output(-1 - at) : context.input(at));
   std::vector<NDArray> gradients;
-  for (int i = 0; i < call.results; ++i) gradients.push_back(context.gradient(i));
+  for (int i = 0; i < call.results; ++i) {
+    gradients.push_back(call.zeros || context.has_gradient(i) ? context.gradient(i) : NDArray());
+  }
   std::vector<NDArray> results = call.backward(saved, gradients);
   const auto count = static_cast<std::size_t>(context.inputs());
   if (results.size() != count) {
@@ -114,7 +117,7 @@ std::vector<NDArray> apply_custom(const CustomFunction& function, const NDArrays
     }
   }
   if (!recorded) return results;
-  autograd::CustomCall call{function.name, function.backward, static_cast<int>(results.size()), {}};
+  autograd::CustomCall call{function.name, function.backward, static_cast<int>(results.size()), function.zeros, {}};
   std::vector<NDArray> kept_inputs, kept_outputs(results.size());
   for (NDArray& kept : saved.arrays_) {
     std::size_t at = 0;

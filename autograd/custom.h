@@ -36,6 +36,8 @@ struct CustomFunction {
   /// nothing used): of the shapes and dtypes of xs; an empty handle where there is none. It runs in backward(), on that
   /// thread. If the gradients are recorded themselves (create_graph), what it does with operators is differentiated.
   std::function<Arrays(const Saved& saved, const Arrays& gradients)> backward;
+  /// Gradients of results that nothing used are zeros; else empty handles, so that backward need not pass them on.
+  bool zeros = true;
 };
 
 /// Calls forward, and returns its results, with `backward` as their gradient. They are recorded if one of xs has a

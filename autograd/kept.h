@@ -48,7 +48,11 @@ class Kept {
       // A program's own function may keep arrays that have a tape of their own (per_shard).
       if (!node->op || !node->op->joint_gradient) continue;
       for (const NDArray& x : node->saved_inputs) {
-        if (x.defined()) nodes_.push_back(maker_of(x).get());
+        const Node* const maker = x.defined() ? maker_of(x).get() : nullptr;
+        const auto made_by = [&](const Edge& edge) { return edge.node.get() == maker; };
+        nodes_.push_back(maker);
+        const bool own = maker && std::none_of(node->edges.begin(), node->edges.end(), made_by);
+        if (own && maker->kind == Node::Kind::leaf) counted_.insert(maker);
       }
     }
     std::sort(found.begin(), found.end(), [](const Node* a, const Node* b) { return a->sequence < b->sequence; });

@@ -163,7 +163,10 @@ Arrays forward(Job& job, Saved& saved, const Arrays& inputs, const F& local) {
   for (std::size_t k = 0; k < job.asked.size(); ++k) {
     job.results.push_back(layout_of_parts(job, k, made));
     Arrays parts;
-    for (const Arrays& of_place : made) parts.push_back(of_place[k].detach(job.where));
+    for (const Arrays& of_place : made) {
+      const NDArray part = of_place[k].detach(job.where);
+      parts.push_back(part.is_contiguous() ? part : part.copy(job.where));  // it may repeat elements
+    }
     results.push_back(Placed::array(job.results[k], made[0][k].dtype(), std::move(parts), job.where));
     Rerun::made(results.back());
   }
@@ -176,7 +179,7 @@ Arrays backward(const std::shared_ptr<const Job>& job, const Saved& saved, const
 Arrays gradients_at(const Job& job, int rank, const Local& local, const Arrays& of_results, bool again) {
   Arrays roots, given;
   for (std::size_t k = 0; k < local.made.size(); ++k) {
-    if (!job.counts(k, rank) || !local.made[k].requires_grad()) continue;
+    if (!of_results[k].defined() || !job.counts(k, rank) || !local.made[k].requires_grad()) continue;
     roots.push_back(local.made[k]);
     given.push_back(of_results[k]);
   }
@@ -203,7 +206,7 @@ Arrays recorded(const std::shared_ptr<const Job>& job, const Saved& saved, const
   }
   std::vector<bool> wanted;
   for (const NDArray& g : of_results) {
-    wanted.push_back(static_cast<bool>(autograd::past_of(g).node));
+    wanted.push_back(g.defined() && autograd::past_of(g).node);
     if (!wanted.back()) continue;
     inputs.push_back(g);
     next->inputs.push_back(layout_of(g));
@@ -213,7 +216,9 @@ Arrays recorded(const std::shared_ptr<const Job>& job, const Saved& saved, const
     Local after{before.leaves, {}};
     Arrays given;
     for (std::size_t k = 0; k < of_results.size(); ++k) {
-      given.push_back(Placed::of(of_results[k])->shards()[at(rank)].detach(job->where));
+      given.emplace_back();
+      if (!of_results[k].defined()) continue;
+      given.back() = Placed::of(of_results[k])->shards()[at(rank)].detach(job->where);
       if (wanted[k]) after.leaves.push_back(given.back().with_grad(job->where));
     }
     const WithGrad on;
@@ -223,23 +228,28 @@ Arrays recorded(const std::shared_ptr<const Job>& job, const Saved& saved, const
   return apply_custom(
       {.name = kName,
        .forward = [&](Saved& kept, const Arrays& x) { return forward(*next, kept, x, local); },
-       .backward = [next](const Saved& kept, const Arrays& gradients) { return backward(next, kept, gradients); }},
+       .backward = [next](const Saved& kept, const Arrays& gradients) { return backward(next, kept, gradients); },
+       .zeros = false},
       inputs, job->where);
 }
 
 Arrays backward(const std::shared_ptr<const Job>& job, const Saved& saved, const Arrays& of_results) {
   Arrays brought;
   for (std::size_t k = 0; k < job->results.size(); ++k) {
+    brought.emplace_back();
+    if (!of_results[k].defined()) continue;
     const Layout wanted = builtin::added_up(job->results[k]);
     const bool lies = layout_of(of_results[k]) == wanted;
-    brought.push_back(lies ? of_results[k] : reshard({of_results[k], job->where}, wanted));
+    brought.back() = lies ? of_results[k] : reshard({of_results[k], job->where}, wanted);
   }
   if (grad_mode()) return recorded(job, saved, brought);
   std::vector<Arrays> parts(job->inputs.size());
   for (std::size_t rank = 0; rank < job->places(); ++rank) {
     const AtPlace here(job->mesh, static_cast<int>(rank));
     Arrays given;
-    for (const NDArray& g : brought) given.push_back(Placed::of(g)->shards()[rank].detach(job->where));
+    for (const NDArray& g : brought) {
+      given.push_back(g.defined() ? Placed::of(g)->shards()[rank].detach(job->where) : g);
+    }
     const Local local{at_place(*job, saved, rank, true), at_place(*job, saved, rank, false)};
     Arrays gradients = gradients_at(*job, static_cast<int>(rank), local, given, false);
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].push_back(std::move(gradients[i]));
@@ -370,7 +380,8 @@ std::vector<NDArray> per_shard_all(const ShardFunction& f, const NDArrays& input
   return apply_custom(
       {.name = kName,
        .forward = [&](Saved& saved, const Arrays& x) { return forward(*job, saved, x, local); },
-       .backward = [job](const Saved& saved, const Arrays& gradients) { return backward(job, saved, gradients); }},
+       .backward = [job](const Saved& saved, const Arrays& gradients) { return backward(job, saved, gradients); },
+       .zeros = false},
       wanting, where);
 }
 

@@ -52,7 +52,8 @@ class ShardFunction {
 /// the places gave: the result lies as `result` says, and is replicated on axes of the mesh that are not named. One
 /// that is cut has the sum of the places' sizes along that axis, which need not be equal (shard(i).by(u) is shard(i)).
 /// The shards have the sizes that the input's layout gives them: nothing is padded, and they may be empty. f may not
-/// keep or write what it is given; inside of it MeshScope and interpreters are off.
+/// keep or write what it is given; inside of it MeshScope and interpreters are off. Where a result is replicated along
+/// an axis, f must give the same at each place of it: numbers that it draws differ from place to place.
 ///
 /// Gradients, and theirs, follow from the layouts: f is recorded at each place, and its gradient run there. An input
 /// that is replicated along an axis of the mesh, along which a result is not, gets from each place a term of its

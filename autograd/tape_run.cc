@@ -111,6 +111,7 @@ void Run::find_useful(std::span<const NDArray> roots, const std::unordered_set<N
   std::vector<Node*> found, stack;
   std::unordered_set<Node*> seen;
   bool freed = false;
+  for (const Node* target : targets) oldest_target_ = std::min(oldest_target_, target->sequence);
   for (const NDArray& root : roots) stack.push_back(maker_of(root).get());
   while (!stack.empty()) {
     Node* node = stack.back();
@@ -132,8 +133,8 @@ void Run::find_useful(std::span<const NDArray> roots, const std::unordered_set<N
   }
 }
 
-/// What a freed node depended on is not known any more: it may have been a target. Behind targets it does not matter,
-/// but for what visit() refuses.
+/// What a freed node depended on is not known any more: it may have been a target, if that is older. Behind targets it
+/// does not matter, but for what visit() refuses.
 void Run::refuse_what_was_freed(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) const {
   std::vector<Node*> stack;
   std::unordered_set<Node*> seen;
@@ -142,7 +143,7 @@ void Run::refuse_what_was_freed(std::span<const NDArray> roots, const std::unord
     Node* const node = stack.back();
     stack.pop_back();
     if (targets.count(node) != 0 || !seen.insert(node).second) continue;
-    if (node->freed) refuse_freed();
+    if (node->freed && node->sequence > oldest_target_) refuse_freed();
     for (const Edge& edge : node->edges) {
       if (edge.node) stack.push_back(edge.node.get());
     }
@@ -297,8 +298,8 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
   }
   const bool view = is_view(node);
   if (node.freed) {
-    if (captured_.size() != 1 || captured_.count(&node) == 0) refuse_freed();
-    gradients.clear();  // it is what was asked for, and nothing else is
+    if (captured_.count(&node) == 0 || node.sequence > oldest_target_) refuse_freed();
+    gradients.clear();  // it is what was asked for, and all else that is asked for is younger
     return;
   }
   if (const DryRun* const run = DryRun::current(); run && !view && node.sequence < run->tape()) [[unlikely]] {

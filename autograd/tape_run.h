@@ -86,6 +86,7 @@ class Run {
   };
 
   void find_useful(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets);
+  std::uint64_t oldest_target_ = ~std::uint64_t{0};  ///< the least sequence of a restricted run's targets
   void refuse_what_was_freed(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) const;
   [[noreturn]] void refuse_freed() const;
   bool leads_on(const Edge& edge) const { return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0); }

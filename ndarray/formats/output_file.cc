@@ -205,7 +205,8 @@ void OutputFile::copy_to_named() {
     if (size == 0) break;
     write(std::span(part).first(static_cast<std::size_t>(size)));
   }
-  ::fchmod(descriptor_, status.st_mode & 0777);  // of a new file; else keep_mode() says
+  struct stat old {};
+  if (::stat(path_.c_str(), &old) != 0) ::fchmod(descriptor_, status.st_mode & 0777);  // else keep_mode() does
   sync();
 }
 

@@ -47,6 +47,11 @@ TEST(Backward, GradRefusesWhatLeadsThroughAFreedPart) {
   }
   // What lies behind the arrays that are asked for does not matter.
   EXPECT_EQ(floats(grad(sum(h * 2), {h})[0]), (Floats{2, 2}));
+  // Nor does what is older than all of them: it depends on none.
+  const NDArray c = ones({2}).with_grad();
+  EXPECT_EQ(floats(grad(sum(y * c), {c})[0]), floats(y));
+  EXPECT_EQ(floats(grad(sum(h * c), {h, c})[1]), floats(h));
+  EXPECT_EQ(floats(vjp([&](const NDArray& z) { return z * y; }, {c}, {ones({2})}).products[0]), floats(y));
   EXPECT_EQ(floats(grad(sum(y.detach() * x), {x})[0]), floats(y));
 }
 

@@ -247,6 +247,39 @@ TEST_F(PerShard, TheTapeOfTheShardsGoesWithTheNode) {
   const auto once = [](const NDArray& a) { return exp(a); };
   const auto bytes = [&](const ShardFunction& f) { return kept_bytes({per_shard(f, {px}, {{"dp", shard(0)}})}, {px}); };
   EXPECT_EQ(bytes(twice) - bytes(once), 4 * 2 * 8);
+  // What the program's own tape keeps of it counts once, and counts.
+  const NDArray h = tanh(px);
+  const std::size_t outside = kept_bytes({h}, {px});
+  EXPECT_EQ(outside, 4 * 2 * 8U);
+  EXPECT_EQ(kept_bytes({per_shard([](const NDArray& a) { return square(a); }, {h}, {{"dp", shard(0)}})}, {px}),
+            2 * outside);
+}
+
+/// A result that nothing uses is not differentiated: zero times infinity would be no number.
+TEST_F(PerShard, AResultThatNothingUses) {
+  const NDArray px = place(zeros({4}, DType::f64).to(test::device()), mesh_, {{"dp", shard(0)}}).with_grad();
+  const auto f = [](const Arrays& in, int) { return Arrays{in[0] * 2.0, log(in[0])}; };
+  const Arrays ys = per_shard_all(f, {px}, {{{"dp", shard(0)}}, {{"dp", shard(0)}}});
+  const std::vector<double> wanted(4, 2.0);
+  const NDArray total = whole(sum(ys[0]));
+  EXPECT_EQ(doubles_of(grad(total, {px}, {.create_graph = true})[0]), wanted);
+  total.backward();
+  EXPECT_EQ(doubles_of(px.grad()), wanted);
+}
+
+/// A shard may be a view, also one that repeats elements: the result is an array that can be written.
+TEST_F(PerShard, ViewsAsResults) {
+  const NDArray px = place(drawn({4, 3}, 1), mesh_, {{"dp", shard(0)}});
+  NDArray wide = per_shard(
+      [](const NDArray& a) {
+        return sum(a, {1}, {.keep = true}).broadcast_to({2, 3});
+      },
+      {px}, {{"dp", shard(0)}});
+  wide += 1.0;
+  EXPECT_EQ(put_together(wide, "wide"),
+            doubles_of(sum(drawn({4, 3}, 1), {1}, {.keep = true}).broadcast_to({4, 3}) + 1.0));
+  const NDArray turned = per_shard([](const NDArray& a) { return a.transpose(); }, {px}, {{"dp", shard(1)}});
+  EXPECT_EQ(put_together(turned, "turned"), doubles_of(drawn({4, 3}, 1).transpose()));
 }
 
 TEST_F(PerShard, ShapesAndTrafficWithoutElements) {

@@ -60,8 +60,7 @@ class Steps {
       const auto asked = static_cast<double>(stats.peak_asked), held = static_cast<double>(stats.peak_held);
       std::printf("%-13s %s %d %10.0f %10.0f %5.2f %10.0f %5.2f\n", name, recompute ? "R" : " ", d, wanted, asked,
                   asked / wanted, held, held / wanted);
-      // How much is under way depends on which thread is ahead, up to this.
-      const double most = wanted + under_way(pipeline, d) * kActivation;
+      const double most = wanted + beside(pipeline, d, recompute) * kActivation;
       EXPECT_LE(asked, most) << name << ", device " << d;
       EXPECT_LE(held, 1.5 * most) << name << ", device " << d;
       sum_ += asked / wanted;
@@ -71,17 +70,19 @@ class Steps {
   double mean() const { return sum_ / count_; }
 
  private:
-  /// What a device has at most that is on its way, in activations: what two actions receive, before they begin, and of
-  /// each stage two outputs and two gradients that are not sent yet to another device (Pipeline::bound_transfers).
-  int under_way(const parallel::Pipeline& pipeline, int d) const {
+  /// What a device has at most beside what the prover counts, in activations: what two actions receive before they
+  /// begin, and of each stage two outputs and two gradients that are not sent yet (Pipeline::bound_transfers). With
+  /// recomputation also the stage's outputs, to which the program has handles until it has pushed their backward
+  /// actions: how far it is ahead of the devices, nobody can say.
+  int beside(const parallel::Pipeline& pipeline, int d, bool recompute) const {
     const Device device = where_[static_cast<std::size_t>(d)];
     const int last = pipeline.stages() - 1;
     int most = 2;
     for (int s = 0; s <= last; ++s) {
       if (pipeline.device(s) != device) continue;
-      if (s > 0 && pipeline.device(s - 1) != device) most += 2;
-      if (s < last && pipeline.device(s + 1) != device) most += 2;
+      most += 2 * (s > 0) + 2 * (s < last);
       if (s == last) most += 2;  // the targets, which are as large here
+      if (recompute && s < last) most += kMicrobatches;
     }
     return most;
   }
