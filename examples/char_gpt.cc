@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "loss_picture.h"
-#include "progress.h"
 #include "sluice/sluice.h"
 
 using namespace sluice;
@@ -91,7 +90,7 @@ int main(int argc, char** argv) try {
   }
 
   LossPicture losses;
-  Progress progress("char_gpt", steps);
+  nn::Progress progress("char_gpt", steps, {}, opt.steps());
   while (opt.steps() < steps) {
     const auto [x, y, first] = train.next();
     const nn::Training on(stream);

@@ -16,7 +16,6 @@
 #include "fashion_mnist_devices.h"
 #include "fashion_mnist_model.h"
 #include "fashion_mnist_report.h"
-#include "progress.h"
 #include "sluice/engine/bytes_in_words.h"
 #include "sluice/sluice.h"
 
@@ -89,7 +88,7 @@ int train(const Arguments& a) {
       throw std::runtime_error("training failed: the loss is " + std::to_string(loss) + "; try a smaller --lr");
     shown_loss = shown_loss == 0 ? loss : 0.98 * shown_loss + 0.02 * loss;
   };
-  Progress progress("training", static_cast<long>(total));
+  nn::Progress progress("training", total, {.samples = static_cast<double>(a.batch)}, begun_at);
   while (opt.steps() < total && !interrupted) {
     const auto [x, y, first] = loader.next();
     const NDArray pictures = x.unsqueeze(1);
@@ -102,10 +101,9 @@ int train(const Arguments& a) {
         pipeline.step(pictures, y, {.microbatches = chosen.microbatches, .schedule = schedule, .optimizer = &opt}));
     if (losses.size() > 3) read_loss();
     char text[96];
-    std::snprintf(text, sizeof text, "epoch %lld/%d  loss %.3f  %.0f images/s",
-                  static_cast<long long>((opt.steps() - 1) / per_epoch + 1), a.epochs, shown_loss,
-                  static_cast<double>((opt.steps() - begun_at) * a.batch) / seconds());
-    progress.show(static_cast<long>(opt.steps()), text);
+    std::snprintf(text, sizeof text, "epoch %lld/%d  loss %.3f",
+                  static_cast<long long>((opt.steps() - 1) / per_epoch + 1), a.epochs, shown_loss);
+    progress.show(opt.steps(), text);
   }
   while (!losses.empty()) read_loss();
   engine.wait_all();

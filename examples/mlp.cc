@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "loss_picture.h"
-#include "progress.h"
 #include "sluice/sluice.h"
 
 using namespace sluice;
@@ -35,7 +34,7 @@ int main(int argc, char** argv) try {
   nn::Optimizer opt(net, nn::Sgd{.lr = 0.05, .momentum = 0.9});
   RandomStream stream(seed);
   LossPicture losses;
-  Progress progress("mlp", epochs * train.size());
+  nn::Progress progress("mlp", epochs * train.size());
   for (long epoch = 0; epoch < epochs; ++epoch) {
     for (const auto& [x, y, first] : train) {
       const nn::Training on(stream);

@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "loss_picture.h"
-#include "progress.h"
 #include "sluice/sluice.h"
 
 using namespace sluice;
@@ -84,7 +83,7 @@ int main(int argc, char** argv) try {
   }
 
   LossPicture losses;
-  Progress progress("resnet18", steps);
+  nn::Progress progress("resnet18", steps, {}, opt.steps());
   while (opt.steps() < steps) {
     const auto [x, y, first] = train.next();
     const nn::Training on(stream);

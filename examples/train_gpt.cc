@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "loss_picture.h"
-#include "progress.h"
 #include "sluice/sluice.h"
 
 using namespace sluice;
@@ -56,7 +55,7 @@ std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions, int zero
 }
 
 int main(int argc, char** argv) try {
-  std::string text = "/usr/share/common-licenses", out = "build/train_gpt";
+  std::string text = "/usr/share/common-licenses", out = "build/train_gpt", board;
   long steps = 200, batch = 32, microbatches = 1;
   int dp = 2, tp = 2, zero = 0;
   bool by_positions = false, communication = false, explained = false;
@@ -78,6 +77,7 @@ int main(int argc, char** argv) try {
   app.add_option("--steps", steps, "steps of the optimiser")->check(CLI::Range(1L, 1000000L));
   app.add_option("--batch", batch, "sequences in a step")->check(CLI::Range(1L, 65536L));
   app.add_option("--seed", seed, "of first weights, order and dropout");
+  app.add_option("--tensorboard", board, "a folder for TensorBoard, beside the log in --out");
   app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
   app.add_flag("--comms", communication, "list what a step sends, from shapes alone, and stop");
   app.add_flag("--explain", explained, "list how each array lies, and stop");
@@ -132,7 +132,8 @@ int main(int argc, char** argv) try {
   }
   initialise();
   nn::Windows data(nn::read_tokens(text), {.batch = batch, .length = net.context, .shuffle = true, .seed = seed});
-  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}};
+  nn::Log log(out + "/log.csv", {.tensorboard = board});
+  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}, {"log", log}};
   if (nn::exists(file)) {
     nn::load(file, all_of_it);
     std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
@@ -140,7 +141,7 @@ int main(int argc, char** argv) try {
   std::printf("train_gpt on %s\n", to_string(mesh).c_str());
 
   LossPicture losses;
-  Progress progress("train_gpt", steps);
+  nn::Progress progress("train_gpt", steps, {}, opt.steps());
   const auto begin = std::chrono::steady_clock::now();
   const long first_step = opt.steps();
   while (opt.steps() < steps) {
@@ -153,8 +154,9 @@ int main(int argc, char** argv) try {
       const NDArray term = backward(x.narrow(0, m * rows, (m + 1) * rows), y.narrow(0, m * rows, (m + 1) * rows));
       loss = loss.defined() ? loss + term : term;
     }
-    nn::clip_gradients(net, 1.0);
+    const NDArray norm = nn::clip_gradients(net, 1.0);
     opt.step();
+    log.add(opt.steps(), {{"loss", loss}, {"gradient norm", norm}});
     losses.add(opt.steps(), loss);
     const long done = opt.steps() - first_step - LossPicture::kBehind;  // steps whose loss was read
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -167,7 +169,7 @@ int main(int argc, char** argv) try {
     if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
   }
   losses.write(out + "/loss", "train_gpt: loss of each step");
-  std::printf("%s, %s\n", file.c_str(), (out + "/loss.svg").c_str());
+  std::printf("%s, %s\n", file.c_str(), (out + "/loss.svg, " + out + "/log.csv").c_str());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "train_gpt: %s\n", error.what());
   return 1;

@@ -15,3 +15,4 @@
 #include "sluice/nn/optim/clip.h"       // clip_gradients
 #include "sluice/nn/optim/optimizer.h"  // Optimizer
 #include "sluice/nn/optim/rules.h"      // Sgd, AdamW, Lion, Muon, ...
+#include "sluice/nn/report/report.h"    // Log, Progress, Patience

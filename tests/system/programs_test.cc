@@ -67,7 +67,8 @@ TEST_F(FashionMnistProgram, TrainsAndReports) {
   const Outcome run = train({"--epochs", "4"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(run.err, "");
-  EXPECT_THAT(run.out, ContainsRegex("training 100 %  epoch 4/4  loss [0-9.]+  [0-9]+ images/s\n"));
+  EXPECT_THAT(run.out,
+              ContainsRegex("training 100 %  epoch 4/4  loss [0-9.]+, [0-9.]+ steps/s, [0-9.]+ samples/s, [0-9:]+\n"));
   EXPECT_THAT(run.out, ContainsRegex("test accuracy   (0\\.[6-9]|1\\.0)[0-9]+      \\(200 images\\)\n"));
   EXPECT_THAT(run.out, ContainsRegex("throughput      [0-9]+ images/s\n"));
   EXPECT_THAT(run.out,

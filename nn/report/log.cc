@@ -1,0 +1,258 @@
+#include "sluice/nn/report/log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "sluice/ndarray/called.h"
+#include "sluice/ndarray/formats/file_io.h"
+#include "sluice/ndarray/push.h"
+#include "sluice/nn/report/event_file.h"
+#include "sluice/nn/report/log_table.h"
+#include "sluice/operators/operators.h"
+#include "sluice/operators/placed.h"
+
+namespace sluice::nn {
+namespace {
+
+constexpr const char* kName = "nn::Log::add";
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// The fewest digits that give the number again.
+template <class T>
+std::string shortest(T x) {
+  if (std::isnan(x)) return "nan";
+  char text[64];
+  return std::string(text, std::to_chars(text, text + sizeof text, x).ptr);
+}
+
+struct Cell {
+  std::string name;
+  bool of_float = false;  ///< the number is one of f32
+  std::optional<double> value{};
+};
+
+struct Row {
+  std::int64_t step = 0;
+  double time = 0;
+  std::vector<Cell> cells;
+  std::vector<Ticket> reads;  ///< of its arrays
+};
+
+void make_folder_of(const std::filesystem::path& path) {
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path());
+}
+
+}  // namespace
+
+/// What the operations that read arrays share with the log. `mutex` guards all but what add() alone uses.
+struct Log::State {
+  State(std::string path, LogOptions with) : file(std::move(path)), options(std::move(with)), table(file) {}
+  ~State() {
+    if (events) std::fclose(events);
+  }
+
+  const std::string file;
+  const LogOptions options;
+  std::int64_t last = -1;  ///< step of the last add()
+  bool begun = false;
+
+  std::mutex mutex;
+  std::deque<std::shared_ptr<Row>> rows;  ///< that are not written
+  detail::LogTable table;
+  std::FILE* events = nullptr;
+  std::exception_ptr failed;
+
+  void begin();
+  void put_event(const std::string& bytes);
+  void write(const Row& row);
+  /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
+  void write_ready() noexcept;
+  void rethrow() {
+    const std::lock_guard lock(mutex);
+    if (failed) std::rethrow_exception(std::exchange(failed, nullptr));
+  }
+};
+
+void Log::State::begin() {
+  make_folder_of(file);
+  last < 0 ? table.begin() : table.go_on_from(last);
+  if (options.tensorboard.empty()) return;
+  std::filesystem::create_directories(options.tensorboard);
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof host - 1);
+  const double now = wall_time();
+  const std::string name = options.tensorboard + "/events.out.tfevents." + std::to_string(static_cast<long long>(now)) +
+                           "." + host + "." + std::to_string(::getpid());
+  std::string path = name;
+  for (int n = 1; std::filesystem::exists(path); ++n) path = name + "." + std::to_string(n);
+  events = std::fopen(path.c_str(), "we");
+  if (!events) throw FormatError(path, "cannot write");
+  put_event(detail::first_event(now));
+  if (last >= 0) put_event(detail::start_event(now, last + 1));
+}
+
+void Log::State::put_event(const std::string& bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), events) != bytes.size() || std::fflush(events) != 0) {
+    throw FormatError(options.tensorboard, "cannot write");
+  }
+}
+
+void Log::State::write(const Row& row) {
+  detail::LogTable::Cells cells;
+  std::vector<std::pair<std::string, float>> values;
+  for (const Cell& cell : row.cells) {
+    const double x = *cell.value;
+    cells.emplace_back(cell.name, cell.of_float ? shortest(static_cast<float>(x)) : shortest(x));
+    values.emplace_back(cell.name, static_cast<float>(x));
+  }
+  table.add(row.step, cells);
+  if (events) put_event(detail::scalar_event(row.time, row.step, values));
+}
+
+void Log::State::write_ready() noexcept {
+  while (!rows.empty()) {
+    const std::shared_ptr<Row> row = rows.front();
+    const auto there = [](const Cell& cell) { return cell.value.has_value(); };
+    if (!std::all_of(row->cells.begin(), row->cells.end(), there)) return;
+    rows.pop_front();
+    try {
+      write(*row);
+    } catch (...) {
+      if (!failed) failed = std::current_exception();
+    }
+  }
+}
+
+namespace {
+
+/// Pushes what reads the row's arrays.
+template <class State>
+void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>& row, const Log::Values& values,
+                 const std::source_location& where) {
+  const NoGrad off;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].second.array()) continue;
+    const NDArray x = gathered(*values[i].second.array(), where);
+    const DeviceScope scope(x.device());
+    const NDArray here = x.detach().reshape({}).to(DType::f64).to(cpu(0));
+    const auto read = [state, row, i](ArrayContext& c) {
+      const bool good = !c.error(0) && !c.skip_reason();
+      const double number = good ? *c.input(0).as<double>() : std::numeric_limits<double>::quiet_NaN();
+      const std::lock_guard lock(state->mutex);
+      row->cells[i].value = number;
+      state->write_ready();
+    };
+    row->reads.push_back(push_op(read, {here}, {}, {.on = io(), .name = "log", .on_poison = OnPoison::always}, where));
+  }
+}
+
+/// Waits for what was pushed for the row; what has no number then is "nan".
+template <class State>
+void close(State& state, Row& row) {
+  for (const Ticket& ticket : row.reads) {
+    try {
+      ticket.wait();
+    } catch (const Error&) {
+    }
+  }
+  const std::lock_guard lock(state.mutex);
+  for (Cell& cell : row.cells) cell.value = cell.value.value_or(std::numeric_limits<double>::quiet_NaN());
+  state.write_ready();
+}
+
+}  // namespace
+
+Log::Log(std::string path, LogOptions options) {
+  if (path.empty()) throw UsageError("[nn::Log] the path is empty");
+  state_ = std::make_shared<State>(std::move(path), std::move(options));
+}
+
+Log::~Log() {
+  try {
+    flush();
+  } catch (...) {  // a destructor says nothing
+  }
+}
+
+void Log::add(std::int64_t step, const Values& values, std::source_location where) {
+  const sluice::detail::Called called(kName, where);
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(std::string("[") + kName + "] " + to_string(where) + ": " + why);
+  };
+  if (step < 0) refuse("step " + std::to_string(step));
+  std::set<std::string> names;
+  for (const auto& [name, value] : values) {
+    const bool control = std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < ' '; });
+    if (name.empty() || name == "step" || control) refuse("a value may not be called '" + name + "'");
+    if (!names.insert(name).second) refuse("two values are called '" + name + "'");
+    if (!value.array()) continue;
+    value.array()->checked(kName, where);
+    if (value.array()->count() == 1) continue;
+    throw ArrayError(kName, where, "'" + name + "' is " + to_string(value.array()->shape()) + ", not one element");
+  }
+  state_->rethrow();
+  if (!state_->begun) {
+    const std::lock_guard lock(state_->mutex);
+    state_->begin();
+    state_->begun = true;
+  }
+  const auto row = std::make_shared<Row>();
+  row->step = step;
+  row->time = wall_time();
+  for (const auto& [name, value] : values) {
+    const bool of_float = value.array() && is_floating(value.array()->dtype()) && value.array()->dtype() != DType::f64;
+    row->cells.push_back({name, of_float});
+    if (!value.array()) row->cells.back().value = value.number();
+  }
+  state_->last = step;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->rows.push_back(row);
+    state_->write_ready();
+  }
+  try {
+    read_arrays(state_, row, values, where);
+  } catch (...) {
+    close(*state_, *row);  // what was not pushed nobody will read
+    throw;
+  }
+  state_->rethrow();
+}
+
+void Log::flush() {
+  for (;;) {
+    std::shared_ptr<Row> row;
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (state_->rows.empty()) break;
+      row = state_->rows.front();
+    }
+    close(*state_, *row);
+  }
+  state_->rethrow();
+}
+
+std::map<std::string, std::int64_t> Log::position() const { return {{"step", state_->last}}; }
+
+void Log::set_position(const std::map<std::string, std::int64_t>& position) {
+  if (state_->begun) throw UsageError("[nn::Log] a position for a log that was added to");
+  const auto step = position.find("step");
+  if (position.size() != 1 || step == position.end()) throw UsageError("[nn::Log] a position without \"step\"");
+  state_->last = step->second;
+}
+
+}  // namespace sluice::nn

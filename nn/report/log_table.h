@@ -1,0 +1,45 @@
+// The CSV file of a Log. Internal to nn/report/.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice::nn::detail {
+
+/// A file whose first column is "step". For one thread at a time. Throws FormatError.
+class LogTable {
+ public:
+  using Cells = std::vector<std::pair<std::string, std::string>>;  ///< a column's name, and the cell's text
+
+  explicit LogTable(std::string path) : path_(std::move(path)) {}
+  ~LogTable();
+  LogTable(const LogTable&) = delete;
+  LogTable& operator=(const LogTable&) = delete;
+
+  /// Begins a file; one that is there becomes PATH.1, or .2, ..
+  void begin();
+  /// Goes on with a file, if there is one, whose rows of later steps are cut off, and so is half a row at its end.
+  void go_on_from(std::int64_t step);
+  /// Writes a row to the system. Another column than the file's has the whole file written anew.
+  void add(std::int64_t step, const Cells& cells);
+
+ private:
+  void open();
+  void write_anew(const std::vector<std::string>& lines);
+  static std::string header(const std::vector<std::string>& columns);
+
+  std::string path_;
+  std::vector<std::string> columns_;  ///< without "step"
+  std::FILE* file_ = nullptr;
+};
+
+/// A cell as RFC 4180 has it: in quotes where it must be.
+std::string csv_text(const std::string& text);
+/// The cells of a line.
+std::vector<std::string> csv_cells(const std::string& line);
+
+}  // namespace sluice::nn::detail
