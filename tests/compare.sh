@@ -1,7 +1,8 @@
 #!/bin/sh
 # Layers, gradients and optimisers beside PyTorch, in f64: outputs, gradients and 50 steps within 1e-8, and files that go
-# to Python and back. Prints a table; fails where something differs. Needs a Python with torch, numpy and safetensors
-# (from PyPI, say in a virtual environment); outside of ctest and CI, which have no network.
+# to Python and back; a log's event files, where there is TensorBoard. Prints a table; fails where something differs.
+# Needs a Python with torch, numpy and safetensors, and may have tensorboard (from PyPI, say in a virtual environment);
+# outside of ctest and CI, which have no network.
 #
 #   tests/compare.sh [--python PYTHON] [--seed N] [--build DIR]
 set -eu
@@ -12,7 +13,7 @@ while [ $# -gt 0 ]; do
     --python) python=$2; shift 2 ;;
     --seed) seed=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
-    *) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 "$python" -c 'import numpy, safetensors, torch' 2> /dev/null || {

@@ -211,8 +211,25 @@ def files_both_ways(folder):
     safetensors.torch.save_file({k: 2 * v for k, v in state.items()}, os.path.join(folder, "back.safetensors"))
 
 
+def event_files(folder):
+    """What TensorBoard makes of a log: the steps that were made again count once. False without it."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        return False
+    events = EventAccumulator(os.path.join(folder, "board"))
+    events.Reload()
+    loss = [(e.step, e.value) for e in events.Scalars("loss")]
+    expected = [(step, numpy.float32(1 / (step + 1))) for step in range(6)] + [(6, 600), (7, 700)]
+    assert loss == expected, loss
+    rate = [(e.step, e.value) for e in events.Scalars("rate")]
+    assert rate == [(step, 0.5 * step) for step in range(6)], rate
+    return True
+
+
 def main():
     files_both_ways(sys.argv[1])
+    print("TensorBoard:", "event files are read" if event_files(sys.argv[1]) else "not installed, event files not read")
     files = sorted(glob.glob(os.path.join(sys.argv[1], "*.npz")))
     table = {}
     for path in files:

@@ -7,6 +7,7 @@
 // and FOLDER/optim.<rule>.npz the parameters before and after 50 steps. All in f64.
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "sluice/sluice.h"
@@ -281,10 +282,25 @@ int check_file(const std::string& folder) {
 
 }  // namespace
 
+/// A log of ten steps, of which the last four are made again, otherwise, by a run that goes on from the sixth.
+void write_log(const std::string& folder) {
+  const auto open = [&](std::int64_t from) {
+    auto log = std::make_unique<nn::Log>(folder + "/log.csv", nn::LogOptions{.tensorboard = folder + "/board"});
+    log->set_position({{"step", from}});
+    return log;
+  };
+  auto log = open(-1);
+  for (int step = 0; step < 10; ++step) log->add(step, {{"loss", full({}, 1.0 / (step + 1))}, {"rate", 0.5 * step}});
+  log.reset();
+  log = open(5);
+  for (int step = 6; step < 8; ++step) log->add(step, {{"loss", 100 * step}});
+}
+
 int main(int argc, char** argv) try {
   if (argc != 3) return 2;
   if (std::string(argv[2]) == "back") return check_file(argv[1]);
   write_file(argv[1]);
+  write_log(argv[1]);
   Writer w(argv[1], std::stoull(argv[2]));
   for (const auto& [name, run] : cases()) {
     for (int i = 0; i < 10; ++i) {
