@@ -1,5 +1,6 @@
 // Calls of the functions and classes of autograd/, nn/ and parallel/.
 #include "function_calls.h"
+#include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice::testing {
 
@@ -245,6 +246,10 @@ void add_net_calls(FunctionCalls& to) {
   const auto labelled = [s] { return Arrays{FunctionCalls::numbers_of(s), FunctionCalls::places_of({3}, 4)}; };
   const auto number = [] { return Arrays{FunctionCalls::numbers_of({1})}; };
   to.add("add", number, [](A x) { return nn::Mean().add(x[0]), Arrays{}; }).shown = "nn::Mean::add";
+  to.add("add", number, [](A x) {
+      const test::TemporaryDirectory folder;
+      return nn::Log((folder.path() / "log.csv").string()).add(1, {{"x", x[0]}}), Arrays{};
+    }).shown = "nn::Log::add";
   to.add("add", number, [](A x) { return nn::Perplexity().add(x[0]), Arrays{}; }).shown = "nn::Mean::add";
   to.add("add", labelled, [](A x) { return nn::Accuracy().add(x[0], x[1]), Arrays{}; }).shown = "nn::Accuracy::add";
   to.add("add", labelled, [](A x) { return nn::TopK(2).add(x[0], x[1]), Arrays{}; }).shown = "nn::TopK::add";
