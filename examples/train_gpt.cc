@@ -168,6 +168,7 @@ int main(int argc, char** argv) try {
     progress.show(opt.steps(), said);
     if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
   }
+  log.flush();
   losses.write(out + "/loss", "train_gpt: loss of each step");
   std::printf("%s, %s\n", file.c_str(), (out + "/loss.svg, " + out + "/log.csv").c_str());
 } catch (const std::exception& error) {

@@ -15,8 +15,10 @@
 #include <set>
 
 #include "sluice/ndarray/called.h"
+#include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/push.h"
+#include "sluice/nn/report/append_file.h"
 #include "sluice/nn/report/event_file.h"
 #include "sluice/nn/report/log_table.h"
 #include "sluice/operators/operators.h"
@@ -31,10 +33,11 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// The fewest digits that give the number again.
+/// The fewest digits that give the number again; whole numbers without an exponent.
 template <class T>
 std::string shortest(T x) {
   if (std::isnan(x)) return "nan";
+  if (std::abs(x) < T(1e15) && x == std::trunc(x)) return std::to_string(static_cast<std::int64_t>(x));
   char text[64];
   return std::string(text, std::to_chars(text, text + sizeof text, x).ptr);
 }
@@ -61,23 +64,22 @@ void make_folder_of(const std::filesystem::path& path) {
 /// What the operations that read arrays share with the log. `mutex` guards all but what add() alone uses.
 struct Log::State {
   State(std::string path, LogOptions with) : file(std::move(path)), options(std::move(with)), table(file) {}
-  ~State() {
-    if (events) std::fclose(events);
-  }
-
   const std::string file;
   const LogOptions options;
+  const pid_t process = ::getpid();
   std::int64_t last = -1;  ///< step of the last add()
   bool begun = false;
 
   std::mutex mutex;
   std::deque<std::shared_ptr<Row>> rows;  ///< that are not written
   detail::LogTable table;
-  std::FILE* events = nullptr;
+  std::optional<detail::AppendFile> events;
   std::exception_ptr failed;
 
+  /// In a forked child nobody fills the rows, and the mutex may be held for good.
+  bool of_parent() const { return ::getpid() != process; }
   void begin();
-  void put_event(const std::string& bytes);
+  void begin_events();
   void write(const Row& row);
   /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
   void write_ready() noexcept;
@@ -89,26 +91,23 @@ struct Log::State {
 
 void Log::State::begin() {
   make_folder_of(file);
+  if (!options.tensorboard.empty() && !events) begin_events();
   last < 0 ? table.begin() : table.go_on_from(last);
-  if (options.tensorboard.empty()) return;
+  begun = true;
+}
+
+void Log::State::begin_events() {
   std::filesystem::create_directories(options.tensorboard);
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   const double now = wall_time();
   const std::string name = options.tensorboard + "/events.out.tfevents." + std::to_string(static_cast<long long>(now)) +
-                           "." + host + "." + std::to_string(::getpid());
+                           "." + host + "." + std::to_string(process);
   std::string path = name;
   for (int n = 1; std::filesystem::exists(path); ++n) path = name + "." + std::to_string(n);
-  events = std::fopen(path.c_str(), "we");
-  if (!events) throw FormatError(path, "cannot write");
-  put_event(detail::first_event(now));
-  if (last >= 0) put_event(detail::start_event(now, last + 1));
-}
-
-void Log::State::put_event(const std::string& bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), events) != bytes.size() || std::fflush(events) != 0) {
-    throw FormatError(options.tensorboard, "cannot write");
-  }
+  events.emplace(path);
+  // What an earlier run has in the folder from this step on does not count.
+  events->put(detail::first_event(now) + detail::start_event(now, last + 1));
 }
 
 void Log::State::write(const Row& row) {
@@ -119,8 +118,15 @@ void Log::State::write(const Row& row) {
     cells.emplace_back(cell.name, cell.of_float ? shortest(static_cast<float>(x)) : shortest(x));
     values.emplace_back(cell.name, static_cast<float>(x));
   }
-  table.add(row.step, cells);
-  if (events) put_event(detail::scalar_event(row.time, row.step, values));
+  const auto put = [this](const auto& f) {
+    try {
+      f();
+    } catch (...) {
+      if (!failed) failed = std::current_exception();
+    }
+  };
+  put([&] { table.add(row.step, cells); });
+  if (events) put([&] { events->put(detail::scalar_event(row.time, row.step, values)); });
 }
 
 void Log::State::write_ready() noexcept {
@@ -129,49 +135,80 @@ void Log::State::write_ready() noexcept {
     const auto there = [](const Cell& cell) { return cell.value.has_value(); };
     if (!std::all_of(row->cells.begin(), row->cells.end(), there)) return;
     rows.pop_front();
-    try {
-      write(*row);
-    } catch (...) {
-      if (!failed) failed = std::current_exception();
-    }
+    write(*row);
   }
 }
 
 namespace {
 
+/// A number that an operation is to bring. If that never runs, as where a call does not come through, it is NaN.
+template <class State>
+class Awaited {
+ public:
+  Awaited(std::shared_ptr<State> state, std::shared_ptr<Row> row, std::size_t cell)
+      : state_(std::move(state)), row_(std::move(row)), cell_(cell) {}
+  ~Awaited() {
+    if (!state_->of_parent()) set(std::numeric_limits<double>::quiet_NaN());
+  }
+  Awaited(const Awaited&) = delete;
+  Awaited& operator=(const Awaited&) = delete;
+
+  void set(double number) {
+    const std::lock_guard lock(state_->mutex);
+    std::optional<double>& value = row_->cells[cell_].value;
+    if (value) return;
+    value = number;
+    state_->write_ready();
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Row> row_;
+  std::size_t cell_;
+};
+
 /// Pushes what reads the row's arrays.
 template <class State>
 void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>& row, const Log::Values& values,
                  const std::source_location& where) {
+  std::vector<std::shared_ptr<Awaited<State>>> awaited;  // of all, also where a push throws
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    awaited.push_back(values[i].second.array() ? std::make_shared<Awaited<State>>(state, row, i) : nullptr);
+  }
   const NoGrad off;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].second.array()) continue;
+    if (!awaited[i]) continue;
     const NDArray x = gathered(*values[i].second.array(), where);
     const DeviceScope scope(x.device());
     const NDArray here = x.detach().reshape({}).to(DType::f64).to(cpu(0));
-    const auto read = [state, row, i](ArrayContext& c) {
+    const auto read = [number = awaited[i]](ArrayContext& c) {
       const bool good = !c.error(0) && !c.skip_reason();
-      const double number = good ? *c.input(0).as<double>() : std::numeric_limits<double>::quiet_NaN();
-      const std::lock_guard lock(state->mutex);
-      row->cells[i].value = number;
-      state->write_ready();
+      number->set(good ? *c.input(0).as<double>() : std::numeric_limits<double>::quiet_NaN());
     };
     row->reads.push_back(push_op(read, {here}, {}, {.on = io(), .name = "log", .on_poison = OnPoison::always}, where));
   }
 }
 
-/// Waits for what was pushed for the row; what has no number then is "nan".
+/// Waits until the rows are written.
 template <class State>
-void close(State& state, Row& row) {
-  for (const Ticket& ticket : row.reads) {
-    try {
-      ticket.wait();
-    } catch (const Error&) {
+void write_all(State& state) {
+  for (;;) {
+    std::shared_ptr<Row> row;
+    {
+      const std::lock_guard lock(state.mutex);
+      if (state.rows.empty()) return;
+      row = state.rows.front();
     }
+    for (const Ticket& ticket : row->reads) {
+      try {
+        ticket.wait();
+      } catch (const Error&) {
+      }
+    }
+    const std::lock_guard lock(state.mutex);
+    for (Cell& cell : row->cells) cell.value = cell.value.value_or(std::numeric_limits<double>::quiet_NaN());
+    state.write_ready();
   }
-  const std::lock_guard lock(state.mutex);
-  for (Cell& cell : row.cells) cell.value = cell.value.value_or(std::numeric_limits<double>::quiet_NaN());
-  state.write_ready();
 }
 
 }  // namespace
@@ -182,6 +219,7 @@ Log::Log(std::string path, LogOptions options) {
 }
 
 Log::~Log() {
+  if (state_->of_parent()) return;
   try {
     flush();
   } catch (...) {  // a destructor says nothing
@@ -193,6 +231,7 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
   const auto refuse = [&](const std::string& why) {
     throw UsageError(std::string("[") + kName + "] " + to_string(where) + ": " + why);
   };
+  if (state_->of_parent()) refuse("the log belongs to the process that this one was forked from");
   if (step < 0) refuse("step " + std::to_string(step));
   std::set<std::string> names;
   for (const auto& [name, value] : values) {
@@ -204,11 +243,11 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
     if (value.array()->count() == 1) continue;
     throw ArrayError(kName, where, "'" + name + "' is " + to_string(value.array()->shape()) + ", not one element");
   }
+  if (DryRun::current()) return;  // there are no numbers
   state_->rethrow();
   if (!state_->begun) {
     const std::lock_guard lock(state_->mutex);
     state_->begin();
-    state_->begun = true;
   }
   const auto row = std::make_shared<Row>();
   row->step = step;
@@ -224,29 +263,29 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
     state_->rows.push_back(row);
     state_->write_ready();
   }
-  try {
-    read_arrays(state_, row, values, where);
-  } catch (...) {
-    close(*state_, *row);  // what was not pushed nobody will read
-    throw;
-  }
+  read_arrays(state_, row, values, where);
   state_->rethrow();
 }
 
 void Log::flush() {
-  for (;;) {
-    std::shared_ptr<Row> row;
-    {
-      const std::lock_guard lock(state_->mutex);
-      if (state_->rows.empty()) break;
-      row = state_->rows.front();
-    }
-    close(*state_, *row);
-  }
+  if (state_->of_parent()) throw UsageError("[nn::Log] the log belongs to the process that this one was forked from");
+  write_all(*state_);
   state_->rethrow();
 }
 
-std::map<std::string, std::int64_t> Log::position() const { return {{"step", state_->last}}; }
+/// A file that has this position must not be ahead of the rows.
+std::map<std::string, std::int64_t> Log::position() const {
+  if (state_->begun && !state_->of_parent()) {
+    write_all(*state_);
+    const std::lock_guard lock(state_->mutex);
+    try {
+      state_->table.sync();
+    } catch (...) {  // the next add() says so: what asks for the position has other things to save
+      if (!state_->failed) state_->failed = std::current_exception();
+    }
+  }
+  return {{"step", state_->last}};
+}
 
 void Log::set_position(const std::map<std::string, std::int64_t>& position) {
   if (state_->begun) throw UsageError("[nn::Log] a position for a log that was added to");

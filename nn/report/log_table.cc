@@ -1,8 +1,11 @@
 #include "sluice/nn/report/log_table.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -12,17 +15,26 @@
 namespace sluice::nn::detail {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  throw FormatError(path, std::string(what) + ": " + std::generic_category().message(errno));
-}
-
 /// The lines of a file that end; what a kill has cut off at its end is none.
 std::vector<std::string> whole_lines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path, "cannot read");
   std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line) && !file.eof();) lines.push_back(line);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    lines.push_back(line);
+  }
+  if (!file.eof()) throw FormatError(path, "cannot read: " + std::generic_category().message(errno ? errno : EIO));
   return lines;
+}
+
+/// Gives the file another name, which nothing has. False where something has it.
+bool rename_to_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno == EEXIST) return false;
+  const bool knows = errno != EINVAL && errno != ENOSYS;  // not each file system has that call
+  if (!knows && std::filesystem::exists(to)) return false;
+  if (!knows && std::rename(from.c_str(), to.c_str()) == 0) return true;
+  throw FormatError(from, "cannot rename it: " + std::generic_category().message(errno));
 }
 
 }  // namespace
@@ -51,32 +63,41 @@ std::vector<std::string> csv_cells(const std::string& line) {
   return cells;
 }
 
-LogTable::~LogTable() {
-  if (file_) std::fclose(file_);
+bool LogTable::is_there() const {
+  const auto status = std::filesystem::status(path_);
+  if (!std::filesystem::exists(status)) return false;
+  if (!std::filesystem::is_regular_file(status)) throw FormatError(path_, "it exists and is not a regular file");
+  const AppendFile nobody_writes_it(path_);
+  return true;
 }
 
 void LogTable::begin() {
-  std::string old = path_;
-  for (int n = 1; std::filesystem::exists(old); ++n) old = path_ + "." + std::to_string(n);
-  if (old != path_) std::filesystem::rename(path_, old);
+  if (is_there()) {
+    for (int n = 1; !rename_to_new(path_, path_ + "." + std::to_string(n));) ++n;
+  }
   columns_.clear();
   write_anew({header(columns_)});
 }
 
 void LogTable::go_on_from(std::int64_t step) {
   std::vector<std::string> lines;
-  if (std::filesystem::exists(path_)) lines = whole_lines(path_);
+  if (is_there()) lines = whole_lines(path_);
   if (lines.empty()) return begin();
-  columns_ = csv_cells(lines[0]);
-  if (columns_[0] != "step") throw FormatError(path_, "it is no log: its first column is not \"step\"");
-  columns_.erase(columns_.begin());
-  const auto later = [&](const std::string& line) {
+  std::vector<std::string> columns = csv_cells(lines[0]);
+  if (columns[0] != "step") throw FormatError(path_, "it is no log: its first column is not \"step\"");
+  columns.erase(columns.begin());
+  std::vector<std::string> kept{header(columns)};
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const std::string first = csv_cells(lines[i])[0];
     std::int64_t at = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), at);
-    return error != std::errc() || at > step;
-  };
-  lines.erase(std::remove_if(lines.begin() + 1, lines.end(), later), lines.end());
-  write_anew(lines);
+    const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), at);
+    if (error != std::errc() || end != first.data() + first.size()) {
+      throw FormatError(path_, "line " + std::to_string(i + 1) + " has no step: it is no row of a log");
+    }
+    if (at <= step) kept.push_back(lines[i]);
+  }
+  write_anew(kept);
+  columns_ = std::move(columns);
 }
 
 void LogTable::add(std::int64_t step, const Cells& cells) {
@@ -97,11 +118,8 @@ void LogTable::add(std::int64_t step, const Cells& cells) {
     const auto cell = std::ranges::find(cells, name, &std::pair<std::string, std::string>::first);
     line += "," + (cell == cells.end() ? std::string() : cell->second);
   }
-  line += "\n";
-  if (!file_) open();
-  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0) {
-    fail(path_, "cannot write");
-  }
+  if (!file_) file_.emplace(path_);
+  file_->put(line + "\n");
 }
 
 std::string LogTable::header(const std::vector<std::string>& columns) {
@@ -110,18 +128,12 @@ std::string LogTable::header(const std::vector<std::string>& columns) {
   return line;
 }
 
-void LogTable::open() {
-  file_ = std::fopen(path_.c_str(), "ae");
-  if (!file_) fail(path_, "cannot write");
-}
-
 /// Whole or not at all, whatever happens meanwhile.
 void LogTable::write_anew(const std::vector<std::string>& lines) {
-  if (file_) std::fclose(std::exchange(file_, nullptr));
   formats::OutputFile whole(path_);
   for (const std::string& line : lines) whole.write(line + "\n");
   whole.commit();
-  open();
+  file_.emplace(path_);
 }
 
 }  // namespace sluice::nn::detail

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "sluice/nn/report/append_file.h"
 
 namespace sluice::nn::detail {
 
@@ -16,25 +17,25 @@ class LogTable {
   using Cells = std::vector<std::pair<std::string, std::string>>;  ///< a column's name, and the cell's text
 
   explicit LogTable(std::string path) : path_(std::move(path)) {}
-  ~LogTable();
-  LogTable(const LogTable&) = delete;
-  LogTable& operator=(const LogTable&) = delete;
 
-  /// Begins a file; one that is there becomes PATH.1, or .2, ..
+  /// Begins a file; one that is there becomes PATH.1, or .2, .. Not what is no regular file.
   void begin();
   /// Goes on with a file, if there is one, whose rows of later steps are cut off, and so is half a row at its end.
   void go_on_from(std::int64_t step);
   /// Writes a row to the system. Another column than the file's has the whole file written anew.
   void add(std::int64_t step, const Cells& cells);
+  void sync() {
+    if (file_) file_->sync();
+  }
 
  private:
-  void open();
+  bool is_there() const;
   void write_anew(const std::vector<std::string>& lines);
   static std::string header(const std::vector<std::string>& columns);
 
   std::string path_;
   std::vector<std::string> columns_;  ///< without "step"
-  std::FILE* file_ = nullptr;
+  std::optional<AppendFile> file_;
 };
 
 /// A cell as RFC 4180 has it: in quotes where it must be.

@@ -1,6 +1,10 @@
 // What a run tells: logs, progress, patience.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstdio>
@@ -10,6 +14,7 @@
 #include <limits>
 
 #include "nn_support.h"
+#include "sluice/nn/report/append_file.h"
 #include "sluice/nn/report/event_file.h"
 #include "sluice/nn/report/log_table.h"
 #include "sluice/tests/support/temporary_directory.h"
@@ -46,10 +51,11 @@ TEST_F(Logs, ARowForEachStep) {
     const NDArray loss = full({1, 1}, 0.1F).to(test::device());
     log.add(0, {{"loss", loss}, {"rate", 0.1}, {"tokens", std::int64_t{1} << 40}});
     log.add(1, {{"loss", full({}, std::numeric_limits<double>::infinity(), DType::f64)}, {"good", arange(1) == 0}});
+    log.add(1, {{"loss", 100000}, {"rate", -1e-7}});
     log.add(2, {{"good, or not", 1 / 3.0}, {"loss", full({}, 1 / 3.0, DType::f64)}});
     log.flush();
     EXPECT_EQ(read_file(file()),
-              "step,loss,rate,tokens,good,\"good, or not\"\n0,0.1,0.1,1099511627776,,\n1,inf,,,1,\n"
+              "step,loss,rate,tokens,good,\"good, or not\"\n0,0.1,0.1,1099511627776,,\n1,inf,,,1,\n1,100000,-1e-07,,,\n"
               "2,0.3333333333333333,,,,0.3333333333333333\n");
     log.add(3, {});
   }
@@ -101,16 +107,21 @@ TEST_F(Logs, GoOnInAnotherProcess) {
   {
     nn::Log log(file());
     for (const int step : {1, 2, 3}) {
-      log.add(step, {{"a", step}});
-      if (step == 2) nn::save(saved, {{"log", log}});
+      log.add(step, {{"a", full({}, step)}});
+      if (step != 2) continue;
+      nn::save(saved, {{"log", log}});
+      EXPECT_THAT(read_file(file()), HasSubstr("\n2,2\n"));  // what a file goes on from is there
     }
   }
   write_file(file(), read_file(file()) + "4,5");  // killed in the midst of a row
-  nn::Log log(file());
-  nn::load(saved, {{"log", log}});
-  EXPECT_EQ(log.position().at("step"), 2);
-  log.add(3, {{"b", 9}});
-  log.flush();
+  {
+    nn::Log log(file());
+    nn::load(saved, {{"log", log}});
+    EXPECT_EQ(log.position().at("step"), 2);
+    log.add(3, {{"b", 9}});
+    EXPECT_THAT(error([&] { log.set_position({{"step", 1}}); }), HasSubstr("was added to"));
+    EXPECT_THAT(error([&] { nn::Log(file()).add(0, {}); }), HasSubstr("another log writes it"));
+  }
   EXPECT_EQ(read_file(file()), "step,a,b\n1,1,\n2,2,\n3,,9\n");
   // What nobody goes on with is kept.
   for (const int run : {1, 2}) {
@@ -120,8 +131,75 @@ TEST_F(Logs, GoOnInAnotherProcess) {
   EXPECT_EQ(read_file(file()), "step,c\n2,2\n");
   EXPECT_EQ(read_file(file() + ".2"), "step,c\n1,1\n");
   EXPECT_THAT(read_file(file() + ".1"), HasSubstr("3,,9"));
-  EXPECT_THAT(error([&] { log.set_position({{"step", 1}}); }), HasSubstr("was added to"));
   EXPECT_THAT(error([&] { nn::Log(file()).set_position({{"rows", 1}}); }), HasSubstr("without \"step\""));
+}
+
+/// As other programs write it.
+TEST_F(Logs, GoOnWithWhatASpreadsheetHasSaved) {
+  std::filesystem::create_directories(folder_ / "out");
+  write_file(file(), "\"step\",\"a, b\"\r\n\"1\",\"0.5\"\r\n2,1\r\n");
+  {
+    nn::Log log(file());
+    log.set_position({{"step", 1}});
+    log.add(2, {{"a, b", 3}});
+  }
+  EXPECT_EQ(read_file(file()), "step,\"a, b\"\n\"1\",\"0.5\"\n2,3\n");
+  write_file(file(), "step,a\none,2\n");
+  nn::Log log(file());
+  log.set_position({{"step", 1}});
+  EXPECT_THAT(error([&] { log.add(2, {}); }), HasSubstr("line 2 has no step"));
+  EXPECT_EQ(read_file(file()), "step,a\none,2\n");
+}
+
+TEST_F(Logs, ADryRunWritesNothing) {
+  nn::Log log(file(), {.tensorboard = (folder_ / "board").string()});
+  (void)shapes_of([&] {
+    const NDArray loss = mean(zeros({4}));
+    log.add(1, {{"loss", loss}});
+    return loss;
+  });
+  EXPECT_EQ(log.position().at("step"), -1);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "board"));
+}
+
+TEST_F(Logs, AForkedChildLeavesItAlone) {
+  nn::Log log(file());
+  log.add(1, {{"a", 1}});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = error([&] {
+                           log.add(2, {{"a", 2}});
+                         }).find("forked from") != std::string::npos &&
+                         error([&] { log.flush(); }).find("forked from") != std::string::npos;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  log.add(2, {{"a", 3}});
+  EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,3\n");
+}
+
+/// A disk that is full takes no half of a row, and the next row stands on a line of its own.
+TEST_F(Logs, ARowIsWrittenWholeOrNotAtAll) {
+  const std::string path = (folder_ / "rows").string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    nn::detail::AppendFile rows(path);
+    rows.put("1,2\n");
+    const rlimit small{8, RLIM_INFINITY}, large{RLIM_INFINITY, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    const std::string said = error([&] { rows.put("2,0.333333333\n"); });
+    ::setrlimit(RLIMIT_FSIZE, &large);
+    rows.put("3,4\n");
+    ::_exit(said.find("rows: cannot write: ") == std::string::npos);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(path), "1,2\n3,4\n");
 }
 
 TEST_F(Logs, WhatIsWrongIsSaid) {
@@ -145,6 +223,9 @@ TEST_F(Logs, WhatIsWrongIsSaid) {
                 log.flush();
               }),
               HasSubstr("cannot read"));
+  std::filesystem::create_directories(folder_ / "folder");
+  EXPECT_THAT(error([&] { nn::Log((folder_ / "folder").string()).add(1, {}); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error([&] { nn::Log("/dev/null").add(1, {}); }), HasSubstr("not a regular file"));
   write_file(folder_ / "other.csv", "x,y\n1,2\n");
   nn::Log other((folder_ / "other.csv").string());
   other.set_position({{"step", 0}});
@@ -225,9 +306,9 @@ TEST_F(Logs, ForTensorBoard) {
     return files.empty() ? std::string() : read_file(files.back());
   };
   std::vector<std::string> events = events_in(file_of(1));
-  ASSERT_EQ(events.size(), 2U);
+  ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(fields_of(events[0]).at(1), std::pair(3, std::string("brain.Event:2")));
-  auto fields = fields_of(events[1]);
+  auto fields = fields_of(events[2]);
   ASSERT_EQ(fields.size(), 3U);
   EXPECT_GT(number_in<double>(fields[0].second), 1.7e9);
   EXPECT_EQ(fields[1], std::pair(2, std::string("1")));
@@ -299,11 +380,22 @@ TEST(Progress, OneLineOnATerminal) {
   progress.leave();
   now = 7200;
   progress.show(4);
+  const std::string once = shown.text();
   const std::string none = "····························", half = "██████████████··············";
-  EXPECT_EQ(shown.text(), "\rt " + none + "   0 %\033[K\rt " + half +
-                              "  50 %  half, 0.000556 steps/s, 1:00:00 left\033[K\n\rt "
-                              "████████████████████████████ 100 %  0.000556 steps/s, 2:00:00\033[K\n");
+  EXPECT_EQ(once, "\rt " + none + "   0 %\033[K\rt " + half +
+                      "  50 %  half, 0.000556 steps/s, 1:00:00 left\033[K\n\rt "
+                      "████████████████████████████ 100 %  0.000556 steps/s, 2:00:00\033[K\n");
+  progress.show(4);
+  progress.show(5, "more");
+  EXPECT_EQ(shown.text(), once);
   EXPECT_THAT(error([] { nn::Progress("none", 0); }), HasSubstr("0 of 0 steps"));
+  // Percents are rounded down, and of any number.
+  for (const std::int64_t by : {std::int64_t{1}, std::int64_t{1} << 40}) {
+    Shown other;
+    nn::Progress all("t", 100 * by, {.to = other.file(), .terminal = false, .now = [] { return 0.0; }});
+    for (const std::int64_t done : {29, 57, 100}) all.show(done * by);
+    EXPECT_EQ(other.text(), "t  29 %\nt  57 %\nt 100 %\n") << by;
+  }
 }
 
 TEST(Patience, CountsWhatIsNoBetter) {
