@@ -77,7 +77,7 @@ const std::vector<Asked>& calls_of_the_table() {
       if (c.gradient && y.requires_grad()) {
         const Arrays first = grad(sum(y), x, {.create_graph = c.second_order});
         for (const NDArray& g : first) {
-          if (c.second_order && g.defined() && g.requires_grad()) grad(sum(square(g)), x);
+          if (c.second_order && g.defined() && g.requires_grad()) grad(sum(square(g)), x, {.retain = true});
         }
       }
       collect(scope.records(), known, calls);

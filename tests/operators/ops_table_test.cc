@@ -151,7 +151,7 @@ TEST_P(Operators, GradientsNameTheLineOfTheForwardCall) {
     const Arrays first = c.gradient ? grad(sum(y), inputs, {.create_graph = c.second_order, .retain = true}) : Arrays();
     if (c.second_order) {
       for (const NDArray& g : first) {
-        if (g.defined() && g.requires_grad()) grad(sum(g), inputs);
+        if (g.defined() && g.requires_grad()) grad(sum(g), inputs, {.retain = true});
       }
     }
   }

@@ -19,7 +19,7 @@ Arrays forward_and_backward(const OperatorCase& c, const Arrays& x) {
     if (!g.defined()) continue;
     all.push_back(g);
     if (!c.second_order || !g.requires_grad()) continue;
-    for (const NDArray& second : grad(sum(square(g)), x)) {
+    for (const NDArray& second : grad(sum(square(g)), x, {.retain = true})) {
       if (second.defined()) all.push_back(second);
     }
   }
