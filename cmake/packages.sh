@@ -64,18 +64,26 @@ if [ "$install" = no ] || { [ ${#as_root[@]} -gt 0 ] && ! command -v sudo >/dev/
   exit 2
 fi
 
-# Keeps what apt prints in the log, and turns its account of its progress into one line for each fifth of the way.
+# Keeps what apt prints in the log, and turns its account of its progress into one line for each fifth of the way. No
+# awk: Debian's keeps what it reads from a pipe until it has many lines.
 progress() {
-  awk -F: -v log_file="$log" '
-    $1 == "dlstatus" { what = "downloading" }
-    $1 == "pmstatus" { what = "installing" }
-    $1 == "dlstatus" || $1 == "pmstatus" {
-      fifth = int($3 / 20)
-      if (what != before) { before = what; last = 0 }
-      if (fifth > last) { last = fifth; printf "   %s: %d %%\n", what, fifth * 20; fflush() }
-      next
-    }
-    { print >>log_file }'
+  local line what percent fifth last=0 before=
+  while IFS= read -r line; do
+    case $line in
+      dlstatus:*) what=downloading ;;
+      pmstatus:*) what=installing ;;
+      *) printf '%s\n' "$line" >>"$log"; continue ;;
+    esac
+    IFS=: read -r _ _ percent _ <<<"$line"
+    percent=${percent%%.*}
+    [[ $percent =~ ^[0-9]+$ ]] || continue
+    fifth=$((percent / 20))
+    if [ "$what" != "$before" ]; then before=$what last=0; fi
+    if ((fifth > last)); then
+      last=$fifth
+      printf '   %s: %d %%\n' "$what" $((fifth * 20))
+    fi
+  done
 }
 
 apt() {

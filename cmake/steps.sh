@@ -21,13 +21,17 @@ build_preset() {
   fi
 }
 
+# No awk: Debian's keeps what it reads from a pipe until it has many lines.
 build_progress() {
-  awk '
-    match($0, /^\[[0-9]+\/[0-9]+\]/) {
-      split(substr($0, 2, RLENGTH - 2), at, "/")
-      fifth = int(5 * at[1] / at[2])
-      if (fifth > last) { last = fifth; printf "   built: %d of %d\n", at[1], at[2]; fflush() }
-    }'
+  local line fifth last=0
+  while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    fifth=$((5 * BASH_REMATCH[1] / BASH_REMATCH[2]))
+    if ((fifth > last)); then
+      last=$fifth
+      printf '   built: %d of %d\n' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+    fi
+  done
 }
 
 failed() {
