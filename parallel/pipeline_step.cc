@@ -66,8 +66,9 @@ nn::Arrays wanting_gradients(const nn::Arrays& arrays) {
 /// shares its slot with what frees it, which was pushed before: so it waits until that is over.
 class Pipeline::Turn {
  public:
-  Turn(const Pipeline& net, const Plan& plan, const Action& action, bool free)
+  Turn(const Pipeline& net, const Plan& plan, const Action& action, bool free, const std::source_location& where)
       : engine_(*net.engine_),
+        where_(where),
         device_(net.device(action.stage)),
         scope_(device_),
         tag_(detail::tag_of(net.step_, action)),
@@ -108,10 +109,11 @@ class Pipeline::Turn {
     if (slots_.size() < 2) return;
     std::vector<Access> all;
     for (const Variable& slot : slots_) all.push_back(order(slot));
-    engine_.push([] {}, std::span<const Access>(all), {.on = device_, .name = "pipeline slots"});
+    engine_.push([] {}, std::span<const Access>(all), {.on = device_, .name = "pipeline slots"}, where_);
   }
 
   Engine& engine_;
+  std::source_location where_;
   Device device_;
   DeviceScope scope_;
   TagScope tag_;
@@ -223,8 +225,9 @@ class Pipeline::Step {
   }
   void push_nothing(const Action& action, LaneKind lane, const char* name,
                     std::initializer_list<Access> accesses) const {
-    const TagScope of_no_action(0);  // else the action's box would begin with a wait
-    pipeline_.engine_->push([] {}, accesses, {.on = {pipeline_.device(action.stage), lane}, .name = name});
+    const TagScope of_no_action(0);                    // else the action's box would begin with a wait
+    const LayerScope layer(detail::layer_of(action));  // a step that is cancelled may end here first
+    pipeline_.engine_->push([] {}, accesses, {.on = {pipeline_.device(action.stage), lane}, .name = name}, where_);
   }
   /// Behind the action's transfers of what the other stage gave: it may give the next but one.
   void sent(const Action& action, int from) {
@@ -305,7 +308,7 @@ class Pipeline::Step {
     NDArray labels;
     if (action.stage == last_) labels = send(part(target_, action.microbatch), action);
     if (action.stage > 0) sent(action, action.stage - 1);
-    const Turn turn(pipeline_, plan_, action, free_);
+    const Turn turn(pipeline_, plan_, action, free_, where_);
     begins(action);
     const MicrobatchDraws::Scope draws(draws_, action.microbatch);
     const nn::Microbatch number(action.microbatch);
@@ -325,7 +328,7 @@ class Pipeline::Step {
   }
 
   void recompute(const Action& action) {
-    const Turn turn(pipeline_, plan_, action, free_);
+    const Turn turn(pipeline_, plan_, action, free_, where_);
     const Passage& here = passage(action.stage, action.microbatch);
     for (const NDArray& y : wanting_gradients(here.output)) compute_again(y);
     ends(action);
@@ -333,7 +336,7 @@ class Pipeline::Step {
 
   void update(const Action& action) {
     if (!in_parts()) return;
-    const Turn turn(pipeline_, plan_, action, free_);
+    const Turn turn(pipeline_, plan_, action, free_, where_);
     const nn::detail::StepPart part = part_of(action.stage);
     options_.optimizer->step({part}, false, where_);
     // What was stepped has used its gradients up.
@@ -369,7 +372,7 @@ class Pipeline::Step {
       if (here.recorded && action.kind != ActionKind::weight_gradient && action.stage < last_) {
         sent(action, action.stage + 1);
       }
-      const Turn turn(pipeline_, plan_, action, free_);
+      const Turn turn(pipeline_, plan_, action, free_, where_);
       begins(action);
       const detail::ReadsOf reads = arrays_->in_stage(action.stage);  // for checkpoints inside of the net
       const detail::TiedSums::Listen uses(tied_, action.stage);
@@ -410,7 +413,7 @@ class Pipeline::Step {
 
   void pass(const Action& action, const Access& access) const {
     if (!access.variable) return;
-    pipeline_.engine_->push([] {}, {access}, {.on = pipeline_.device(action.stage), .name = "pipeline pass"});
+    pipeline_.engine_->push([] {}, {access}, {.on = pipeline_.device(action.stage), .name = "pipeline pass"}, where_);
   }
 
   /// What the stage above has for the outputs of this one. Its inputs are not needed any more.
@@ -461,7 +464,7 @@ class Pipeline::Step {
       parts.push_back(part_of(s));
       if (!plan_.updates) continue;
       parts.back().around = [this, s](const std::function<void()>& f) {
-        const Turn turn(pipeline_, plan_, {ActionKind::step, s, 0}, free_);
+        const Turn turn(pipeline_, plan_, {ActionKind::step, s, 0}, free_, where_);
         f();
       };
     }

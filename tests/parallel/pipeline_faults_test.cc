@@ -250,6 +250,24 @@ TEST(PipelineFaults, ACancelledStepTearsNothingAndTheNextStepWorks) {
   }
 }
 
+/// What a step pushes beside the program's operations may be what a cancelled step ends at: it names the program's line
+/// and the stage, too.
+TEST(PipelineFaults, WhatAStepPushesItselfNamesLineAndStage) {
+  DefaultEngine engine({.threads = 2, .logical_cpus = 2});
+  TwoStages training;
+  default_engine().start_trace();
+  for (const char* name : {"1f1b", "dynamic"}) (void)training.step(parallel::make_schedule(name, 2, 4), 0);
+  default_engine().wait_all();
+  int found = 0;
+  for (const TraceEvent& event : default_engine().stop_trace()) {
+    if (std::string_view(event.name).substr(0, 9) != "pipeline ") continue;
+    ++found;
+    EXPECT_THAT(event.layer, HasSubstr("stage ")) << event.name;
+    EXPECT_THAT(event.file, HasSubstr("pipeline_faults_test.cc")) << event.name;
+  }
+  EXPECT_GT(found, 0);
+}
+
 /// Of a step that was cancelled as a whole, draws of random numbers count, on every schedule, and nothing else does
 /// once all is recovered.
 TEST(PipelineFaults, StatisticsAndDrawsAfterACancelledStep) {
