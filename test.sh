@@ -19,7 +19,7 @@ done
 step "packages"
 "$root/cmake/packages.sh" "${install[@]}" build data test
 
-step "build (about 5 minutes on two cores, the first time)"
+step "build (10 to 15 minutes on two cores, the first time)"
 build_preset release test all -DSLUICE_TESTS=ON
 
 step "test"
