@@ -135,7 +135,11 @@ void Log::State::write_ready() noexcept {
     const auto there = [](const Cell& cell) { return cell.value.has_value(); };
     if (!std::all_of(row->cells.begin(), row->cells.end(), there)) return;
     rows.pop_front();
-    write(*row);
+    try {
+      write(*row);
+    } catch (...) {  // no memory for the text
+      if (!failed) failed = std::current_exception();
+    }
   }
 }
 
