@@ -2,6 +2,8 @@
 find_package(Threads REQUIRED)
 find_package(TBB REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
+find_package(JPEG REQUIRED)
 find_package(dnnl REQUIRED)
 # Where it lies in Debian 12, in Debian 13, and where its own installation puts it.
 find_path(SLUICE_CONCURRENTQUEUE_INCLUDE concurrentqueue.h

@@ -48,7 +48,7 @@ install(FILES ${PROJECT_BINARY_DIR}/sluiceConfig.cmake ${PROJECT_BINARY_DIR}/slu
 # file of its own.
 set(SLUICE_PC_PRIVATE "")
 if(SLUICE_LIBRARY_TYPE STREQUAL "STATIC_LIBRARY")
-  set(SLUICE_PC_PRIVATE "-ldnnl \"${OpenBLAS_LIBRARY}\" -lz ")
+  set(SLUICE_PC_PRIVATE "-ldnnl \"${OpenBLAS_LIBRARY}\" -lpng -ljpeg -lz ")
 endif()
 set(SLUICE_PC_RPATH "")
 if(SLUICE_WITH_CUDA)

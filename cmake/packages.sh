@@ -11,7 +11,7 @@ set -euo pipefail
 
 # docs/dependencies.md says why each one is here. The OpenCL headers are asked for by oneDNN's CMake package alone.
 build="g++ cmake ninja-build libtbb-dev libconcurrentqueue-dev libopenblas-pthread-dev libdnnl-dev ocl-icd-opencl-dev
-       zlib1g-dev nlohmann-json3-dev libcli11-dev"
+       zlib1g-dev libpng-dev libjpeg62-turbo-dev nlohmann-json3-dev libcli11-dev"
 data="dataset-fashion-mnist"
 test="libgtest-dev libgmock-dev spin python3-numpy pkg-config"
 bench="libbenchmark-dev"

@@ -70,7 +70,7 @@ file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
 add_library(sluice ${SLUICE_SOURCES})
 add_library(sluice::sluice ALIAS sluice)
 target_link_libraries(sluice PUBLIC sluice_providers sluice_engine sluice_schedule
-  PRIVATE $<BUILD_INTERFACE:sluice_settings> ZLIB::ZLIB DNNL::dnnl OpenBLAS::OpenBLAS
+  PRIVATE $<BUILD_INTERFACE:sluice_settings> ZLIB::ZLIB PNG::PNG JPEG::JPEG DNNL::dnnl OpenBLAS::OpenBLAS
           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(SLUICE_PRECOMPILE)
   target_precompile_headers(sluice PRIVATE ${SLUICE_COMMON_HEADERS})

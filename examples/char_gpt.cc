@@ -1,10 +1,5 @@
 // Trains a small GPT on the characters of a text, and writes some of its own.
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <filesystem>
-
-#include "loss_picture.h"
-#include "sluice/sluice.h"
+#include "run.h"
 
 using namespace sluice;
 
@@ -55,61 +50,49 @@ std::string sample(const Gpt& net, int count, RandomStream& stream) {
 }
 
 int main(int argc, char** argv) try {
-  std::string text = "/usr/share/common-licenses", out = "build/char_gpt";
+  std::string text = "/usr/share/common-licenses";
   long steps = 600, batch = 32;
-  std::uint64_t seed = 1;
+  RunOptions options("char_gpt");
   Gpt net;
   CLI::App app("Trains a small GPT on the characters of a text, and writes some of its own.");
   app.add_option("--text", text, "a text file, or a folder of them; the last tenth is held out");
   app.add_option("--steps", steps, "steps of the optimiser")->check(CLI::Range(1L, 1000000L));
   app.add_option("--batch", batch, "sequences in a step")->check(CLI::Range(1L, 4096L));
-  app.add_option("--seed", seed, "of first weights, order and dropout");
-  app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  options.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  std::filesystem::create_directories(out);
-  const std::string file = out + "/model.safetensors";
 
   const NDArray tokens = nn::read_tokens(text);
   const std::int64_t held_out = tokens.count() - tokens.count() / 10;
   nn::Windows train(tokens.narrow(0, 0, held_out),
-                    {.batch = batch, .length = net.context, .shuffle = true, .seed = seed});
+                    {.batch = batch, .length = net.context, .shuffle = true, .seed = options.seed});
   nn::Windows test(tokens.narrow(0, held_out, tokens.count()), {.batch = 64, .length = net.context});
-  nn::initialise(net, seed,
+  nn::initialise(net, options.seed,
                  {{"*.weight", nn::normal(0.02)}, {"*norm*.weight", nn::constant(1)}, {"*.bias", nn::constant(0)}});
   nn::Optimizer opt(
       net,
       nn::AdamW{
           .lr = nn::warmup_cosine(1e-3, std::max(1L, steps / 12), steps + 1, 1e-4), .beta2 = 0.95, .weight_decay = 0.1},
       {{[](const nn::Named& p) { return !nn::matrices(p); }, [](nn::AdamW& r) { r.weight_decay = 0; }}});
-  RandomStream stream(seed);
-  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}};
-  if (nn::exists(file)) {
-    nn::load(file, all_of_it);
-    std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
-  }
-
-  LossPicture losses;
-  nn::Progress progress("char_gpt", steps, {}, opt.steps());
-  while (opt.steps() < steps) {
+  RandomStream stream(options.seed);
+  Run run(options, opt, steps, {{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}},
+          static_cast<double>(batch));
+  while (run.goes_on()) {
     const auto [x, y, first] = train.next();
     const nn::Training on(stream);
     const NDArray loss = loss_of(net, x, y);
     loss.backward();
-    nn::clip_gradients(net, 1.0);
+    const NDArray norm = nn::clip_gradients(net, 1.0);
     opt.step();
-    losses.add(opt.steps(), loss);
-    progress.show(opt.steps(), "loss " + std::to_string(losses.recent()).substr(0, 5));
-    if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
+    run.step(loss, {{"gradient norm", norm}});
   }
+  if (const int status = run.end({{"net", net}})) return status;
   nn::Perplexity perplexity;
   {
     const nn::Evaluation off;
     for (const auto& [x, y, first] : test) perplexity.add(loss_of(net, x, y), static_cast<double>(y.count()));
   }
-  losses.write(out + "/loss", "char_gpt: loss of each step");
-  std::printf("held-out text: perplexity %.3f a character\n\n%s\n\n%s, %s\n", perplexity.value(),
-              sample(net, 400, stream).c_str(), file.c_str(), (out + "/loss.svg").c_str());
+  std::printf("held-out text: perplexity %.3f a character\n\n%s\n", perplexity.value(),
+              sample(net, 400, stream).c_str());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "char_gpt: %s\n", error.what());
   return 1;

@@ -1,10 +1,5 @@
 // Trains a recurrent language model on the characters of a text: each batch goes on where the one before ended.
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <filesystem>
-
-#include "loss_picture.h"
-#include "sluice/sluice.h"
+#include "run.h"
 
 using namespace sluice;
 
@@ -37,44 +32,34 @@ std::string sample(const Model& net, int count, RandomStream& stream) {
 }
 
 int main(int argc, char** argv) try {
-  std::string text = "/usr/share/common-licenses", out = "build/lstm";
+  std::string text = "/usr/share/common-licenses";
   long steps = 600, batch = 32;
-  std::uint64_t seed = 1;
+  RunOptions options("lstm");
   Model net;
   CLI::App app("Trains a recurrent language model on the characters of a text.");
   app.add_option("--text", text, "a text file, or a folder of them; the last tenth is held out");
   app.add_option("--steps", steps, "steps of the optimiser")->check(CLI::Range(1L, 1000000L));
   app.add_option("--batch", batch, "sequences in a step")->check(CLI::Range(1L, 1024L));
-  app.add_option("--seed", seed, "of first weights");
-  app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  options.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  std::filesystem::create_directories(out);
-  const std::string file = out + "/model.safetensors";
 
   const NDArray tokens = nn::read_tokens(text);
   const std::int64_t held_out = tokens.count() - tokens.count() / 10;
   nn::Windows train(tokens.narrow(0, 0, held_out), {.batch = batch, .length = 64, .follow = true});
   nn::Windows test(tokens.narrow(0, held_out, tokens.count()), {.batch = 16, .length = 64, .follow = true});
-  nn::initialise(net, seed);
+  nn::initialise(net, options.seed);
   nn::Optimizer opt(net, nn::Adam{.lr = nn::warmup_cosine(3e-3, std::max(1L, steps / 12), steps + 1, 3e-4)});
-  RandomStream stream(seed);
+  RandomStream stream(options.seed);
   LstmState state = net.lstm.begin(batch);
   // Where a run goes on, its state does too: zeros would be another sequence.
   struct Carried {
     nn::Statistic hidden, cell;
   } carried{{{batch, net.width}, nn::constant(0)}, {{batch, net.width}, nn::constant(0)}};
-  nn::initialise(carried, seed);
-  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}, {"state", carried}};
-  if (nn::exists(file)) {
-    nn::load(file, all_of_it);
-    state = {carried.hidden.value().copy(), carried.cell.value().copy()};
-    std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
-  }
-
-  LossPicture losses;
-  nn::Progress progress("lstm", steps, {}, opt.steps());
-  while (opt.steps() < steps) {
+  nn::initialise(carried, options.seed);
+  Run run(options, opt, steps, {{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}, {"state", carried}},
+          static_cast<double>(batch));
+  if (run.resumed()) state = {carried.hidden.value().copy(), carried.cell.value().copy()};
+  while (run.goes_on()) {
     const auto [x, y, first] = train.next();
     const nn::Training on(stream);
     if (first) state = net.lstm.begin(batch);
@@ -84,14 +69,11 @@ int main(int argc, char** argv) try {
     nn::clip_gradients(net, 1.0);
     opt.step();
     state = r.state;
-    losses.add(opt.steps(), loss);
-    progress.show(opt.steps(), "loss " + std::to_string(losses.recent()).substr(0, 5));
-    if (opt.steps() % 200 == 0 || opt.steps() == steps) {
-      carried.hidden = state.hidden.detach();
-      carried.cell = state.cell.detach();
-      nn::save(file, all_of_it);
-    }
+    carried.hidden = state.hidden.detach();
+    carried.cell = state.cell.detach();
+    run.step(loss);
   }
+  if (const int status = run.end({{"net", net}})) return status;
   nn::Perplexity perplexity;
   {
     const nn::Evaluation off;
@@ -102,9 +84,8 @@ int main(int argc, char** argv) try {
       perplexity.add(cross_entropy(r.outputs, y.flatten()), static_cast<double>(y.count()));
     }
   }
-  losses.write(out + "/loss", "lstm: loss of each step");
-  std::printf("held-out text: perplexity %.3f a character\n\n%s\n\n%s, %s\n", perplexity.value(),
-              sample(net, 400, stream).c_str(), file.c_str(), (out + "/loss.svg").c_str());
+  std::printf("held-out text: perplexity %.3f a character\n\n%s\n", perplexity.value(),
+              sample(net, 400, stream).c_str());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "lstm: %s\n", error.what());
   return 1;

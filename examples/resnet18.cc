@@ -1,10 +1,5 @@
-// Trains a ResNet-18 on Fashion-MNIST.
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <filesystem>
-
-#include "loss_picture.h"
-#include "sluice/sluice.h"
+// Trains a ResNet-18 on Fashion-MNIST, or on CIFAR-10.
+#include "run.h"
 
 using namespace sluice;
 
@@ -44,63 +39,57 @@ struct ResNet18 {
 };
 
 int main(int argc, char** argv) try {
-  std::string data = "/usr/share/datasets/fashion-mnist", out = "build/resnet18";
+  std::string data = "/usr/share/datasets/fashion-mnist";
   long epochs = 2, batch = 128, limit = 0;
-  std::uint64_t seed = 1;
-  ResNet18 net;
-  CLI::App app("Trains a ResNet-18 on Fashion-MNIST.");
-  app.add_option("--data", data, "folder with the four IDX files (Debian: dataset-fashion-mnist)");
+  RunOptions options("resnet18");
+  CLI::App app("Trains a ResNet-18 on Fashion-MNIST, or on CIFAR-10.");
+  app.add_option(
+      "--data", data,
+      "folder with the four IDX files (Debian: dataset-fashion-mnist), or with CIFAR-10's data_batch_1.bin and so on");
   app.add_option("--epochs", epochs, "passes over the images")->check(CLI::Range(1L, 1000L));
   app.add_option("--batch", batch, "images in a step")->check(CLI::Range(2L, 60000L));
   app.add_option("--limit", limit, "use only so many images for training (0: all)")->check(CLI::Range(0L, 60000L));
-  app.add_option("--seed", seed, "of first weights, order and changes of the images");
-  app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  options.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  std::filesystem::create_directories(out);
-  const std::string file = out + "/model.safetensors";
 
-  nn::Split images = nn::fashion_mnist(data);
+  const bool coloured = nn::exists(data + "/data_batch_1.bin");
+  nn::Split images = coloured ? nn::cifar10(data) : nn::fashion_mnist(data);
+  ResNet18 net{.channels = coloured ? 3 : 1};
+  const auto with_channels = [](const NDArray& x) { return x.rank() == 3 ? x.unsqueeze(1) : x; };
   if (limit > 0) images.train = {images.train.x.narrow(0, 0, limit), images.train.y.narrow(0, 0, limit)};
-  const nn::Map pixels = nn::pixels(0.286, 0.353);
-  nn::Loader train(images.train, {.batch = batch,
-                                  .shuffle = true,
-                                  .seed = seed,
-                                  .drop_last = true,
-                                  .x = nn::then(nn::random_crop(2), nn::then(nn::random_flip(), pixels))});
+  const nn::Map pixels =
+      coloured ? nn::pixels_by_channel({0.491, 0.482, 0.447}, {0.247, 0.243, 0.262}) : nn::pixels(0.286, 0.353);
+  nn::Loader train(images.train,
+                   {.batch = batch,
+                    .shuffle = true,
+                    .seed = options.seed,
+                    .drop_last = true,
+                    .x = nn::then(nn::random_crop(coloured ? 4 : 2), nn::then(nn::random_flip(), pixels))});
   nn::Loader test(images.test, {.batch = 500, .x = pixels});
   const long steps = epochs * train.size();
-  nn::initialise(net, seed, {{"*.conv.weight", nn::kaiming()}});
+  nn::initialise(net, options.seed, {{"*.conv.weight", nn::kaiming()}});
   nn::Optimizer opt(
       net,
       nn::Sgd{.lr = nn::warmup_cosine(0.1, std::max(1L, steps / 10), steps + 1), .momentum = 0.9, .weight_decay = 5e-4},
       {{[](const nn::Named& p) { return !nn::matrices(p); }, [](nn::Sgd& r) { r.weight_decay = 0; }}});
-  RandomStream stream(seed);
-  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}};
-  if (nn::exists(file)) {
-    nn::load(file, all_of_it);
-    std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
-  }
-
-  LossPicture losses;
-  nn::Progress progress("resnet18", steps, {}, opt.steps());
-  while (opt.steps() < steps) {
+  RandomStream stream(options.seed);
+  Run run(options, opt, steps, {{"net", net}, {"opt", opt}, {"data", train}, {"stream", stream}},
+          static_cast<double>(batch));
+  while (run.goes_on()) {
     const auto [x, y, first] = train.next();
     const nn::Training on(stream);
-    const NDArray loss = cross_entropy(net(x.unsqueeze(1)), y);
+    const NDArray loss = cross_entropy(net(with_channels(x)), y);
     loss.backward();
     opt.step();
-    losses.add(opt.steps(), loss);
-    progress.show(opt.steps(), "loss " + std::to_string(losses.recent()).substr(0, 5));
-    if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
+    run.step(loss);
   }
+  if (const int status = run.end({{"net", net}})) return status;
   nn::Accuracy right;
   {
     const nn::Evaluation off;
-    for (const auto& [x, y, first] : test) right.add(net(x.unsqueeze(1)), y);
+    for (const auto& [x, y, first] : test) right.add(net(with_channels(x)), y);
   }
-  losses.write(out + "/loss", "resnet18: loss of each step");
-  std::printf("test images: %.2f %% right\n%s, %s\n", 100 * right.value(), file.c_str(), (out + "/loss.svg").c_str());
+  std::printf("test images: %.2f %% right\n", 100 * right.value());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "resnet18: %s\n", error.what());
   return 1;

@@ -1,13 +1,7 @@
 // Trains a GPT on the characters of a text, on a mesh of devices: data parallelism over "dp", heads, hidden units and
 // the vocabulary cut over "tp", what the optimiser keeps cut over "dp" (ZeRO). What is saved under one mesh goes on
 // under another.
-#include <CLI/CLI.hpp>
-#include <chrono>
-#include <cstdio>
-#include <filesystem>
-
-#include "loss_picture.h"
-#include "sluice/sluice.h"
+#include "run.h"
 
 using namespace sluice;
 
@@ -55,11 +49,11 @@ std::vector<nn::AxisLayouts> layouts(const Gpt& net, bool by_positions, int zero
 }
 
 int main(int argc, char** argv) try {
-  std::string text = "/usr/share/common-licenses", out = "build/train_gpt", board;
+  std::string text = "/usr/share/common-licenses";
   long steps = 200, batch = 32, microbatches = 1;
   int dp = 2, tp = 2, zero = 0;
   bool by_positions = false, communication = false, explained = false;
-  std::uint64_t seed = 1;
+  RunOptions options("train_gpt");
   std::int64_t layers = 4, width = 128, heads = 4;
   CLI::App app("Trains a GPT on the characters of a text, on a mesh of devices.");
   app.add_option("--text", text, "a text file, or a folder of them");
@@ -76,16 +70,11 @@ int main(int argc, char** argv) try {
   app.add_option("--heads", heads, "of attention")->check(CLI::Range(1, 65536));
   app.add_option("--steps", steps, "steps of the optimiser")->check(CLI::Range(1L, 1000000L));
   app.add_option("--batch", batch, "sequences in a step")->check(CLI::Range(1L, 65536L));
-  app.add_option("--seed", seed, "of first weights, order and dropout");
-  app.add_option("--tensorboard", board, "a folder for TensorBoard, beside the log in --out");
-  app.add_option("--out", out, "folder for the model and the picture; a run that was cut goes on from there");
   app.add_flag("--comms", communication, "list what a step sends, from shapes alone, and stop");
   app.add_flag("--explain", explained, "list how each array lies, and stop");
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  options.add_to(app);
   CLI11_PARSE(app, argc, argv);
   if (batch % microbatches != 0) throw std::runtime_error("--microbatches does not divide --batch");
-  std::filesystem::create_directories(out);
-  const std::string file = out + "/model.safetensors";
 
   Engine engine({.logical_cpus = communication || explained ? 1 : dp * tp});
   set_default_engine(&engine);
@@ -99,7 +88,7 @@ int main(int argc, char** argv) try {
     return 0;
   }
   nn::place(net, mesh, layouts(net, by_positions, zero));
-  RandomStream stream(seed);
+  RandomStream stream(options.seed);
   /// Adds the gradients of a part of the batch to those that are there.
   const auto backward = [&](const NDArray& x, const NDArray& y) {
     const MeshScope scope(mesh);  // what the net makes itself, such as positions, is on the mesh too
@@ -115,7 +104,7 @@ int main(int argc, char** argv) try {
           .lr = nn::warmup_cosine(1e-3, std::max(1L, steps / 12), steps + 1, 1e-4), .beta2 = 0.95, .weight_decay = 0.1},
       {{[](const nn::Named& p) { return !nn::matrices(p); }, [](nn::AdamW& r) { r.weight_decay = 0; }}});
   const auto initialise = [&] {
-    nn::initialise(net, seed,
+    nn::initialise(net, options.seed,
                    {{"*.weight", nn::normal(0.02)}, {"*norm*.weight", nn::constant(1)}, {"*.bias", nn::constant(0)}});
   };
   if (communication) {
@@ -131,20 +120,13 @@ int main(int argc, char** argv) try {
     return 0;
   }
   initialise();
-  nn::Windows data(nn::read_tokens(text), {.batch = batch, .length = net.context, .shuffle = true, .seed = seed});
-  nn::Log log(out + "/log.csv", {.tensorboard = board});
-  const nn::Saved all_of_it{{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}, {"log", log}};
-  if (nn::exists(file)) {
-    nn::load(file, all_of_it);
-    std::printf("goes on from step %ld of %s\n", static_cast<long>(opt.steps()), file.c_str());
-  }
+  nn::Windows data(nn::read_tokens(text),
+                   {.batch = batch, .length = net.context, .shuffle = true, .seed = options.seed});
   std::printf("train_gpt on %s\n", to_string(mesh).c_str());
 
-  LossPicture losses;
-  nn::Progress progress("train_gpt", steps, {}, opt.steps());
-  const auto begin = std::chrono::steady_clock::now();
-  const long first_step = opt.steps();
-  while (opt.steps() < steps) {
+  Run run(options, opt, steps, {{"net", net}, {"opt", opt}, {"data", data}, {"stream", stream}},
+          static_cast<double>(batch * net.context));
+  while (run.goes_on()) {
     const auto [x, y, first] = data.next();
     const nn::Training on(stream);
     const std::int64_t rows = batch / microbatches;
@@ -156,21 +138,9 @@ int main(int argc, char** argv) try {
     }
     const NDArray norm = nn::clip_gradients(net, 1.0);
     opt.step();
-    log.add(opt.steps(), {{"loss", loss}, {"gradient norm", norm}});
-    losses.add(opt.steps(), loss);
-    const long done = opt.steps() - first_step - LossPicture::kBehind;  // steps whose loss was read
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    char said[64] = "";
-    if (done > 0) {
-      std::snprintf(said, sizeof said, "loss %.3f, %.0f tokens/s", losses.recent(),
-                    static_cast<double>(done * batch * net.context) / seconds);
-    }
-    progress.show(opt.steps(), said);
-    if (opt.steps() % 200 == 0 || opt.steps() == steps) nn::save(file, all_of_it);
+    run.step(loss, {{"gradient norm", norm}});
   }
-  log.flush();
-  losses.write(out + "/loss", "train_gpt: loss of each step");
-  std::printf("%s, %s\n", file.c_str(), (out + "/loss.svg, " + out + "/log.csv").c_str());
+  return run.end({{"net", net}});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "train_gpt: %s\n", error.what());
   return 1;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Layers, gradients and optimisers beside PyTorch, in f64: outputs, gradients and 50 steps within 1e-8, and files that go
-# to Python and back; a log's event files, where there is TensorBoard. Prints a table; fails where something differs.
+# Layers, gradients, optimisers and schedules beside PyTorch, in f64: outputs, gradients, 50 steps and 60 rates within
+# 1e-8, and files that go to Python and back; a log's event files, where there is TensorBoard. Prints a table; fails where
+# something differs.
 # Needs a Python with torch, numpy and safetensors, and may have tensorboard (from PyPI, say in a virtual environment);
 # outside of ctest and CI, which have no network.
 #
@@ -13,7 +14,7 @@ while [ $# -gt 0 ]; do
     --python) python=$2; shift 2 ;;
     --seed) seed=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 "$python" -c 'import numpy, safetensors, torch' 2> /dev/null || {

@@ -16,7 +16,9 @@
 #   headers    every installed header in a file of its own, strict warnings, C++20 and 23, both compilers; CI has a
 #              quarter in one of the four by turns                                tests/system/headers.py
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
-#   forks      2,400 forks of a process under load, and 600 of processes in their first use   tests/system/programs/
+#   forks      2,400 forks of a process under load, and 600 of processes in their first use; a training run that is killed
+#              50 times and goes on                                               tests/system/programs/
+#   fuzz       the parsers of pictures, CSV and CIFAR under libFuzzer, 30 s each (CI has the others)   tests/fuzz/
 #   soak       long loads, whose memory must stay within its bounds               tests/soak.sh
 #   mutants    the judge's programs on the protocol as it is; then every mutant    tests/mutations.sh
 #   sanitizers the sanitizers with the other compiler: GCC's AddressSanitizer and UBSan, every test; clang 19's
@@ -33,8 +35,8 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs sums pipelines nets headers compare forks soak mutants sanitizers debian13 explore"
-turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 headers:{1..4}/4 forks soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
+all="models searches programs sums pipelines nets headers compare forks fuzz soak mutants sanitizers debian13 explore"
+turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 headers:{1..4}/4 forks fuzz soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
 parts=()
@@ -42,7 +44,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,31s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,34s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -116,7 +118,34 @@ forks() {
   local count=2400
   if [ ${#quick[@]} -gt 0 ]; then count=240; fi
   build_preset release forks fork_load -DSLUICE_TESTS=ON
-  "$root/build/release/tests/fork_load" load "$count" && "$root/build/release/tests/fork_load" first $((count / 12))
+  build_preset release forks system_test
+  local deep=(env SLUICE_DEEP=1)
+  if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
+  "$root/build/release/tests/fork_load" load "$count" && "$root/build/release/tests/fork_load" first $((count / 12)) &&
+    "${deep[@]}" "$root/build/release/tests/system_test" --gtest_brief=1 --gtest_filter='CheckpointRuns.*'
+}
+fuzz() {
+  local seconds=30 parser log status=0
+  if [ ${#quick[@]} -gt 0 ]; then seconds=5; fi
+  if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++-19 -x c++ -fsanitize=fuzzer -o /dev/null - 2>/dev/null; then
+    echo "no clang++-19 with libFuzzer here"
+    return 77
+  fi
+  build_preset fuzz fuzz fuzzers
+  rm -rf "$root/build/fuzz/deep_corpus"
+  python3 "$root/tests/fuzz/seeds.py" "$root/build/fuzz/deep_corpus"
+  for parser in image csv cifar; do
+    log=$root/build/deep/fuzz-$parser.log
+    if "$root/build/fuzz/tests/fuzz/fuzz_$parser" "-max_total_time=$seconds" -max_len=4096 -timeout=10 \
+      -print_final_stats=1 "-artifact_prefix=$root/build/fuzz/" "$root/build/fuzz/deep_corpus/$parser" >"$log" 2>&1; then
+      echo "$parser: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs"
+    else
+      tail -n 30 "$log"
+      status=1
+    fi
+  done
+  return $status
 }
 soak() {
   local loads=(flood bare wrap)

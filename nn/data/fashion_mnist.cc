@@ -10,6 +10,7 @@
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/idx.h"
+#include "sluice/nn/data/directory.h"
 
 namespace sluice::nn {
 namespace {
@@ -51,13 +52,7 @@ Table load_part(const std::filesystem::path& directory, const std::string& split
 
 Split fashion_mnist(const std::string& directory, std::source_location where) {
   const sluice::detail::Called called("nn::fashion_mnist", where);
-  std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
-    throw FormatError(directory, std::filesystem::exists(directory, error)
-                                     ? "is not a directory; wanted the one that holds Fashion-MNIST's IDX files"
-                                     : "no such directory; wanted the one that holds Fashion-MNIST's IDX files "
-                                       "(Debian package dataset-fashion-mnist)");
-  }
+  detail::check_directory(directory, "Fashion-MNIST's IDX files", "Debian package dataset-fashion-mnist");
   return {load_part(directory, "train"), load_part(directory, "t10k")};
 }
 

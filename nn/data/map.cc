@@ -14,10 +14,6 @@ namespace {
 
 std::int64_t bytes_of(const TensorView& view) { return view.count() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
-Map::Result result_of(const Map& map, const Dims& shape, DType dtype) {
-  return map.result ? map.result(shape, dtype) : Map::Result{shape, dtype};
-}
-
 void apply(const Map& map, const TensorView& in, const TensorView& out, const RandomKey& key) {
   if (map.apply) {
     map.apply(in, out, key);
@@ -92,19 +88,20 @@ Map random_flip() {
 }
 
 Map then(Map first, Map second) {
-  const auto result = [first, second](const Dims& shape, DType dtype) {
-    const Map::Result between = result_of(first, shape, dtype);
-    return result_of(second, between.shape, between.dtype);
+  const auto result = [first, second](const Dims& shape, DType dtype) { return second.of(first.of({shape, dtype})); };
+  const auto both = [first, second](const TensorView& in, const TensorView& out, const RandomKey& key) {
+    const Map::Result between = first.of({in.shape, in.dtype});
+    std::vector<std::byte> bytes(between.bytes());
+    const TensorView middle{bytes.data(), between.dtype, between.shape, row_major(between.shape)};
+    apply(first, in, middle, key);
+    RandomKey other = key;  // derived once for each part, so that all of them draw apart
+    for (int i = 0; i < first.parts; ++i) other = RandomStream(other.seed, other.stream).derive(1).state();
+    other.draw = key.draw;
+    apply(second, middle, out, other);
   };
-  return {result, [first, second](const TensorView& in, const TensorView& out, const RandomKey& key) {
-            const Map::Result between = result_of(first, in.shape, in.dtype);
-            std::vector<std::byte> bytes(static_cast<std::size_t>(between.shape.count()) * size_of(between.dtype));
-            const TensorView middle{bytes.data(), between.dtype, between.shape, row_major(between.shape)};
-            apply(first, in, middle, key);
-            RandomKey other = RandomStream(key.seed, key.stream).derive(1).state();  // so that the two draw apart
-            other.draw = key.draw;
-            apply(second, middle, out, other);
-          }};
+  Map map(result, both);
+  map.parts = first.parts + second.parts;
+  return map;
 }
 
 }  // namespace sluice::nn

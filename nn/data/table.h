@@ -37,6 +37,14 @@ inline constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashi
 Split fashion_mnist(const std::string& directory = kFashionMnistDirectory,
                     std::source_location where = std::source_location::current());
 
+/// CIFAR-10, coloured pictures in ten classes: x is u8, (n, 3, 32, 32), y is u8, (n,); 50,000 and 10,000 rows. Reads
+/// the "binary version": data_batch_1.bin to data_batch_5.bin, one behind the other, and test_batch.bin of a directory.
+/// Each file may hold any number of records, at least one. Blocks. Throws FormatError, which names the file and the
+/// record, where a file is missing, is cut or has a label above 9.
+Split cifar10(const std::string& directory, std::source_location where = std::source_location::current());
+/// CIFAR-100 likewise, from train.bin and test.bin: y is the fine label, 0 to 99. The coarse one (0 to 19) is checked.
+Split cifar100(const std::string& directory, std::source_location where = std::source_location::current());
+
 /// The bytes of a text file, or of all files of a folder in the order of their names, as u8, (n,). Blocks. Throws
 /// FormatError where nothing can be read, or there is nothing.
 NDArray read_tokens(const std::string& path, std::source_location where = std::source_location::current());

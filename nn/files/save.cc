@@ -8,53 +8,24 @@
 #include <set>
 #include <span>
 #include <system_error>
-#include <unordered_map>
 
 #include "sluice/engine/number_text.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/files.h"
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/host_tensor.h"
+#include "sluice/ndarray/formats/safetensors_header.h"
 #include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 namespace detail {
 namespace {
 
-std::string describe(const NDArray& x) { return std::string(name_of(x.dtype())) + " " + to_string(x.shape()); }
-std::string describe(DType dtype, const Dims& shape) { return std::string(name_of(dtype)) + " " + to_string(shape); }
-
-/// Of arrays in the memory of a file. Reads them.
-bool same_elements(const NDArray& a, const NDArray& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() && a.to_bytes() == b.to_bytes();
-}
-
-std::string prefix_of(const std::string& item) { return item.empty() ? "" : item + "."; }
-
 void put(SavedFile& file, const std::string& name, const NDArray& value) {
   const bool control = std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 32; });
   if (name.empty() || control)
     throw UsageError("[nn::save] a name that is empty or has control characters: '" + name + "'");
   if (!file.arrays.emplace(name, value).second) throw UsageError("[nn::save] two arrays have the name '" + name + "'");
-}
-
-/// The tensors of an item, by their names behind its own after renaming.
-std::map<std::string, std::string> names_of(const std::string& item, const SavedFile& file,
-                                            const LoadOptions& options) {
-  std::map<std::string, std::string> names;
-  const auto add = [&](const std::string& full) {
-    if (!full.starts_with(prefix_of(item))) return;
-    std::string name = full.substr(prefix_of(item).size());
-    for (const auto& [from, to] : options.rename) {
-      if (!name.starts_with(from)) continue;
-      name = to + name.substr(from.size());
-      break;
-    }
-    names.emplace(name, full);
-  };
-  for (const auto& [full, array] : file.arrays) add(full);
-  for (const auto& [full, dtype] : file.refused) add(full);
-  return names;
 }
 
 }  // namespace
@@ -69,98 +40,15 @@ void save_net(const Contents& net, const std::string& name, SavedFile& file) {
   }
 }
 
-void load_net(const Contents& net, const std::string& name, const SavedFile& file, const LoadOptions& options,
-              LoadPlan& plan) {
-  std::map<std::string, std::string> names = names_of(name, file, options);
-  std::unordered_map<const State*, std::vector<Named>> further;
-  for (const Named& alias : net.aliases) further[alias.state.get()].push_back(alias);
-  const auto wanted = [&](const Named& slot) { return !options.only || options.only->match(slot); };
-  const Device device = current_scope().device;
-  bool any = false;
-  for (const Named& slot : net.slots) {
-    const std::shared_ptr<State> state = slot.state;
-    const std::vector<Named>& aliases = further[state.get()];
-    if (state->kind == Kind::constant) {  // not in files: made anew
-      if (state->value.defined()) continue;
-      plan.changes.push_back([state, device, path = slot.name] {
-        const DeviceScope scope(device);
-        if (state->layout) current_scope().interpreter = 0;  // a MeshScope would make a whole one at each place
-        RandomStream stream(0);
-        state->value = state->laid_out(state->init(state->shape, DType::f32, stream));
-        state->set_path(path);
-      });
-      continue;
-    }
-    // What is tied may be in the file under any of its paths; nn::save writes the first.
-    std::vector<std::string> fulls;
-    const auto take = [&](const Named& place) {
-      if (auto taken = names.extract(place.name)) fulls.push_back(std::move(taken.mapped()));
-    };
-    take(slot);
-    for (const Named& alias : aliases) take(alias);
-    if (!wanted(slot) && std::none_of(aliases.begin(), aliases.end(), wanted)) continue;
-    any = true;
-    const DType dtype = state->value.defined() ? state->value.dtype() : DType::f32;
-    if (fulls.empty()) {
-      plan.wrong.push_back("no tensor '" + join(name, slot.name) + "', wanted as " + describe(dtype, state->shape));
-      continue;
-    }
-    const std::string& full = fulls.front();
-    const auto found = file.arrays.find(full);
-    if (found == file.arrays.end()) {
-      plan.wrong.push_back("'" + full + "' is of a dtype " + file.refused.at(full) + " that Sluice lacks");
-      continue;
-    }
-    const NDArray& array = found->second;
-    // Without a value the net takes the file's dtype.
-    const bool fits = !state->value.defined() ? is_floating(array.dtype())
-                                              : array.dtype() == dtype || (options.cast && is_floating(array.dtype()));
-    if (!(array.shape() == state->shape) || !fits) {
-      plan.wrong.push_back("'" + full + "' is " + describe(array) + ", wanted " + describe(dtype, state->shape));
-      continue;
-    }
-    for (std::size_t i = 1; i < fulls.size(); ++i) {
-      const auto other = file.arrays.find(fulls[i]);
-      if (other != file.arrays.end() && same_elements(array, other->second)) continue;
-      plan.wrong.push_back("'" + full + "' and '" + fulls[i] + "' differ, and are one parameter of the net");
-    }
-    const DType target = state->value.defined() || options.cast ? dtype : array.dtype();
-    plan.changes.push_back([state, array, target, device, path = slot.name] {
-      if (state->value.defined()) {
-        const Layout layout = layout_of(state->value);
-        state->value.assign(layout ? place(array.to(target), layout) : array.to(target).to(state->value.device()));
-      } else {
-        const NDArray there = array.to(target).to(device);
-        state->value = state->laid_out(there.same_array(array) && !state->layout ? array.copy() : there);
-        state->want_gradient();
-      }
-      state->set_path(path);
-    });
-  }
-  if (options.only && !any) {
-    plan.wrong.push_back("only " + options.only->text + ": matches nothing of the net '" + name + "'");
-  }
-  for (const auto& [path, full] : names) {
-    if (options.only && !options.only->match({path, std::make_shared<State>()})) continue;
-    const auto array = file.arrays.find(full);
-    plan.wrong.push_back("'" + full + "' (" +
-                         (array == file.arrays.end() ? file.refused.at(full) : describe(array->second)) +
-                         ") is not expected");
-  }
-  for (const auto& [path, place] : net.places) {
-    plan.changes.push_back([to = path, part = place] { part->set_path(to); });
-  }
-}
-
 void save_arrays(const std::vector<SavedArray>& arrays, const std::string& name, SavedFile& file) {
   for (const SavedArray& array : arrays) put(file, join(name, array.name), gathered(array.value));
 }
 
 std::vector<SavedArray> arrays_of(const std::string& name, const SavedFile& file) {
+  const std::string prefix = join(name, "");
   std::vector<SavedArray> arrays;
-  for (const auto& [path, full] : names_of(name, file, {})) {
-    const auto array = file.arrays.find(full);
-    if (array != file.arrays.end()) arrays.push_back({path, array->second});
+  for (const auto& [full, tensor] : file.stored) {
+    if (full.starts_with(prefix)) arrays.push_back({full.substr(prefix.size()), tensor.array()});
   }
   return arrays;
 }
@@ -170,12 +58,13 @@ void save_counts(const std::map<std::string, std::int64_t>& counts, const std::s
 }
 
 std::map<std::string, std::int64_t> counts_of(const std::string& name, const SavedFile& file, LoadPlan& plan) {
+  const std::string prefix = join(name, "");
   std::map<std::string, std::int64_t> counts;
   for (const auto& [key, text] : file.metadata) {
-    if (key != name && !key.starts_with(prefix_of(name))) continue;
+    if (key != name && !key.starts_with(prefix)) continue;
     std::int64_t value = 0;
     if (!read_number(text, key, value, plan)) return {};
-    counts[key == name ? "" : key.substr(prefix_of(name).size())] = value;
+    counts[key == name ? "" : key.substr(prefix.size())] = value;
   }
   if (counts.empty()) plan.wrong.push_back("nothing is there for '" + name + "'");
   return counts;
@@ -237,17 +126,28 @@ void read_stream(const std::string& text, const std::string& name, RandomStream&
 
 namespace {
 
+DType dtype_named(std::string_view safetensors_name) {
+  int i = 0;
+  while (formats::safetensors_name(static_cast<DType>(i)) != safetensors_name) ++i;
+  return static_cast<DType>(i);
+}
+
 void add_file(const std::filesystem::path& path, SavedFile& file) {
-  const MappedArrays mapped(path);
-  const DeviceScope host(cpu(0));
-  for (const auto& [name, info] : mapped.tensors()) {
+  const auto mapped = std::make_shared<const MappedArrays>(path);
+  for (const auto& [name, info] : mapped->tensors()) {
     if (!info.known) {
       file.refused.emplace(name, info.dtype);
-    } else if (!file.arrays.emplace(name, mapped.array(name)).second) {
+      continue;
+    }
+    const auto array = [mapped, of = name] {
+      const DeviceScope host(cpu(0));
+      return mapped->array(of);
+    };
+    if (!file.stored.emplace(name, StoredTensor{info.shape, dtype_named(info.dtype), array}).second) {
       throw FormatError(path, "tensor '" + name + "' is in another file of the model too");
     }
   }
-  for (const auto& [key, text] : mapped.metadata()) file.metadata.emplace(key, text);
+  for (const auto& [key, text] : mapped->metadata()) file.metadata.emplace(key, text);
 }
 
 /// The files that an index names, in the folder of the index.
@@ -284,18 +184,24 @@ void check_names(const char* function, const Saved& items) {
 }  // namespace
 }  // namespace detail
 
+detail::SavedFile detail::saved_file(const char* function, const std::string& path, const Saved& items) {
+  check_names(function, items);
+  SavedFile file{.path = path};
+  for (const SavedItem& item : items) item.thing->save(item.name, file);
+  return file;
+}
+
 void save(const std::string& path, const Saved& items, std::source_location where) {
   const sluice::detail::Called called("nn::save", where);
-  detail::check_names("nn::save", items);
-  detail::SavedFile file{path, {}, {}, {}};
-  for (const SavedItem& item : items) item.thing->save(item.name, file);
+  const detail::SavedFile file = detail::saved_file("nn::save", path, items);
+  for (const auto& wait : file.waits) wait();
   sluice::save_arrays(path, file.arrays, file.metadata, where);
 }
 
 void load(const std::string& path, const Saved& items, const LoadOptions& options, std::source_location where) {
   const sluice::detail::Called called("nn::load", where);
   detail::check_names("nn::load", items);
-  detail::SavedFile file{path, {}, {}, {}};
+  detail::SavedFile file{.path = path};
   if (path.ends_with(".json")) {
     for (const std::filesystem::path& part : detail::files_of_index(path)) detail::add_file(part, file);
   } else {

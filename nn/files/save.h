@@ -5,7 +5,8 @@
 //
 // A net's tensors have the names "net.blocks.0.up.weight", an optimiser's "opt.blocks.0.up.weight.exp_avg"; other
 // things are in the metadata. An item with the name "" has its tensors at the top, as files of other programs do:
-//   nn::load("model.safetensors", {{"", net}}, {.rename = {{"transformer.h.", "blocks."}}, .cast = true});
+//   nn::load("model.safetensors", {{"", net}},
+//            {.rename = {{"h.*.mlp.c_fc.", "blocks.*.up.", nn::Transposed{}}}, .ignore = "*.attn.bias", .cast = true});
 #pragma once
 
 #include <concepts>
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/nn/files/rename.h"
 #include "sluice/nn/files/saved_array.h"
 #include "sluice/nn/net/net.h"
 
@@ -29,19 +31,32 @@ namespace sluice::nn {
 struct LoadOptions {
   /// Of nets: only these paths are loaded; what else the file holds, and what else the net has, stays.
   std::optional<Select> only{};
-  /// Beginnings of the file's names, behind the item's own, that become others. The first that fits counts.
-  std::vector<std::pair<std::string, std::string>> rename{};
+  /// Beginnings of the file's names, behind the item's own, that become others, and tensors that are laid out otherwise
+  /// (rename.h). Of each name the first that fits counts.
+  std::vector<Rename> rename{};
+  /// What the file may hold besides: patterns of its names, behind the item's own and before they are renamed, as in
+  /// Select, "*.position_ids|pooler.*". They may match nothing.
+  std::string ignore{};
   bool cast = false;  ///< floating dtypes may differ: values are converted to the net's
 };
 
 namespace detail {
 
-/// What a file holds: arrays in its mapped memory, and text.
+/// A tensor of a mapped file: nothing of it is read before `array` is called.
+struct StoredTensor {
+  Dims shape;
+  DType dtype;
+  std::function<NDArray()> array;  ///< on the host
+};
+/// What a file holds, or is to hold.
 struct SavedFile {
   std::string path;
-  std::map<std::string, NDArray> arrays;
-  std::map<std::string, std::string> metadata;
-  std::map<std::string, std::string> refused;  ///< tensors of dtypes that there are not: name to dtype
+  std::map<std::string, NDArray> arrays{};  ///< of what is saved
+  std::map<std::string, std::string> metadata{};
+  std::map<std::string, std::string> refused{};  ///< tensors of dtypes that there are not: name to dtype
+  std::map<std::string, StoredTensor> stored{};  ///< of a file that is read
+  /// Of what is saved: to be called, on any thread, before the file is there.
+  std::vector<std::function<void()>> waits{};
 };
 /// All that is wrong, and what to do if nothing is.
 struct LoadPlan {
@@ -86,6 +101,7 @@ class SavedObject final : public SavedThing {
       save_counts(object_.counts(), name, file);
     } else if constexpr (HasPosition<T>) {
       save_counts(object_.position(), name, file);
+      if constexpr (HasOutput<T>) file.waits.push_back(object_.output());
     } else if constexpr (std::is_same_v<T, RandomStream>) {
       file.metadata[name] = stream_text(object_);
     } else if constexpr (std::is_same_v<T, std::string>) {
@@ -161,6 +177,11 @@ struct SavedItem {
 };
 /// Items of one file, each with a name of its own.
 using Saved = std::vector<SavedItem>;
+
+namespace detail {
+/// All that a file of these is made of, as it is at this instant: handles of arrays, and text. Throws as save() does.
+SavedFile saved_file(const char* function, const std::string& path, const Saved& items);
+}  // namespace detail
 
 /// Writes the file, whole or not at all: parameters and statistics of nets (constants are not saved, what is tied is
 /// saved once, under the first of its paths), what optimisers keep, positions, numbers. Blocking: waits for the values.

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +33,13 @@ template <class T>
 concept HasPosition = requires(T& x, const T& y, const std::map<std::string, std::int64_t>& position) {
   { y.position() } -> std::same_as<std::map<std::string, std::int64_t>>;
   x.set_position(position);
+};
+
+/// One of them that writes something itself, such as a Log: output() is a function that waits, on any thread, until
+/// what was written up to the call of output() is on the disk. A file that has a position must not be ahead of it.
+template <class T>
+concept HasOutput = requires(const T& y) {
+  { y.output() } -> std::same_as<std::function<void()>>;
 };
 
 }  // namespace sluice::nn

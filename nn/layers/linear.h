@@ -6,6 +6,7 @@
 #include <source_location>
 #include <utility>
 
+#include "sluice/nn/layers/lora.h"
 #include "sluice/nn/net/initialisers.h"
 #include "sluice/nn/net/parameter.h"
 
@@ -26,7 +27,7 @@ inline NDArray value_of(const std::optional<Parameter>& parameter) {
   return parameter ? parameter->value() : NDArray();
 }
 
-/// Maps (..., in) to (..., out): x . transpose(weight) + bias.
+/// Maps (..., in) to (..., out): x . transpose(weight) + bias, and + lora(x) once nn::add_lora gave it one.
 struct Linear {
   Size in, out;
   bool use_bias = true;
@@ -34,6 +35,7 @@ struct Linear {
   std::source_location where = std::source_location::current();
   Parameter weight{{out, in}, fan_in(), where};
   std::optional<Parameter> bias = optional_parameter(use_bias, {out}, fan_in(weight), where);
+  std::optional<Lora> lora{};
   NDArray operator()(const NDArray& x) const;
 };
 

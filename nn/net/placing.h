@@ -54,7 +54,8 @@ struct AxisLayouts {
   /// With 3 it keeps that part of the parameter alone, 16 / p in all: a layer gathers what it uses, backward gathers
   /// once more what it needs, and a step gathers nothing. On CPUs a gather begins when what enters the layer is there.
   /// Weights have the bits that they have with 0; with 2 and nn::clip_gradients only where the first axis is cut of
-  /// each parameter, else norms agree to rounding. Of a parameter that the axis leaves whole the first axis is cut that
+  /// each parameter, else norms agree to rounding; and with Lamb and Adafactor, which take norms themselves, they agree
+  /// to rounding. Of a parameter that the axis leaves whole the first axis is cut that
   /// nothing else cuts, and that is at least p long; one that has none is stepped whole at each place. A rule that
   /// looks at a whole matrix (Muon) is refused by a line then.
   int zero = 0;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <string>
 
 #include "sluice/engine/errors.h"
+#include "sluice/engine/number_text.h"
 
 namespace sluice::nn {
 namespace {
@@ -20,6 +22,11 @@ double part(std::int64_t step, std::int64_t steps) {
   return static_cast<double>(std::clamp<std::int64_t>(step, 0, steps)) / static_cast<double>(steps);
 }
 
+/// From `begin` to `end` along half a cosine, of which `part` is over.
+double half_cosine(double begin, double end, double part) {
+  return end + (begin - end) * 0.5 * (1 + std::cos(std::numbers::pi * part));
+}
+
 }  // namespace
 
 Schedule linear(double begin, double end, std::int64_t steps) {
@@ -29,9 +36,7 @@ Schedule linear(double begin, double end, std::int64_t steps) {
 
 Schedule cosine(double peak, std::int64_t steps, double floor) {
   require_steps("cosine", steps);
-  return [=](std::int64_t step) {
-    return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * part(step, steps)));
-  };
+  return [=](std::int64_t step) { return half_cosine(peak, floor, part(step, steps)); };
 }
 
 Schedule step_decay(double begin, double factor, std::int64_t every) {
@@ -45,7 +50,7 @@ Schedule exponential(double begin, double factor) { return step_decay(begin, fac
 
 Schedule warmup(std::int64_t steps, Schedule after) {
   require_steps("warmup", steps);
-  return [=](std::int64_t step) { return after(step) * part(step + 1, steps); };
+  return [=](std::int64_t step) { return after(step) * part(std::min(step, steps) + 1, steps); };
 }
 
 Schedule warmup_cosine(double peak, std::int64_t warm, std::int64_t total, double floor) {
@@ -53,6 +58,51 @@ Schedule warmup_cosine(double peak, std::int64_t warm, std::int64_t total, doubl
   require_steps("warmup_cosine", total - warm);
   return [=, down = cosine(peak, total - warm, floor)](std::int64_t step) {
     return step < warm ? peak * part(step + 1, warm) : down(step - warm);
+  };
+}
+
+Schedule polynomial(double begin, double end, std::int64_t steps, double power) {
+  require_steps("polynomial", steps);
+  if (!(power > 0)) {
+    throw UsageError("[nn::polynomial] the power is " + general_text(power, 6) + ": one above 0 is wanted");
+  }
+  return [=](std::int64_t step) { return end + (begin - end) * std::pow(1 - part(step, steps), power); };
+}
+
+Schedule restarts(double peak, std::int64_t first, std::int64_t times, double floor) {
+  require_steps("restarts", first);
+  if (times < 1) {
+    throw UsageError("[nn::restarts] periods grow " + std::to_string(times) + " times: at least 1 is wanted");
+  }
+  return [=](std::int64_t step) {
+    std::int64_t period = first, at = std::max<std::int64_t>(0, step);
+    if (times == 1) at %= period;
+    while (at >= period) {
+      at -= period;
+      if (period > std::numeric_limits<std::int64_t>::max() / times) break;  // it has no end
+      period *= times;
+    }
+    return half_cosine(peak, floor, part(at, period));
+  };
+}
+
+Schedule one_cycle(double peak, std::int64_t total, const OneCycle& options) {
+  require_steps("one_cycle", total);
+  const auto [warm, divide, divide_end] = options;
+  if (!(warm >= 0 && warm <= 1)) {
+    throw UsageError("[nn::one_cycle] warm is " + general_text(warm, 6) + ": a part of the steps, 0 to 1, is wanted");
+  }
+  if (!(divide > 0 && divide_end > 0)) {
+    throw UsageError("[nn::one_cycle] the divisors are " + general_text(divide, 6) + " and " +
+                     general_text(divide_end, 6) + ": numbers above 0 are wanted");
+  }
+  const double last = static_cast<double>(total - 1);
+  const double top = std::clamp(warm * static_cast<double>(total) - 1, 0.0, last);
+  const double begin = peak / divide, end = begin / divide_end;
+  return [=](std::int64_t step) {
+    const double at = std::clamp(static_cast<double>(step), 0.0, last);
+    if (at < top) return half_cosine(begin, peak, at / top);
+    return at == top ? peak : half_cosine(peak, end, (at - top) / (last - top));
   };
 }
 

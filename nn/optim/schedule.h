@@ -38,6 +38,23 @@ Schedule exponential(double begin, double factor);
 Schedule warmup(std::int64_t steps, Schedule after);
 /// peak (step + 1) / warm for `warm` steps, then half a cosine down to `floor` at step `total`.
 Schedule warmup_cosine(double peak, std::int64_t warm, std::int64_t total, double floor = 0);
+/// end + (begin - end) (1 - step / steps)^power: from `begin` at step 0 to `end` from step `steps` on. With an
+/// `end` of 0 it is PyTorch's PolynomialLR. Throws UsageError also for a power that is not above 0.
+Schedule polynomial(double begin, double end, std::int64_t steps, double power);
+/// Half cosines from `peak` to `floor`, each begun anew at the peak: the first takes `first` steps, each later one
+/// `times` as many as the one before it (Loshchilov and Hutter, SGDR, 2016; PyTorch's CosineAnnealingWarmRestarts).
+/// Throws UsageError also for `times` below 1.
+Schedule restarts(double peak, std::int64_t first, std::int64_t times = 1, double floor = 0);
+struct OneCycle {
+  double warm = 0.3;        ///< the part of the steps in which the rate grows
+  double divide = 25;       ///< it begins at peak / divide,
+  double divide_end = 1e4;  ///< and ends at a divide_end-th of that
+};
+/// Up to `peak` along half a cosine, and down along another, to the end at step `total` - 1 (Smith and Topin,
+/// Super-convergence, 2017; the rates of PyTorch's OneCycleLR, which turns momentum round too: here it stays). The peak
+/// is at step warm total - 1, and at step 0 where that is not above 0. Throws UsageError also for a `warm` outside of
+/// [0, 1] and divisors that are not above 0.
+Schedule one_cycle(double peak, std::int64_t total, const OneCycle& options = {});
 struct SchedulePart {
   Schedule schedule;
   std::int64_t steps;  ///< how long it lasts; the last part lasts for ever, whatever it says

@@ -52,7 +52,7 @@ void AppendFile::put(const std::string& bytes) {
   size_ += static_cast<std::int64_t>(bytes.size());
 }
 
-void AppendFile::sync() {
+void AppendFile::sync() const {
   if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("cannot sync");
 }
 

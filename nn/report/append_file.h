@@ -18,8 +18,8 @@ class AppendFile {
 
   /// All of it, or, where it throws, nothing.
   void put(const std::string& bytes);
-  /// What was put is there after a power cut, too.
-  void sync();
+  /// What was put is there after a power cut, too. Also beside a put() of another thread.
+  void sync() const;
 
  private:
   [[noreturn]] void fail(const char* what) const;

@@ -193,16 +193,16 @@ void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>
   }
 }
 
-/// Waits until the rows are written.
 template <class State>
-void write_all(State& state) {
-  for (;;) {
-    std::shared_ptr<Row> row;
-    {
-      const std::lock_guard lock(state.mutex);
-      if (state.rows.empty()) return;
-      row = state.rows.front();
-    }
+std::vector<std::shared_ptr<Row>> unwritten(State& state) {
+  const std::lock_guard lock(state.mutex);
+  return {state.rows.begin(), state.rows.end()};
+}
+
+/// Waits until these rows, and those before them, are written.
+template <class State>
+void wait_for(State& state, const std::vector<std::shared_ptr<Row>>& rows) {
+  for (const auto& row : rows) {
     for (const Ticket& ticket : row->reads) {
       try {
         ticket.wait();
@@ -273,22 +273,26 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
 
 void Log::flush() {
   if (state_->of_parent()) throw UsageError("[nn::Log] the log belongs to the process that this one was forked from");
-  write_all(*state_);
+  wait_for(*state_, unwritten(*state_));
   state_->rethrow();
 }
 
-/// A file that has this position must not be ahead of the rows.
-std::map<std::string, std::int64_t> Log::position() const {
-  if (state_->begun && !state_->of_parent()) {
-    write_all(*state_);
-    const std::lock_guard lock(state_->mutex);
+std::map<std::string, std::int64_t> Log::position() const { return {{"step", state_->last}}; }
+
+std::function<void()> Log::output() const {
+  if (!state_->begun || state_->of_parent()) return [] {};
+  return [state = state_, rows = unwritten(*state_)] {
+    wait_for(*state, rows);
+    std::unique_lock lock(state->mutex);
+    const std::shared_ptr<const detail::AppendFile> file = state->table.file();
+    lock.unlock();  // a disk may take long, and add() does not wait
     try {
-      state_->table.sync();
-    } catch (...) {  // the next add() says so: what asks for the position has other things to save
-      if (!state_->failed) state_->failed = std::current_exception();
+      if (file) file->sync();
+    } catch (...) {  // the next add() says so: what asks has other things to save
+      lock.lock();
+      if (!state->failed) state->failed = std::current_exception();
     }
-  }
-  return {{"step", state_->last}};
+  };
 }
 
 void Log::set_position(const std::map<std::string, std::int64_t>& position) {

@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <source_location>
@@ -55,7 +56,7 @@ class Log {
   /// A row of the CSV file: "step", then a column for each name, in the order in which names came first. A new name
   /// later adds a column, for which the whole file is written anew. Rows are written in the order of the calls, when
   /// all of their arrays are there. A value that is poisoned is "nan". An array of f32 or less has the digits of a
-  /// float, others those of a double: read back, they are the same numbers. Does not wait.
+  /// float, others those of a double: read back, they are the same numbers, but for integers above 2^53. Does not wait.
   ///
   /// Where the file is there already, and no position was set, the old one becomes PATH.1 (or .2, ..); folders that are
   /// missing are made. Throws UsageError for a step below 0, and for a name that is empty, "step", has control
@@ -68,6 +69,7 @@ class Log {
   // For nn::save and nn::load (saved_array.h). "step": that of the last add(), -1 before. Throws UsageError for other
   // counts, and for a log that was added to.
   std::map<std::string, std::int64_t> position() const;
+  std::function<void()> output() const;
   void set_position(const std::map<std::string, std::int64_t>& position);
 
  private:

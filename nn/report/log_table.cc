@@ -118,7 +118,7 @@ void LogTable::add(std::int64_t step, const Cells& cells) {
     const auto cell = std::ranges::find(cells, name, &std::pair<std::string, std::string>::first);
     line += "," + (cell == cells.end() ? std::string() : cell->second);
   }
-  if (!file_) file_.emplace(path_);
+  if (!file_) file_ = std::make_shared<AppendFile>(path_);
   file_->put(line + "\n");
 }
 
@@ -133,7 +133,7 @@ void LogTable::write_anew(const std::vector<std::string>& lines) {
   formats::OutputFile whole(path_);
   for (const std::string& line : lines) whole.write(line + "\n");
   whole.commit();
-  file_.emplace(path_);
+  file_ = std::make_shared<AppendFile>(path_);
 }
 
 }  // namespace sluice::nn::detail

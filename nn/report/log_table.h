@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +24,8 @@ class LogTable {
   void go_on_from(std::int64_t step);
   /// Writes a row to the system. Another column than the file's has the whole file written anew.
   void add(std::int64_t step, const Cells& cells);
-  void sync() {
-    if (file_) file_->sync();
-  }
+  /// The file as it is now, for sync() on another thread; null: none was begun.
+  std::shared_ptr<AppendFile> file() const { return file_; }
 
  private:
   bool is_there() const;
@@ -35,7 +34,7 @@ class LogTable {
 
   std::string path_;
   std::vector<std::string> columns_;  ///< without "step"
-  std::optional<AppendFile> file_;
+  std::shared_ptr<AppendFile> file_;
 };
 
 /// A cell as RFC 4180 has it: in quotes where it must be.

@@ -1,7 +1,7 @@
 """What nets of ours computed (compare_nets) against PyTorch, in f64: python3 compare.py FOLDER
 
-Outputs, gradients and 50 steps of optimisers within 1e-8 of the largest element. Lion, which PyTorch lacks, is the
-paper's algorithm in NumPy; Muon is torch's in f64.
+Outputs, gradients, 50 steps of optimisers and 60 rates of schedules within 1e-8 of the largest element. Lion and Lamb,
+which PyTorch lacks, are the papers' algorithms; Muon is torch's in f64.
 """
 import glob
 import math
@@ -142,6 +142,27 @@ class Lion(torch.optim.Optimizer):
                 m += 0.01 * g
 
 
+class Lamb(torch.optim.Optimizer):
+    """Algorithm 2 of the paper, with its phi(z) = z; a ratio of 1 where a norm is 0."""
+
+    def __init__(self, groups):
+        super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                t = state["t"] = state.get("t", 0) + 1
+                m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * p.grad
+                v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * p.grad ** 2
+                r = m / (1 - 0.9 ** t) / ((v / (1 - 0.999 ** t)).sqrt() + 1e-6) + group["weight_decay"] * p
+                ratio = p.norm() / r.norm() if p.norm() > 0 and r.norm() > 0 else 1
+                p -= group["lr"] * ratio * r
+
+
 class Muon64(torch.optim.Optimizer):
     """torch.optim.Muon's formulas; torch computes its iteration in bf16."""
 
@@ -174,8 +195,11 @@ OPTIMISERS = {
     "adamw": lambda g: torch.optim.AdamW(g, betas=(0.9, 0.95)),
     "rms_prop": lambda g: torch.optim.RMSprop(g, momentum=0.5),
     "adagrad": lambda g: torch.optim.Adagrad(g),
+    "lamb": Lamb,
+    "adafactor": lambda g: torch.optim.Adafactor(g),
     "lion": Lion,
 }
+RATES = {"adafactor": 20}  # on both sides of its 1 / sqrt(t)
 
 
 def optimiser(name, f, worst):
@@ -195,10 +219,43 @@ def optimiser(name, f, worst):
             close(f"norm.{step}", norms[str(step)], norm, worst)
         for o in optimisers:
             for group in o.param_groups:
-                group["lr"] = rate(step)
+                group["lr"] = RATES.get(name, 1) * rate(step)
             o.step()
     for k, v in f.of("y").items():
         close(k, v, p[k], worst)
+
+
+S = torch.optim.lr_scheduler
+SCHEDULES = {
+    "linear": lambda o: S.LinearLR(o, 1, 0.25, 40),
+    "cosine": lambda o: S.CosineAnnealingLR(o, 59, 0.1),
+    "step_decay": lambda o: S.StepLR(o, 7, 0.3),
+    "exponential": lambda o: S.ExponentialLR(o, 0.9),
+    "polynomial": lambda o: S.PolynomialLR(o, 40, 1.5),
+    "restarts": lambda o: S.CosineAnnealingWarmRestarts(o, 7, 2, 0.1),
+    "restarts_alike": lambda o: S.CosineAnnealingWarmRestarts(o, 7),
+    "one_cycle": lambda o: S.OneCycleLR(o, 2, 60),
+    "one_cycle_other": lambda o: S.OneCycleLR(o, 2, 60, pct_start=0.41, div_factor=10, final_div_factor=50),
+    "plateau": lambda o: S.ReduceLROnPlateau(o, factor=0.5, patience=2, threshold=0.05, cooldown=3, min_lr=0.1),
+    "plateau_absolute": lambda o: S.ReduceLROnPlateau(o, factor=0.5, patience=2, threshold=0.05, threshold_mode="abs",
+                                                      cooldown=3, min_lr=0.1),
+}
+
+
+def schedule(name, f, worst):
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0, momentum=0.9)
+    theirs, rates = SCHEDULES[name](optimiser), []
+    losses = f.of("x").get("loss")
+    for step in range(60):
+        if losses is not None:
+            theirs.step(losses[step])
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        if losses is None and step < 59:
+            theirs.step()
+    close("rate", f.of("y")["rate"], rates, worst)
+    if losses is not None:
+        assert len(set(rates)) > 3, "the rate hardly falls"
 
 
 def files_both_ways(folder):
@@ -227,6 +284,9 @@ def event_files(folder):
     return True
 
 
+CHECKS = {"optim": optimiser, "schedule": schedule}
+
+
 def main():
     files_both_ways(sys.argv[1])
     print("TensorBoard:", "event files are read" if event_files(sys.argv[1]) else "not installed, event files not read")
@@ -235,10 +295,10 @@ def main():
     for path in files:
         name = os.path.basename(path)[:-4]
         parts = name.split(".")
-        row = table.setdefault(parts[0] if parts[0] != "optim" else name, [0, [0.0], []])
+        row = table.setdefault(name if parts[0] in CHECKS else parts[0], [0, [0.0], []])
         row[0] += 1
         try:
-            (optimiser(parts[1], File(path), row[1]) if parts[0] == "optim" else layer(parts[0], File(path), row[1]))
+            CHECKS.get(parts[0], layer)(parts[1 if parts[0] in CHECKS else 0], File(path), row[1])
         except AssertionError as error:
             row[2].append(f"{name}: {error}")
     print(f"PyTorch {torch.__version__}, f64\n\n| | settings | largest difference |\n|---|---|---|")
@@ -246,6 +306,7 @@ def main():
         print(f"| {name} | {count} | {worst[0]:.1e} |" + ("  DIFFERS" if wrong else ""))
     wrong = [line for row in table.values() for line in row[2]]
     missing = [name for name in LAYERS if name not in table] + [n for n in OPTIMISERS if f"optim.{n}.fused" not in table]
+    missing += [n for n in SCHEDULES if f"schedule.{n}" not in table]
     print("\n".join(wrong))
     print(f"{len(files)} files, {len(wrong)} differ, {len(missing)} missing")
     sys.exit(1 if wrong or missing or not files else 0)

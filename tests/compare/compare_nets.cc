@@ -4,7 +4,9 @@
 // A file FOLDER/<case>.<number>.npz for each case and setting has the arrays
 //   set.<option>, p.<path> (parameters and statistics), x.<name> (inputs), y.<name> (results),
 //   g.<path or name> (gradients of sum of all results times c.<name>)
-// and FOLDER/optim.<rule>.npz the parameters before and after 50 steps. All in f64.
+// FOLDER/optim.<rule>.npz the parameters before and after 50 steps, and FOLDER/schedule.<name>.npz the rates of 60. All
+// in f64.
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -254,6 +256,39 @@ void optimiser(Writer& w, const std::string& name, Rule rule) {
   }
 }
 
+constexpr std::int64_t kRates = 60;
+
+void schedules(Writer& w) {
+  for (const auto& [name, schedule] : {std::pair<const char*, nn::Schedule>{"linear", nn::linear(2, 0.5, 40)},
+                                       {"cosine", nn::cosine(2, 59, 0.1)},
+                                       {"step_decay", nn::step_decay(2, 0.3, 7)},
+                                       {"exponential", nn::exponential(2, 0.9)},
+                                       {"polynomial", nn::polynomial(2, 0, 40, 1.5)},
+                                       {"restarts", nn::restarts(2, 7, 2, 0.1)},
+                                       {"restarts_alike", nn::restarts(2, 7)},
+                                       {"one_cycle", nn::one_cycle(2, kRates)},
+                                       {"one_cycle_other", nn::one_cycle(2, kRates, {0.41, 10, 50})}}) {
+    std::vector<double> rates;
+    for (std::int64_t step = 0; step < kRates; ++step) rates.push_back(schedule(step));
+    w.keep("y.rate", from(rates, {kRates}));
+    w.write(std::string("schedule.") + name);
+  }
+  // Losses that get better ever more seldom.
+  for (const bool absolute : {false, true}) {
+    nn::Plateau plateau{
+        .lr = 2, .factor = 0.5, .patience = 2, .threshold = 0.05, .absolute = absolute, .cooldown = 3, .least = 0.1};
+    std::vector<double> rates, losses;
+    for (std::int64_t step = 0; step < kRates; ++step) {
+      losses.push_back(2 / std::sqrt(static_cast<double>(step + 1)) + 0.1 * w.draw({}).item<double>());
+      plateau.report(losses.back());
+      rates.push_back(plateau.rate(step));
+    }
+    w.keep("y.rate", from(rates, {kRates}));
+    w.keep("x.loss", from(losses, {kRates}));
+    w.write(absolute ? "schedule.plateau_absolute" : "schedule.plateau");
+  }
+}
+
 struct Saved {
   nn::Linear up{3, 4};
   nn::BatchNorm norm{4};
@@ -316,6 +351,8 @@ int main(int argc, char** argv) try {
   optimiser(w, "adamw", nn::AdamW{.lr = lr, .beta2 = 0.95, .weight_decay = 0.1});
   optimiser(w, "rms_prop", nn::RmsProp{.lr = lr, .momentum = 0.5, .weight_decay = 0.1});
   optimiser(w, "adagrad", nn::Adagrad{.lr = lr, .weight_decay = 0.1});
+  optimiser(w, "lamb", nn::Lamb{.lr = lr, .weight_decay = 0.1});
+  optimiser(w, "adafactor", nn::Adafactor{.lr = nn::warmup_cosine(1, 10, 50, 0.2), .weight_decay = 0.1});
   optimiser(w, "lion", nn::Lion{.lr = lr, .weight_decay = 0.1});
   {
     const Small net;
@@ -333,6 +370,7 @@ int main(int argc, char** argv) try {
     for (const nn::Named& p : nn::parameters(net)) w.keep("y." + p.name, p.state->value);
     w.write("optim.muon");
   }
+  schedules(w);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "compare_nets: %s\n", error.what());
   return 1;

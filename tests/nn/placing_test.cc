@@ -188,6 +188,10 @@ TEST_F(Placing, RulesThatAreComposedGiveTheSameNumbers) {
                        train(nn::Sgd{.lr = 0.1, .momentum = 0.9}, false, fused), 1e-12);
   }
   test::expect_close(train(nn::Lion{.lr = 0.01}, true, false), train(nn::Lion{.lr = 0.01}, false, false), 1e-12);
+  // Norms and means of the whole parameter, which is cut.
+  test::expect_close(train(nn::Lamb{.lr = 0.01}, true, false), train(nn::Lamb{.lr = 0.01}, false, false), 1e-12);
+  const nn::Adafactor adafactor{.lr = 0.1, .beta1 = 0.9};
+  test::expect_close(train(adafactor, true, false), train(adafactor, false, false), 1e-12);
 }
 
 /// Written under one layout, read under another and on one device: training goes on with the same numbers.

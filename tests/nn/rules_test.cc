@@ -1,15 +1,16 @@
-// Rules of optimisers against their formulas in double, fused rows against compositions, and steps that fail: all new
-// values are written, or none.
+// Rules of optimisers (rules_table.h) against their formulas in double, fused rows against compositions, and steps that
+// fail: all new values are written, or none.
 #include "sluice/nn/optim/rules.h"
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
-#include <map>
-#include <numbers>
 #include <optional>
 
+#include "../support/temporary_directory.h"
 #include "nn_support.h"
+#include "rules_table.h"
 #include "sluice/resources/device_pool.h"
 #include "sluice/resources/scratch.h"
 
@@ -18,39 +19,14 @@ namespace {
 
 using test::bits;
 using test::made_up;
+using test::RuleRow;
+using test::rules;
 using test::TestEngine;
 using ::testing::HasSubstr;
 
 struct Tiny {
   nn::Parameter weight{{3, 4}, nn::normal(1)}, tall{{5, 2}, nn::normal(1)}, bias{{3}, nn::normal(1)};
 };
-
-using AnyOptimizer = std::function<nn::Optimizer(const Tiny&, const nn::OptimizerOptions&)>;
-template <class Rule>
-AnyOptimizer with(Rule rule) {
-  return [rule](const Tiny& net, const nn::OptimizerOptions& o) { return nn::Optimizer(net, rule, {}, o); };
-}
-AnyOptimizer muon() {
-  return [](const Tiny& net, const nn::OptimizerOptions& o) {
-    return nn::Optimizer(net, {{"weight|tall", nn::Muon{.lr = 0.1}}, {"*", nn::AdamW{.lr = 0.05}}}, o);
-  };
-}
-
-const std::map<std::string, AnyOptimizer>& optimizers() {
-  static const std::map<std::string, AnyOptimizer> list{
-      {"sgd", with(nn::Sgd{.lr = nn::linear(0.1, 0.01, 5), .weight_decay = 0.1})},
-      {"momentum", with(nn::Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1})},
-      {"nesterov", with(nn::Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true})},
-      {"adam", with(nn::Adam{.lr = 0.05, .weight_decay = 0.1})},
-      {"adamw", with(nn::AdamW{.lr = nn::cosine(0.05, 10), .beta2 = 0.95, .weight_decay = 0.1})},
-      {"rms_prop", with(nn::RmsProp{.lr = 0.05, .weight_decay = 0.1})},
-      {"rms_prop_momentum", with(nn::RmsProp{.lr = 0.05, .momentum = 0.8})},
-      {"adagrad", with(nn::Adagrad{.lr = 0.2, .weight_decay = 0.1})},
-      {"lion", with(nn::Lion{.lr = 0.01, .weight_decay = 0.1})},
-      {"muon", muon()},
-  };
-  return list;
-}
 
 void give_gradients(const Tiny& net, std::uint64_t step) {
   std::uint64_t i = 0;
@@ -69,16 +45,22 @@ std::vector<std::string> all_bits(const Tiny& net) {
 }
 std::vector<double> doubles(const NDArray& x) { return x.to(DType::f64).to_vector<double>(); }
 
+/// Whether it is computed otherwise with .fused.
+bool may_be_fused(const std::vector<nn::RuleFor>& list) {
+  return std::ranges::any_of(list, [](const nn::RuleFor& r) { return r.rule.fused(0).has_value(); });
+}
+
 TEST(Rules, FusedRowsEqualTheirComposition) {
   TestEngine engine;
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, rules_for, steps] : rules()) {
+    if (!may_be_fused(rules_for)) continue;
     for (const auto& [dtype, tolerance] :
          {std::pair{DType::f32, 1e-5}, {DType::f64, 1e-13}, {DType::bf16, 3e-2}, {DType::f16, 4e-3}}) {
       SCOPED_TRACE(name + " " + std::string(name_of(dtype)));
       Tiny fused, composed;
       nn::initialise(fused, 1, {}, {.dtype = dtype});
       nn::initialise(composed, 1, {}, {.dtype = dtype});
-      nn::Optimizer one = make(fused, {}), other = make(composed, {.fused = false});
+      nn::Optimizer one(fused, rules_for), other(composed, rules_for, {.fused = false});
       for (std::uint64_t step = 0; step < 8; ++step) {
         give_gradients(fused, step);
         give_gradients(composed, step);
@@ -92,73 +74,70 @@ TEST(Rules, FusedRowsEqualTheirComposition) {
   }
 }
 
-/// Elementwise rules on numbers, from their papers.
-using Formula = std::function<double(double w, double g, std::map<std::string, double>& kept, int step)>;
-const std::map<std::string, Formula>& formulas() {
-  using Kept = std::map<std::string, double>&;
-  const auto adam = [](double g, Kept k, int step, double beta2) {
-    k["m"] = 0.9 * k["m"] + 0.1 * g;
-    k["v"] = beta2 * k["v"] + (1 - beta2) * g * g;
-    return k["m"] / (1 - std::pow(0.9, step + 1)) / (std::sqrt(k["v"] / (1 - std::pow(beta2, step + 1))) + 1e-8);
-  };
-  static const std::map<std::string, Formula> list{
-      {"sgd", [](double w, double g, Kept, int step) { return w - (0.1 - 0.018 * std::min(step, 5)) * (g + 0.1 * w); }},
-      {"momentum", [](double w, double g, Kept k, int) { return w - 0.1 * (k["v"] = 0.9 * k["v"] + g + 0.1 * w); }},
-      {"nesterov",
-       [](double w, double g, Kept k, int) {
-         k["v"] = 0.9 * k["v"] + g;
-         return w - 0.1 * (g + 0.9 * k["v"]);
-       }},
-      {"adam", [=](double w, double g, Kept k, int step) { return w - 0.05 * adam(g + 0.1 * w, k, step, 0.999); }},
-      {"adamw",
-       [=](double w, double g, Kept k, int step) {
-         const double lr = 0.05 * 0.5 * (1 + std::cos(std::numbers::pi * std::min(step, 10) / 10));
-         return w * (1 - lr * 0.1) - lr * adam(g, k, step, 0.95);
-       }},
-      {"rms_prop",
-       [](double w, double g, Kept k, int) {
-         g += 0.1 * w;
-         k["s"] = 0.99 * k["s"] + 0.01 * g * g;
-         return w - 0.05 * g / (std::sqrt(k["s"]) + 1e-8);
-       }},
-      {"rms_prop_momentum",
-       [](double w, double g, Kept k, int) {
-         k["s"] = 0.99 * k["s"] + 0.01 * g * g;
-         return w - 0.05 * (k["v"] = 0.8 * k["v"] + g / (std::sqrt(k["s"]) + 1e-8));
-       }},
-      {"adagrad",
-       [](double w, double g, Kept k, int) {
-         g += 0.1 * w;
-         k["s"] += g * g;
-         return w - 0.2 * g / (std::sqrt(k["s"]) + 1e-10);
-       }},
-      {"lion",
-       [](double w, double g, Kept k, int) {
-         const double c = 0.9 * k["m"] + 0.1 * g;
-         k["m"] = 0.99 * k["m"] + 0.01 * g;
-         return w - 0.01 * ((c > 0) - (c < 0) + 0.1 * w);
-       }},
-  };
-  return list;
-}
+/// Shapes that rules may take for others: a scalar, rows and columns of one, stacks of matrices; and weights of 0.
+struct Odd {
+  nn::Parameter scalar{Dims{}, nn::normal(1)}, vector{{7}, nn::normal(1)}, matrix{{3, 4}, nn::normal(1)},
+      tall{{5, 2}, nn::normal(1)}, row{{1, 6}, nn::normal(1)}, column{{6, 1}, nn::normal(1)},
+      one{{1, 1}, nn::normal(1)}, image{{4, 3, 2, 5}, nn::normal(1)}, thin{{2, 1, 3, 1}, nn::normal(1)},
+      zero{{3, 3}, nn::constant(0)};
+};
 
 TEST(Rules, FollowTheirFormulas) {
   TestEngine engine;
-  for (const auto& [name, formula] : formulas()) {
-    SCOPED_TRACE(name);
-    Tiny net;
-    nn::initialise(net, 1, {}, {.dtype = DType::f64});
-    std::vector<double> wanted = doubles(net.weight);
-    std::vector<std::map<std::string, double>> kept(wanted.size());
-    nn::Optimizer opt = optimizers().at(name)(net, {});
-    for (int step = 0; step < 12; ++step) {
-      give_gradients(net, static_cast<std::uint64_t>(step));
-      const std::vector<double> g = doubles(net.weight.grad());
-      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = formula(wanted[i], g[i], kept[i], step);
-      opt.step();
-      EXPECT_FALSE(net.weight.grad().defined()) << "a step drops gradients";
+  for (const RuleRow& row : rules()) {
+    if (!row.steps) continue;
+    for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, {DType::f32, 2e-5}, {DType::bf16, 5e-2}}) {
+      SCOPED_TRACE(row.name + " " + std::string(name_of(dtype)));
+      const Odd net;
+      nn::initialise(net, 1, {}, {.dtype = dtype});
+      const std::vector<nn::Named> parameters = nn::parameters(net);
+      ASSERT_EQ(parameters.size(), 10U);
+      std::vector<std::vector<double>> wanted;
+      std::vector<test::Steps> steps;
+      for (const nn::Named& p : parameters) {
+        wanted.push_back(doubles(p.state->value));
+        steps.push_back(row.steps());
+      }
+      nn::Optimizer opt(net, row.rules);
+      for (int step = 0; step < 7; ++step) {
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const NDArray& value = parameters[i].state->value;
+          value.set_grad(made_up(value.shape(), static_cast<std::uint64_t>(100 * step) + i, dtype).to(value.device()));
+          steps[i](wanted[i], doubles(value.grad()), value.shape(), step);
+        }
+        opt.step();
+        EXPECT_FALSE(parameters[0].state->value.grad().defined()) << "a step drops gradients";
+      }
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        SCOPED_TRACE(parameters[i].name);
+        test::expect_close(doubles(parameters[i].state->value), wanted[i], tolerance);
+      }
     }
-    test::expect_close(doubles(net.weight), wanted, 1e-12);
+  }
+}
+
+TEST(Rules, ASavedRunGoesOnBitForBit) {
+  TestEngine engine;
+  const test::TemporaryDirectory folder;
+  const std::string path = (folder.path() / "run.safetensors").string();
+  for (const RuleRow& row : rules()) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      SCOPED_TRACE(row.name + " " + std::string(name_of(dtype)));
+      Tiny net, again;
+      nn::initialise(net, 1, {}, {.dtype = dtype});
+      nn::Optimizer opt(net, row.rules), other(again, row.rules);
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        if (step == 3) nn::save(path, {{"net", net}, {"opt", opt}});
+        give_gradients(net, step);
+        opt.step();
+      }
+      nn::load(path, {{"net", again}, {"opt", other}});
+      for (std::uint64_t step = 3; step < 6; ++step) {
+        give_gradients(again, step);
+        other.step();
+      }
+      EXPECT_TRUE(all_bits(again) == all_bits(net));
+    }
   }
 }
 
@@ -236,13 +215,14 @@ TEST(Rules, MuonIsTheIterationOfItsMomentum) {
 
 TEST(Rules, ABadGradientChangesNothing) {
   TestEngine engine;
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, rules_for, steps] : rules()) {
     for (const bool fused : {true, false}) {
+      if (fused && !may_be_fused(rules_for)) continue;
       SCOPED_TRACE(name + (fused ? " fused" : " composed"));
       Tiny net, twin;
       nn::initialise(net, 1);
       nn::initialise(twin, 1);
-      nn::Optimizer opt = make(net, {.fused = fused}), other = make(twin, {.fused = fused});
+      nn::Optimizer opt(net, rules_for, {.fused = fused}), other(twin, rules_for, {.fused = fused});
       give_gradients(net, 0);
       give_gradients(twin, 0);
       opt.step();
@@ -301,13 +281,14 @@ TEST(Rules, MemoryThatRunsOutChangesNothing) {
   TestEngine engine;
   if (test::device_kind() == DeviceKind::gpu) GTEST_SKIP() << "CUDA's memory is not the test's to take";
   int refused = 0;
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, rules_for, steps] : rules()) {
     for (const auto& [fused, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+      if (fused && !may_be_fused(rules_for)) continue;
       SCOPED_TRACE(name + (fused ? " fused" : " composed") + (first ? ", its first step" : ""));
       Tiny net, twin;
       nn::initialise(net, 1);
       nn::initialise(twin, 1);
-      nn::Optimizer opt = make(net, {.fused = fused}), other = make(twin, {.fused = fused});
+      nn::Optimizer opt(net, rules_for, {.fused = fused}), other(twin, rules_for, {.fused = fused});
       give_gradients(net, 0);
       give_gradients(twin, 0);
       if (first) {
@@ -486,35 +467,6 @@ TEST(Rules, WhatIsKeptFollowsItsParameter) {
     EXPECT_EQ(opt.kept("weight", "exp_avg").device(), cpu(1));
     EXPECT_EQ(all_bits(net), all_bits(twin));
   }
-}
-
-TEST(Schedules, AreFunctionsOfTheStep) {
-  const nn::Schedule number = 0.5, down = nn::linear(1, 0, 4), half = nn::cosine(1, 4, 0.2);
-  EXPECT_EQ(number(77), 0.5);
-  EXPECT_EQ(down(0), 1);
-  EXPECT_EQ(down(1), 0.75);
-  EXPECT_EQ(down(9), 0);
-  EXPECT_DOUBLE_EQ(half(0), 1);
-  EXPECT_DOUBLE_EQ(half(2), 0.6);
-  EXPECT_DOUBLE_EQ(half(4), 0.2);
-  EXPECT_DOUBLE_EQ(nn::step_decay(1, 0.1, 3)(7), 0.01);
-  EXPECT_DOUBLE_EQ(nn::exponential(2, 0.5)(3), 0.25);
-  const nn::Schedule warm = nn::warmup(4, nn::linear(1, 0, 8));
-  EXPECT_DOUBLE_EQ(warm(1), 0.5 * 0.875);
-  EXPECT_DOUBLE_EQ(warm(6), 0.25);
-  const nn::Schedule both = nn::warmup_cosine(1, 2, 6, 0.1);
-  EXPECT_DOUBLE_EQ(both(0), 0.5);
-  EXPECT_DOUBLE_EQ(both(1), 1);
-  EXPECT_DOUBLE_EQ(both(2), 1);
-  EXPECT_DOUBLE_EQ(both(4), 0.55);
-  EXPECT_DOUBLE_EQ(both(100), 0.1);
-  const nn::Schedule parts = nn::join({{nn::linear(0, 1, 2), 2}, {5.0, 3}, {nn::exponential(1, 0.5), 0}});
-  EXPECT_DOUBLE_EQ(parts(1), 0.5);
-  EXPECT_DOUBLE_EQ(parts(2), 5);
-  EXPECT_DOUBLE_EQ(parts(4), 5);
-  EXPECT_DOUBLE_EQ(parts(7), 0.25);
-  EXPECT_THROW(nn::cosine(1, 0), UsageError);
-  EXPECT_THROW(nn::join({}), UsageError);
 }
 
 }  // namespace

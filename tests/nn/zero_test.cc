@@ -107,6 +107,65 @@ TEST_F(Zero, TheWeightsHaveTheBitsOfDataParallel) {
   }
 }
 
+/// Rules that see norms of the whole parameter, of which each place steps a part: sums of other parts, so to rounding.
+TEST_F(Zero, RulesOfNormsAgreeToRounding) {
+  const auto run = [&](const Mesh& mesh, int zero, const nn::AnyRule& rule) {
+    Gpt net{.layers = 1};
+    nn::place(net, mesh, tables(net, mesh, zero));
+    nn::initialise(net, 3);
+    nn::Optimizer opt(net, {{"*", rule}});
+    for (int step = 0; step < 3; ++step) {
+      backward(net, mesh, step);
+      opt.step();
+    }
+    std::vector<double> values;
+    for (const nn::Named& p : nn::parameters(net)) {
+      for (const double v : gathered(p.state->value).to(DType::f64).to_vector<double>()) values.push_back(v);
+    }
+    return values;
+  };
+  for (const Mesh& mesh : {dp_, both_}) {
+    for (const nn::AnyRule& rule : {nn::AnyRule(nn::Lamb{.lr = 0.01}), nn::AnyRule(nn::Adafactor{.beta1 = 0.9})}) {
+      const std::vector<double> whole = run(mesh, 0, rule);
+      for (const int zero : {1, 2, 3}) {
+        SCOPED_TRACE(to_string(mesh) + " zero " + std::to_string(zero));
+        test::expect_close(run(mesh, zero, rule), whole, 1e-4);
+      }
+    }
+  }
+}
+
+/// Such rules in f64, where cuts leave places without elements of a row or column, or cut an axis of stacks.
+TEST_F(Zero, RulesOfNormsTakeAnyShape) {
+  struct Odd {
+    nn::Parameter scalar{Dims{}, nn::normal(1)}, vector{{7}, nn::normal(1)}, row{{1, 6}, nn::normal(1)},
+        column{{6, 1}, nn::normal(1)}, stack{{2, 5, 3}, nn::normal(1)}, thin{{4, 1, 1, 1}, nn::normal(1)};
+  };
+  const auto run = [&](int zero, const nn::AnyRule& rule) {
+    const Odd net;
+    if (zero >= 0) nn::place(net, dp_, {{.axis = "dp", .zero = zero}});
+    nn::initialise(net, 3, {}, {.dtype = DType::f64});
+    nn::Optimizer opt(net, {{"*", rule}});
+    std::vector<double> values;
+    for (int step = 0; step < 3; ++step) {
+      for (const nn::Named& p : nn::parameters(net)) sum(square(p.state->value) * (step - 0.5)).backward();
+      opt.step();
+    }
+    for (const nn::Named& p : nn::parameters(net)) {
+      for (const double v : gathered(p.state->value).to_vector<double>()) values.push_back(v);
+    }
+    return values;
+  };
+  for (const nn::AnyRule& rule :
+       {nn::AnyRule(nn::Lamb{.lr = 0.1}), nn::AnyRule(nn::Adafactor{.lr = 1, .beta1 = 0.9})}) {
+    const std::vector<double> alone = run(-1, rule);
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(zero);
+      test::expect_close(run(zero, rule), alone, 1e-12);
+    }
+  }
+}
+
 /// Each place keeps its part of what is kept, and arrays on which nothing can be cut whole.
 TEST_F(Zero, EachPlaceKeepsItsPart) {
   Gpt net;

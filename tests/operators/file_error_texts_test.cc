@@ -98,6 +98,20 @@ TEST(ErrorTexts, OfFilesNameTheFunctionAndTheLineOfTheCall) {
   EXPECT_FILE_TEXT(nn::fashion_mnist(folder.path()),
                    "[nn::fashion_mnist] FILE:LINE: DIR/train-images-idx3-ubyte.gz: cannot open: No such file or "
                    "directory");
+  EXPECT_FILE_TEXT(nn::cifar10(folder.path()),
+                   "[nn::cifar10] FILE:LINE: DIR/data_batch_1.bin: cannot open: No such file or directory");
+  write_file(folder / "train.bin", "\x13\x63");
+  EXPECT_FILE_TEXT(
+      nn::cifar100(folder.path()),
+      "[nn::cifar100] FILE:LINE: DIR/train.bin: holds 2 bytes, wanted records of 3074 bytes, at least one: "
+      "record 0 has 2");
+  EXPECT_FILE_TEXT(nn::read_image(folder / "train.bin"),
+                   "[nn::read_image] FILE:LINE: DIR/train.bin: is neither PNG nor JPEG: it begins with '\\x13c'");
+  EXPECT_FILE_TEXT(nn::ImageFolder(folder.path()),
+                   "[nn::ImageFolder] FILE:LINE: DIR: holds no folder; wanted one of pictures for each class");
+  write_file(folder / "a.csv", "a,b\n1,two\n");
+  EXPECT_FILE_TEXT(nn::read_csv(folder / "a.csv"),
+                   "[nn::read_csv] FILE:LINE: DIR/a.csv:2:3: 'two' is no number of f64");
   EXPECT_FILE_TEXT(nn::read_tokens(folder / "none"),
                    "[nn::read_tokens] FILE:LINE: DIR/none: cannot open: No such file or directory");
   EXPECT_FILE_TEXT(nn::load(folder / "none.index.json", {}),

@@ -139,6 +139,7 @@ void add_layer_calls(FunctionCalls& to) {
   };
   of_one("Linear", "linear", s, nn::Linear{4, 2});
   of_one("Linear", "linear_relu", sequence, nn::Linear{.in = 4, .out = 2, .use_bias = false, .relu = true});
+  of_one("Lora", "linear", s, nn::Lora{4, 2, 1});
   of_one("Conv2d", "conv2d", image, nn::Conv2d{.in = 2, .out = 2, .kernel = 3});
   of_one("Conv2d", "conv2d_relu", image, nn::Conv2d{.in = 2, .out = 2, .kernel = 3, .use_bias = false, .relu = true});
   of_one("Conv1d", "conv1d", line, nn::Conv1d{.in = 2, .out = 2, .kernel = 3});
@@ -220,9 +221,10 @@ void add_net_calls(FunctionCalls& to) {
   of_gradient("clip_gradients", [](const nn::Parameter& w) { return Arrays{nn::clip_gradients(w, 1)}; });
   of_gradient("clip_values", [](const nn::Parameter& w) { return nn::clip_values(w, 1), Arrays{}; });
   of_gradient("gradient_norms", [](const nn::Parameter& w) { return nn::gradient_norms(w), Arrays{}; });
-  for (const nn::AnyRule& rule : {nn::AnyRule(nn::Sgd{}), nn::AnyRule(nn::Sgd{.momentum = 0.9, .nesterov = true}),
-                                  nn::AnyRule(nn::Adam{}), nn::AnyRule(nn::AdamW{}), nn::AnyRule(nn::RmsProp{}),
-                                  nn::AnyRule(nn::Adagrad{}), nn::AnyRule(nn::Lion{}), nn::AnyRule(nn::Muon{})}) {
+  for (const nn::AnyRule& rule :
+       {nn::AnyRule(nn::Sgd{}), nn::AnyRule(nn::Sgd{.momentum = 0.9, .nesterov = true}), nn::AnyRule(nn::Adam{}),
+        nn::AnyRule(nn::AdamW{}), nn::AnyRule(nn::RmsProp{}), nn::AnyRule(nn::Adagrad{}), nn::AnyRule(nn::Lamb{}),
+        nn::AnyRule(nn::Adafactor{}), nn::AnyRule(nn::Lion{}), nn::AnyRule(nn::Muon{})}) {
     of_gradient("Optimizer", [rule](const nn::Parameter& w) {
       nn::Optimizer opt(w, {{"*", rule}});
       opt.step();
@@ -259,6 +261,21 @@ void add_net_calls(FunctionCalls& to) {
       for (const nn::Batch& batch : loader) batch.y.wait();
       return Arrays{};
     }).shown = "nn::Loader";
+  to.view("LazyTable", {{3}}, [](A x) {
+      struct Numbers final : nn::Samples {
+        std::int64_t size() const override { return 3; }
+        nn::Map::Result sample() const override { return {{}, DType::i64}; }
+        void read(std::int64_t i, const TensorView& out) const override { *out.as<std::int64_t>() = i; }
+      };
+      nn::Loader loader(nn::LazyTable(std::make_shared<const Numbers>(), x[0]), {.batch = 2});
+      for (const nn::Batch& batch : loader) batch.y.wait();
+      return Arrays{};
+    }).shown = "nn::Loader";
+  to.add("mixup", {s, {3, 2}}, [](A x) {
+      RandomStream stream(1);
+      const nn::Mixed mixed = nn::mixup(x[0], x[1], stream);
+      return Arrays{mixed.x, mixed.y};
+    }).shown = "nn::mixup";
   FunctionCall& windows = to.add(
       "Windows", [] { return Arrays{FunctionCalls::places_of({9}, 4)}; },
       [](A x) {
