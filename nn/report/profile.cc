@@ -112,8 +112,9 @@ void Profile::State::stop() {
     row.operations /= n;
     layers.push_back(row);
   }
-  std::stable_sort(layers.begin(), layers.end(),
-                   [](const LayerProfile& a, const LayerProfile& b) { return a.milliseconds > b.milliseconds; });
+  std::sort(layers.begin(), layers.end(), [](const LayerProfile& a, const LayerProfile& b) {
+    return a.milliseconds != b.milliseconds ? a.milliseconds > b.milliseconds : a.layer < b.layer;
+  });
   step_milliseconds = seconds * 1e3 / n;
   costs.reset();
   done = true;
