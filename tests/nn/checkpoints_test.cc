@@ -39,7 +39,7 @@ class CheckpointFiles : public ::testing::Test {
 
     explicit Training(const std::string& folder)
         : opt((nn::initialise(net, 1), nn::to(net, test::device()), net), nn::AdamW{.lr = 0.1}),
-          data(arange(200), {.batch = 4, .length = 6, .shuffle = true, .device = test::device()}),
+          data(arange(200).to(cpu(0)), {.batch = 4, .length = 6, .shuffle = true, .device = test::device()}),
           log(folder + "/log.csv"),
           all{{"net", net},
               {"opt", opt},
@@ -101,8 +101,7 @@ TEST_F(CheckpointFiles, WaitForNothingThatIsPushed) {
   std::promise<void> begun;
   {
     const NoGrad off;
-    const NDArray weight = net.weight;
-    const NDArray late = empty(weight.shape());
+    const NDArray late = empty(net.weight.value().shape(), DType::f32, cpu(0));
     push_op(
         [&](ArrayContext& c, ArrayCompletion done) {
           std::fill_n(c.output().as<float>(), 4, 5.0F);
@@ -110,7 +109,7 @@ TEST_F(CheckpointFiles, WaitForNothingThatIsPushed) {
           begun.set_value();
         },
         {}, {late}, {.name = "late"});
-    net.weight.value().assign(late);
+    net.weight.value().assign(late.to(net.weight.value().device()));
   }
   checkpoints.step(1);  // the weights are not known yet
   {
