@@ -66,7 +66,8 @@ class Run {
     log_.add(step, more);
     losses_.add(step, loss);
     checkpoints_.step(step);
-    progress_.show(step, "loss " + std::to_string(losses_.recent()).substr(0, 5));
+    const double recent = losses_.recent();  // 0 before the first losses are there
+    progress_.show(step, recent != 0 ? "loss " + std::to_string(recent).substr(0, 5) : "");
   }
 
   /// Writes the last checkpoint, OUT/model.safetensors and the picture. The status to end with, where a signal came.

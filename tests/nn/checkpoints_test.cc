@@ -68,6 +68,11 @@ class CheckpointFiles : public ::testing::Test {
     }
     return names;
   }
+  /// By another file of that name: what was loaded from the old one may not be read yet.
+  static void replace(const std::string& path, const std::string& text) {
+    write_file(path + ".new", text);
+    std::filesystem::rename(path + ".new", path);
+  }
   test::TestEngine engine_{{.threads = 2, .logical_cpus = 4}};
   TemporaryDirectory folder_;
 };
@@ -160,8 +165,8 @@ TEST_F(CheckpointFiles, TheNewestWholeOneIsTaken) {
   }
   // What something else has cut, and what is empty.
   const std::string newest = folder() + "/step-00000004.safetensors";
-  write_file(newest, read_file(newest).substr(0, 300));
-  write_file(folder() + "/step-00000003.safetensors", "");
+  replace(newest, read_file(newest).substr(0, 300));
+  replace(folder() + "/step-00000003.safetensors", "");
   Training run((folder_ / "other").string());
   nn::Checkpoints checkpoints(folder(), run.all, {.every = 1});
   EXPECT_EQ(checkpoints.resume(), folder() + "/step-00000002.safetensors");
@@ -176,7 +181,7 @@ TEST_F(CheckpointFiles, TheNewestWholeOneIsTaken) {
   Training third((folder_ / "third").string());
   nn::Checkpoints again(folder(), third.all);
   EXPECT_EQ(again.resume(), folder() + "/step-00000003.safetensors");
-  for (const char* name : {"2", "3"}) write_file(folder() + "/step-0000000" + name + ".safetensors", "broken");
+  for (const char* name : {"2", "3"}) replace(folder() + "/step-0000000" + name + ".safetensors", "broken");
   EXPECT_THAT(what_of([&] { again.resume(); }), HasSubstr("step-00000004.safetensors"));
 }
 
