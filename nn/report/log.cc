@@ -29,6 +29,9 @@ namespace {
 
 constexpr const char* kName = "nn::Log::add";
 
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kPause(50);
+
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -75,13 +78,19 @@ struct Log::State {
   detail::LogTable table;
   std::optional<detail::AppendFile> events;
   std::exception_ptr failed;
+  Clock::time_point written{};  ///< when rows were written
 
   /// In a forked child nobody fills the rows, and the mutex may be held for good.
   bool of_parent() const { return ::getpid() != process; }
   void begin();
   void begin_events();
   void write(const Row& row);
-  /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
+  /// Writes the rows that have all their numbers, from the oldest on; but nothing where rows were written a moment ago:
+  /// short steps would pay for two calls of the system each. Called with the mutex held.
+  void write_some() noexcept {
+    if (Clock::now() - written >= kPause) write_ready();
+  }
+  /// The same at once.
   void write_ready() noexcept;
   void rethrow() {
     const std::lock_guard lock(mutex);
@@ -130,6 +139,7 @@ void Log::State::write(const Row& row) {
 }
 
 void Log::State::write_ready() noexcept {
+  written = Clock::now();
   while (!rows.empty()) {
     const std::shared_ptr<Row> row = rows.front();
     const auto there = [](const Cell& cell) { return cell.value.has_value(); };
@@ -162,7 +172,7 @@ class Awaited {
     std::optional<double>& value = row_->cells[cell_].value;
     if (value) return;
     value = number;
-    state_->write_ready();
+    state_->write_some();
   }
 
  private:
@@ -184,10 +194,14 @@ void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>
     if (!awaited[i]) continue;
     const NDArray x = gathered(*values[i].second.array(), where);
     const DeviceScope scope(x.device());
-    const NDArray here = x.detach().reshape({}).to(DType::f64).to(cpu(0));
+    const NDArray number = x.dtype() == DType::f32 ? x : x.to(DType::f64);
+    const NDArray here = number.detach().reshape({}).to(cpu(0));
     const auto read = [number = awaited[i]](ArrayContext& c) {
       const bool good = !c.error(0) && !c.skip_reason();
-      number->set(good ? *c.input(0).as<double>() : std::numeric_limits<double>::quiet_NaN());
+      const TensorView& value = c.input(0);
+      number->set(!good                       ? std::numeric_limits<double>::quiet_NaN()
+                  : value.dtype == DType::f32 ? double{*value.as<float>()}
+                                              : *value.as<double>());
     };
     row->reads.push_back(push_op(read, {here}, {}, {.on = io(), .name = "log", .on_poison = OnPoison::always}, where));
   }
@@ -265,7 +279,7 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
   {
     const std::lock_guard lock(state_->mutex);
     state_->rows.push_back(row);
-    state_->write_ready();
+    state_->write_some();
   }
   read_arrays(state_, row, values, where);
   state_->rethrow();

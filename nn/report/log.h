@@ -55,8 +55,10 @@ class Log {
 
   /// A row of the CSV file: "step", then a column for each name, in the order in which names came first. A new name
   /// later adds a column, for which the whole file is written anew. Rows are written in the order of the calls, when
-  /// all of their arrays are there. A value that is poisoned is "nan". An array of f32 or less has the digits of a
-  /// float, others those of a double: read back, they are the same numbers, but for integers above 2^53. Does not wait.
+  /// all of their arrays are there; within 50 ms of the ones before only with a later row, flush() or a file that saves
+  /// the log, so that short steps do not pay for it. A value that is poisoned is "nan". An array of f32 or less has the
+  /// digits of a float, others those of a double: read back, they are the same numbers, but for integers above 2^53.
+  /// Does not wait.
   ///
   /// Where the file is there already, and no position was set, the old one becomes PATH.1 (or .2, ..); folders that are
   /// missing are made. Throws UsageError for a step below 0, and for a name that is empty, "step", has control

@@ -178,6 +178,7 @@ TEST_F(Logs, AForkedChildLeavesItAlone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   log.add(2, {{"a", 3}});
+  log.flush();
   EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,3\n");
 }
 
@@ -216,7 +217,11 @@ TEST_F(Logs, WhatIsWrongIsSaid) {
   log.add(1, {{"a", 1}});
   std::filesystem::remove_all(folder_ / "out");
   // It wants a column, and the file is gone.
-  EXPECT_THAT(error([&] { log.add(2, {{"b", 2}}); }), HasSubstr("run.csv: cannot read"));
+  EXPECT_THAT(error([&] {
+                log.add(2, {{"b", 2}});
+                log.flush();
+              }),
+              HasSubstr("run.csv: cannot read"));
   log.flush();  // said once
   EXPECT_THAT(error([&] {
                 log.add(3, {{"b", zeros({})}});

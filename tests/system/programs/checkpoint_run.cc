@@ -34,14 +34,14 @@ int main(int argc, char** argv) try {
   RandomStream stream(2);
   nn::Log log(folder + "/log.csv");
   nn::Patience patience;
-  const nn::Saved all{{"net", net},
-                      {"opt", opt},
-                      {"data", data},
-                      {"stream", stream},
-                      {"log", log},
-                      {"best", patience.best},
-                      {"tries", patience.tries}};
-  nn::Checkpoints checkpoints(folder, all, {.every = 3, .keep = 2});
+  const nn::Saved saved{{"net", net},
+                        {"opt", opt},
+                        {"data", data},
+                        {"stream", stream},
+                        {"log", log},
+                        {"best", patience.best},
+                        {"tries", patience.tries}};
+  nn::Checkpoints checkpoints(folder, saved, {.every = 3, .keep = 2});
   const nn::Interrupt interrupt;
   std::printf("from %s\n", checkpoints.resume().c_str());
   std::fflush(stdout);
@@ -58,7 +58,7 @@ int main(int argc, char** argv) try {
     std::fflush(stdout);
   }
   checkpoints.save(opt.steps());
-  if (!interrupt) nn::save(folder + "/final", all);
+  if (!interrupt) nn::save(folder + "/final", saved);
   return interrupt.status();
 } catch (const std::exception& error) {
   std::fprintf(stderr, "checkpoint_run: %s\n", error.what());
