@@ -3,9 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "nn_support.h"
+#include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice {
 namespace {
@@ -201,7 +200,8 @@ TEST_F(LoraTest, InsideOfAttentionAndInFiles) {
   EXPECT_LT(last, first);
   EXPECT_EQ(bits(net.attention.qkv.weight), frozen);
   EXPECT_EQ(bits(net.attention.proj.weight), proj);
-  const std::string file = (std::filesystem::temp_directory_path() / ("lora_" + std::to_string(::getpid()))).string();
+  const test::TemporaryDirectory folder;
+  const std::string file = folder / "lora.safetensors";
   nn::save(file, {{"net", net}, {"opt", opt}});
   EXPECT_TRUE(load_arrays(file).arrays.contains("net.attention.qkv.lora.a"));
   EXPECT_FALSE(load_arrays(file).arrays.contains("opt.attention.qkv.weight.exp_avg"));
@@ -213,7 +213,6 @@ TEST_F(LoraTest, InsideOfAttentionAndInFiles) {
                 nn::load(file, {{"net", plain}});
               }),
               HasSubstr("'net.attention.qkv.lora.a' (f64 (2, 8)) is not expected"));
-  std::filesystem::remove(file);
 }
 
 TEST_F(LoraTest, WhatDoesNotFitIsRefused) {

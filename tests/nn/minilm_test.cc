@@ -1,10 +1,10 @@
 // A made-up BERT under the names of all-MiniLM-L6-v2's file, loaded as the example does, beside a forward pass in plain
 // loops. tests/minilm.sh has the real one beside transformers.
-#include <filesystem>
 #include <functional>
 
 #include "../../examples/minilm.h"
 #include "nn_support.h"
+#include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice {
 namespace {
@@ -141,7 +141,8 @@ class Plain {
 
 TEST(MiniLmNames, TheVectorsAreThoseOfPlainLoops) {
   const test::TestEngine engine;
-  const auto path = (std::filesystem::temp_directory_path() / ("minilm_" + std::to_string(::getpid()))).string();
+  const test::TemporaryDirectory folder;
+  const std::string path = folder / "minilm.safetensors";
   // No sentence, one token, no padding, and padding of each length; 0 is behind the end.
   const std::vector<std::vector<std::int64_t>> sentences{{3}, {1, 2, 3, 4, 5}, {9, 8}, {10, 1, 1, 7}};
   std::vector<std::int64_t> ids;
@@ -170,7 +171,6 @@ TEST(MiniLmNames, TheVectorsAreThoseOfPlainLoops) {
     test::expect_close(vectors, expected, 1e-11);
     EXPECT_EQ(net(empty({0, 5}, DType::i64)).shape(), (Dims{0, s.width}));
   }
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "nn_support.h"
 #include "sluice/nn/files/save.h"
+#include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice::test {
 
@@ -15,11 +16,6 @@ using Arrays = std::map<std::string, NDArray>;
 
 class OutsideFiles : public ::testing::Test {
  protected:
-  OutsideFiles() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  ~OutsideFiles() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path path(const std::string& name = "model.safetensors") const { return folder_ / name; }
   /// What loading a file of these arrays says.
   template <class Net>
@@ -28,8 +24,7 @@ class OutsideFiles : public ::testing::Test {
     return what_of([&] { nn::load(path(), {{"", net}}, options); });
   }
   TestEngine engine_{{.threads = 2, .logical_cpus = 2}};
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("sluice_outside_" + std::to_string(::getpid()));
+  TemporaryDirectory folder_;
 };
 inline constexpr const char* kFine = "nothing was thrown";
 
