@@ -67,6 +67,10 @@ file(GLOB SLUICE_SOURCES CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/operators/backends/reference/*.cc
   ${PROJECT_SOURCE_DIR}/operators/backends/cpu/*.cc ${PROJECT_SOURCE_DIR}/autograd/*.cc ${PROJECT_SOURCE_DIR}/nn/*.cc ${PROJECT_SOURCE_DIR}/nn/*/*.cc
   ${PROJECT_SOURCE_DIR}/parallel/*.cc)
+# Nobody reads the exception flags of floating-point arithmetic: without them GCC computes both sides of a choice, and so
+# makes vector code of exp and its like for AVX2.
+file(GLOB sluice_cpu_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/operators/backends/cpu/*.cc)
+set_source_files_properties(${sluice_cpu_kernels} PROPERTIES COMPILE_OPTIONS -fno-trapping-math)
 add_library(sluice ${SLUICE_SOURCES})
 add_library(sluice::sluice ALIAS sluice)
 target_link_libraries(sluice PUBLIC sluice_providers sluice_engine sluice_schedule

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,17 @@ using namespace sluice;
 
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+/// Checkpoints of an earlier run with this folder that are of later steps: this run writes its own.
+void remove_later(const std::string& out, std::int64_t step) {
+  char last[40];
+  std::snprintf(last, sizeof last, "step-%08lld.safetensors", static_cast<long long>(step));
+  for (const auto& file : std::filesystem::directory_iterator(out)) {
+    const std::string name = file.path().filename();
+    if (file.is_regular_file() && name.starts_with("step-") && name.ends_with(".safetensors") && name > last) {
+      std::filesystem::remove(file);
+    }
+  }
+}
 
 int train(const Arguments& a) {
   const Cards cards = find_cards(a);
@@ -54,13 +66,14 @@ int train(const Arguments& a) {
   nn::Loader loader = training_loader(a, images.train);
   const std::int64_t per_epoch = loader.size(), total = per_epoch * a.epochs;
   nn::Optimizer opt(network, nn::Sgd{.lr = nn::linear(a.lr, 0.1 * a.lr, total), .momentum = 0.9});
+  nn::Log log(a.log, {.tensorboard = a.tensorboard});
   if (!a.resume.empty()) {
     int batch = 0;
     std::uint64_t seed = 0;
     nn::load(a.resume, {{"batch", batch}, {"seed", seed}});
     if (batch != a.batch || seed != a.seed)
       throw BadInput(a.resume + ": made with --batch " + std::to_string(batch) + " --seed " + std::to_string(seed));
-    nn::load(a.resume, {{"net", network}, {"opt", opt}, {"data", loader}});
+    nn::load(a.resume, {{"net", network}, {"opt", opt}, {"data", loader}, {"log", log}});
     if (opt.steps() > total)
       throw BadInput(a.resume + ": is at step " + std::to_string(opt.steps()) + ", past the " + std::to_string(total) +
                      " wanted");
@@ -88,17 +101,27 @@ int train(const Arguments& a) {
       throw std::runtime_error("training failed: the loss is " + std::to_string(loss) + "; try a smaller --lr");
     shown_loss = shown_loss == 0 ? loss : 0.98 * shown_loss + 0.02 * loss;
   };
+  const nn::Saved everything{{"net", network}, {"opt", opt},       {"data", loader},
+                             {"log", log},     {"batch", a.batch}, {"seed", a.seed}};
+  if (a.every > 0) remove_later(a.out, opt.steps());
+  nn::Checkpoints checkpoints(a.out, everything, {.every = std::max(a.every, 1)});
+  std::optional<nn::Interrupt> interrupt(std::in_place);
+  const bool profiled = a.profile && total - begun_at > 8 + traced;
+  if (a.profile && !profiled) std::printf("profile         none: of %lld steps at least\n", 9LL + traced);
+  nn::Profile profile(profiled);
   nn::Progress progress("training", total, {.samples = static_cast<double>(a.batch)}, begun_at);
-  while (opt.steps() < total && !interrupted) {
+  while (profile.step(), opt.steps() < total && !*interrupt) {
     const auto [x, y, first] = loader.next();
     const NDArray pictures = x.unsqueeze(1);
-    if (first_traced == 0 && total - opt.steps() <= traced) {
+    if (first_traced == 0 && (!profiled || profile.done()) && total - opt.steps() <= traced) {
       pipeline.forward(pictures).wait();  // what was pushed before is no part of the traced steps
       engine.start_trace();
       first_traced = pipeline.step_number() + 1;
     }
     losses.push_back(
         pipeline.step(pictures, y, {.microbatches = chosen.microbatches, .schedule = schedule, .optimizer = &opt}));
+    log.add(opt.steps(), {{"loss", losses.back()}});
+    if (a.every > 0) checkpoints.step(opt.steps());
     if (losses.size() > 3) read_loss();
     char text[96];
     std::snprintf(text, sizeof text, "epoch %lld/%d  loss %.3f",
@@ -109,14 +132,17 @@ int train(const Arguments& a) {
   engine.wait_all();
   const double elapsed = seconds();
   const std::vector<TraceEvent> events = first_traced ? engine.stop_trace() : std::vector<TraceEvent>{};
-  nn::save(a.save, {{"net", network}, {"opt", opt}, {"data", loader}, {"batch", a.batch}, {"seed", a.seed}});
-  if (interrupted) {
-    progress.leave();
+  progress.leave();
+  std::fputs(profile.table().c_str(), stdout);
+  checkpoints.wait();
+  nn::save(a.save, everything);
+  if (const int status = interrupt->status()) {
     std::printf("interrupted after step %lld of %lld\n", static_cast<long long>(opt.steps()),
                 static_cast<long long>(total));
     std::printf("checkpoint      %s   (go on with --resume %s)\n", a.save.c_str(), a.save.c_str());
-    return 130;
+    return status;
   }
+  interrupt.reset();  // what follows is ended by a signal as usual
   std::printf("test accuracy   %.4f      (%lld images)\n", test_accuracy(pipeline, images.test),
               static_cast<long long>(images.test.x.size(0)));
   if (opt.steps() > begun_at) {
@@ -130,11 +156,7 @@ int train(const Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Ctrl-C ends the loop after the step that is being pushed; a second one ends the program at once.
-  std::signal(SIGINT, [](int) {
-    interrupted = 1;
-    std::signal(SIGINT, SIG_DFL);
-  });
+  ::setenv("SLUICE_REPORT", "1", 0);  // a line says what the run was made with: docs/same-numbers.md
   int status = 1;
   try {
     status = train(parse(argc, argv));

@@ -13,12 +13,12 @@
 #include "sluice/sluice.h"
 
 struct Arguments {
-  int stages = 2, microbatches = 8, epochs = 5, batch = 128, train_limit = 0;
+  int stages = 2, microbatches = 8, epochs = 5, batch = 128, train_limit = 0, every = 0;
   double lr = 0.05, memory = 0;
   std::uint64_t seed = 1;
-  bool microbatches_given = false, schedule_given = false, plan = false, compare = false;
-  std::string schedule = "1f1b", data = sluice::nn::kFashionMnistDirectory, save, resume, device = "cpu",
-              out = "build/quickstart";
+  bool microbatches_given = false, schedule_given = false, plan = false, compare = false, profile = false;
+  std::string schedule = "1f1b", data = sluice::nn::kFashionMnistDirectory, save, resume, log, tensorboard,
+              device = "cpu", out = "build/quickstart";
 };
 
 /// A line about something that the user gave us: exit status 2.
@@ -73,7 +73,12 @@ inline Arguments parse(int argc, char** argv) {
   app.add_option("--seed", a.seed, "seed of the weights and of the order of the images");
   app.add_option("--data", a.data, "folder with the four IDX files (Debian: dataset-fashion-mnist)");
   app.add_option("--save", a.save, "file for the model and all that --resume needs (default: OUT/model.safetensors)");
+  app.add_option("--every", a.every, "steps from one checkpoint OUT/step-... to the next, for --resume too (0: none)")
+      ->check(CLI::Range(0, 1000000));
   app.add_option("--resume", a.resume, "go on from such a file");
+  app.add_option("--log", a.log, "a CSV file with the loss of each step (default: OUT/log.csv)");
+  app.add_option("--tensorboard", a.tensorboard, "a folder for TensorBoard, with the same numbers");
+  app.add_flag("--profile", a.profile, "list milliseconds and bytes of each layer, of the fourth to the eighth step");
   app.add_option("--device", a.device, "kind of device: cpu or cuda; stages share a GPU where there are too few")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--train-limit", a.train_limit, "use only the first N training images (0: all)")
@@ -92,6 +97,7 @@ inline Arguments parse(int argc, char** argv) {
   a.schedule_given = app.count("--schedule") > 0;
   check_together(a);
   if (a.save.empty()) a.save = a.out + "/model.safetensors";
+  if (a.log.empty()) a.log = a.out + "/log.csv";
   return a;
 }
 

@@ -1,13 +1,11 @@
-// Dropout, embeddings, recurrent cells and positions, made of operators.
+// Dropout, embeddings and positions, made of operators.
 #include "sluice/operators/network.h"
 
 #include <cmath>
-#include <vector>
 
 #include "sluice/operators/composition.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
-#include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/placed_owner.h"
 #include "sluice/operators/shaping.h"
 
@@ -32,112 +30,6 @@ NDArray embedding(const Operand& weight, const NDArray& indices) {
   Dims shape = indices.shape();
   for (int i = 1; i < rows.rank(); ++i) shape.push_back(rows[i]);
   return take_rows(weight.array, indices.reshape({indices.count()})).reshape(shape);
-}
-
-namespace {
-
-/// Sizes of a recurrent layer, checked.
-struct Recurrent {
-  const builtin::Composition& made;
-  const RecurrentWeights& weights;
-  std::int64_t size, gates;
-
-  Recurrent(const builtin::Composition& m, const NDArray& x, int rank, const NDArray& hidden, const RecurrentWeights& w,
-            std::int64_t n_gates)
-      : made(m), weights(w), gates(n_gates) {
-    for (const NDArray* array : {&hidden, &w.input, &w.hidden}) array->checked("weights", made.where());
-    if (hidden.rank() != 2) made.fail("the state " + to_string(hidden.shape()) + " is not (n, size)");
-    size = hidden.shape()[1];
-    const Dims of_gates{gates * size};
-    if (x.rank() != rank || x.shape()[rank - 2] != hidden.shape()[0]) {
-      made.fail(to_string(x.shape()) + " with a state of " + to_string(hidden.shape()) + ": " +
-                (rank == 2 ? "x is (n, in)" : "x is (steps, n, in)"));
-    }
-    if (!(w.hidden.shape() == Dims{gates * size, size})) {
-      made.fail("the hidden weight is " + to_string(w.hidden.shape()) + ", not " + to_string(Dims{gates * size, size}));
-    }
-    if (!(w.input.shape() == Dims{gates * size, x.shape().back()})) {
-      made.fail("the input weight is " + to_string(w.input.shape()) + ", not " +
-                to_string(Dims{gates * size, x.shape().back()}));
-    }
-    for (const NDArray* bias : {&w.input_bias, &w.hidden_bias}) {
-      if (bias->defined() && !(bias->shape() == of_gates)) made.fail("a bias is not " + to_string(of_gates));
-    }
-  }
-  /// What the inputs of all steps add to the gates: (steps * n, gates * size).
-  NDArray of_inputs(const NDArray& x) const {
-    const std::int64_t in = x.shape().back();
-    return linear(x.reshape({x.rank() == 2 ? x.shape()[0] : x.shape()[0] * x.shape()[1], in}), weights.input,
-                  weights.input_bias);
-  }
-  NDArray of_hidden(const NDArray& hidden) const { return linear(hidden, weights.hidden, weights.hidden_bias); }
-  NDArray gate(const NDArray& all_gates, std::int64_t i) const { return all_gates.narrow(1, i * size, (i + 1) * size); }
-
-  /// `inputs`: one step's part of of_inputs.
-  LstmState lstm_step(const NDArray& inputs, const LstmState& state) const {
-    const NDArray all_gates = inputs + of_hidden(state.hidden);
-    const NDArray cell =
-        sigmoid(gate(all_gates, 1)) * state.cell + sigmoid(gate(all_gates, 0)) * tanh(gate(all_gates, 2));
-    return {sigmoid(gate(all_gates, 3)) * tanh(cell), cell};
-  }
-  NDArray gru_step(const NDArray& inputs, const NDArray& hidden) const {
-    const NDArray before = of_hidden(hidden);
-    const NDArray reset = sigmoid(gate(inputs, 0) + gate(before, 0)),
-                  update = sigmoid(gate(inputs, 1) + gate(before, 1));
-    const NDArray fresh = tanh(gate(inputs, 2) + reset * gate(before, 2));
-    return fresh + update * (hidden - fresh);
-  }
-};
-
-void check_cell(const builtin::Composition& made, const LstmState& state) {
-  state.cell.checked("lstm", made.where());
-  made.require(state.hidden.shape() == state.cell.shape(), "the cell's state has another shape than the hidden one");
-}
-
-}  // namespace
-
-LstmState lstm_cell(const Operand& x, const LstmState& state, const RecurrentWeights& weights) {
-  const builtin::Composition made("lstm_cell", x);
-  const Recurrent layer(made, x.array, 2, state.hidden, weights, 4);
-  check_cell(made, state);
-  return layer.lstm_step(layer.of_inputs(x.array), state);
-}
-
-NDArray gru_cell(const Operand& x, const NDArray& hidden, const RecurrentWeights& weights) {
-  const builtin::Composition made("gru_cell", x);
-  const Recurrent layer(made, x.array, 2, hidden, weights, 3);
-  return layer.gru_step(layer.of_inputs(x.array), hidden);
-}
-
-LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights& weights) {
-  const builtin::Composition made("lstm", x);
-  const Recurrent layer(made, x.array, 3, state.hidden, weights, 4);
-  check_cell(made, state);
-  const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
-  made.require(steps > 0, "needs a step at least");
-  const NDArray inputs = layer.of_inputs(x.array);
-  std::vector<NDArray> outputs;
-  LstmState now = state;
-  for (std::int64_t t = 0; t < steps; ++t) {
-    now = layer.lstm_step(inputs.narrow(0, t * n, (t + 1) * n), now);
-    outputs.push_back(now.hidden);
-  }
-  return {stack(outputs), now};
-}
-
-GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& weights) {
-  const builtin::Composition made("gru", x);
-  const Recurrent layer(made, x.array, 3, hidden, weights, 3);
-  const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
-  made.require(steps > 0, "needs a step at least");
-  const NDArray inputs = layer.of_inputs(x.array);
-  std::vector<NDArray> outputs;
-  NDArray now = hidden;
-  for (std::int64_t t = 0; t < steps; ++t) {
-    now = layer.gru_step(inputs.narrow(0, t * n, (t + 1) * n), now);
-    outputs.push_back(now);
-  }
-  return {stack(outputs), now};
 }
 
 NDArray rotary_embedding(const Operand& x, const RotaryOptions& options) {

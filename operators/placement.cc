@@ -4,6 +4,8 @@
 #include <numeric>
 #include <optional>
 
+#include "sluice/operators/placement_words.h"
+
 namespace sluice {
 
 using Kind = Placement::Kind;
@@ -89,14 +91,12 @@ class PlacementRule {
     } else if (row.elementwise) {
       placing_.elementwise();
     }
-    for (const Placing::PartAxis& part : placing_.part_axes_) {
-      const bool input = part.operand < placing_.inputs();
-      auto& list = input ? placing_.in_ : placing_.out_;
-      Placing::letter_of(list, input ? part.operand : part.operand - placing_.inputs(), part.axis) = part.letter;
-    }
+    name_part_axes(placing_);
     letter_.resize(static_cast<std::size_t>(mesh_.axes()));
     partial_.resize(letter_.size());
   }
+
+  static std::string in_words(const Operator& row, const Signature& call);
 
   PlacedCall answer() {
     PlacedCall result;
@@ -121,6 +121,13 @@ class PlacementRule {
   }
 
  private:
+  static void name_part_axes(Placing& placing) {
+    for (const Placing::PartAxis& part : placing.part_axes_) {
+      const bool input = part.operand < placing.inputs();
+      auto& list = input ? placing.in_ : placing.out_;
+      Placing::letter_of(list, input ? part.operand : part.operand - placing.inputs(), part.axis) = part.letter;
+    }
+  }
   std::size_t operands() const { return inputs_.size() + targets_.size(); }
   const Layout& layout(std::size_t k) const { return k < inputs_.size() ? inputs_[k] : targets_[k - inputs_.size()]; }
   const Placing::Axes& axes(std::size_t k) const {
@@ -346,6 +353,64 @@ class PlacementRule {
   std::vector<std::optional<ReduceOp>> partial_;  ///< by axis of the mesh: the result's, where operands are partial
   std::vector<std::pair<char, std::vector<std::int64_t>>> found_;
 };
+
+std::string PlacementRule::in_words(const Operator& row, const Signature& call) {
+  if (!row.place) return row.elementwise ? "elementwise" : "replicated";
+  Placing placing(call);
+  row.place(placing);
+  name_part_axes(placing);
+  if (*placing.refusal_) return std::string("none: ") + placing.refusal_;
+  const auto missing = [&](char letter) {
+    return std::ranges::any_of(placing.out_, [&](const Placing::Axes& out) { return find(out, letter) < 0; });
+  };
+  std::string names;  // of letters: the first is called a
+  std::string text;
+  const auto add = [&](int operand, const Placing::Axes& axes, const Dims& shape) {
+    if (shape.rank() == 0) text += "()";
+    for (int k = 0; k < shape.rank(); ++k) {
+      const char letter = axes[static_cast<std::size_t>(k)];
+      const bool of_parts = std::ranges::any_of(
+          placing.part_axes_, [&](const Placing::PartAxis& part) { return part.operand == operand && part.axis == k; });
+      if (of_parts) text += '#';
+      if (letter == 0 || (!placing.reduces_ && missing(letter))) {
+        text += '_';
+        continue;
+      }
+      if (names.find(letter) == names.npos) names += letter;
+      text += static_cast<char>('a' + names.find(letter));
+    }
+  };
+  for (int i = 0; i < placing.inputs(); ++i) {
+    if (i > 0) text += ',';
+    add(i, placing.in_[static_cast<std::size_t>(i)], placing.shape(i));
+  }
+  text += "->";
+  for (int o = 0; o < placing.outputs(); ++o) {
+    if (o > 0) text += ',';
+    add(placing.inputs() + o, placing.out_[static_cast<std::size_t>(o)], placing.output_shape(o));
+  }
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    const auto name = std::string("; ") + static_cast<char>('a' + k);
+    static constexpr const char* kinds[] = {"sum", "max", "min"};
+    if (missing(names[k])) text += name + ": " + kinds[static_cast<int>(placing.op_)];
+    if (names[k] == placing.groups_) text += name + " in groups";
+  }
+  switch (placing.linear_) {
+    case Linear::no:
+      return text;
+    case Linear::together:
+      return text + "; all partial";
+    case Linear::each:
+      return text + "; one partial";
+    case Linear::first:
+      return text + "; the first partial";
+  }
+  return text;
+}
+
+std::string placement_in_words(const Operator& row, const Signature& call) {
+  return PlacementRule::in_words(row, call);
+}
 
 PlacedCall place_call(const Operator& row, const Signature& call, std::span<const Layout> inputs,
                       std::span<const Layout> targets) {

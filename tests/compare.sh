@@ -1,7 +1,7 @@
 #!/bin/sh
-# Layers, gradients, optimisers and schedules beside PyTorch, in f64: outputs, gradients, 50 steps and 60 rates within
-# 1e-8, and files that go to Python and back; a log's event files, where there is TensorBoard. Prints a table; fails where
-# something differs.
+# Layers, gradients, optimisers, schedules, and a net on meshes beside PyTorch, in f64: outputs, gradients, 50 steps and
+# 60 rates within 1e-8, and files that go to Python and back; a log's event files, where there is TensorBoard. Prints a
+# table; fails where something differs.
 # Needs a Python with torch, numpy and safetensors, and may have tensorboard (from PyPI, say in a virtual environment);
 # outside of ctest and CI, which have no network.
 #

@@ -6,7 +6,8 @@
 One build in build/reach/tree has the faults of tests/mutants/by_hand.txt and of tests/reach/faults.txt; the environment
 variable SLUICE_FAULT turns one on. Without a fault all tests must pass. Then each fault is judged by the tests of its
 folder, the engine's by the programs of tests/mutants too, those in schedules by the tests of pipelines too, and where
-these see nothing by tests/pushers, up to the first test that fails, hangs or ends the process. The table at the end names it; the exit code is 1 where a fault survived.
+these see nothing by tests/pushers, up to the first test that fails, hangs or ends the process; those of layouts by the
+tests of these in operators and nn. The table at the end names it; the exit code is 1 where a fault survived.
 --minutes: stops after about so long, and the next run goes on from there unless sources changed. --only: judges, once
 more if need be, the faults that have these words in their names.
 """
@@ -15,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK, TREE = ROOT / "build/reach", ROOT / "build/reach/tree"
-PROGRAMS = ("engine", "mutants", "ndarray", "autograd", "schedule", "parallel", "pushers")
+PROGRAMS = ("engine", "mutants", "ndarray", "operators", "autograd", "schedule", "parallel", "nn", "pushers")
+# Of these two the tests of layouts: their folders have faults of layouts alone.
+LAYOUTS = {"operators": "*Plac*", "nn": "Plac*:Zero*"}
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tests/reach"))
@@ -30,9 +33,10 @@ def build():
     subprocess.run(["cmake", "--build", "build/release", "-j2", "--target", *targets], cwd=TREE, check=True)
 
 
-def run(program, number, limit, tests="*"):
+def run(program, number, limit, tests=""):
     """Runs tests of a program. Returns the first that fails, or "", how it does, and the seconds of the longest one."""
-    log = WORK / f"{program}-{number}{'' if tests == '*' else '-again'}.log"
+    log = WORK / f"{program}-{number}{'-again' if tests else ''}.log"
+    tests = tests or LAYOUTS.get(program, "*")
     command = [TREE / f"build/release/tests/{program}_test", "--gtest_fail_fast", "--gtest_filter=" + tests]
     environment = {**os.environ, "SLUICE_FAULT": str(number)}
     with open(log, "wb") as out:
@@ -83,8 +87,8 @@ def main():
         if asked.only not in name or (name in known["judged"] and not asked.only) or time.monotonic() > until:
             return
         start, folder = time.monotonic(), faults[name][0][0].split("/")[0]
-        beside = {"engine": ("mutants",), "schedule": ("parallel",)}
-        programs = (folder, *beside.get(folder, ()), "pushers")
+        beside = {"engine": ("mutants",), "schedule": ("parallel",), "operators": ("nn",), "nn": ()}
+        programs = (folder, *beside.get(folder, ()), *(() if folder in LAYOUTS else ("pushers",)))
         caught = judged(programs, names.index(name) + 1, known["limits"])
         known["judged"][name] = [folder, caught, round(time.monotonic() - start)]
         keep()

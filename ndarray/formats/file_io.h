@@ -71,6 +71,8 @@ class OutputFile {
   /// Throws FormatError (a full disk, for one).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+  /// Lets the system begin to write to the disk what it has, and does not wait for it.
+  void begin_sync() noexcept;
   /// Syncs, and gives the file its name; afterwards it is there, also after a power cut. Throws FormatError, and the
   /// old file stands; but where the folder cannot be synced the new one may be there by then.
   void commit();

@@ -181,6 +181,10 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void OutputFile::begin_sync() noexcept {
+  ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);  // where a file system cannot, commit() writes all
+}
+
 void OutputFile::sync() {
   keep_mode();  // now that all is written, which takes the bits from a file that set a user
   if (::fsync(descriptor_) != 0) fail("cannot sync", errno);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <unordered_set>
+#include <utility>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
@@ -15,6 +16,8 @@ namespace sluice {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr std::size_t kPart = std::size_t{4} << 20;
 
 // Indices of the tensors by falling element size: every tensor then starts at a multiple of its element's size.
 std::vector<std::size_t> file_order(std::span<const NamedTensor> tensors) {
@@ -65,6 +68,12 @@ const HostTensor* Safetensors::find(std::string_view name, std::source_location 
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                       const std::map<std::string, std::string>& metadata, std::source_location where) {
   const detail::Called called("save_safetensors", where);
+  formats::write_safetensors(path, tensors, metadata);
+}
+
+void formats::write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                                const std::map<std::string, std::string>& metadata,
+                                const std::function<void()>& part_written) {
   std::unordered_set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) {
     formats::check_bytes(tensor.dtype, tensor.shape, tensor.bytes.size());
@@ -84,7 +93,19 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
   formats::OutputFile file(path);
   file.write(length);
   file.write(header);
-  for (const std::size_t i : order) file.write(tensors[i].bytes);
+  std::size_t in_part = 0;
+  for (const std::size_t i : order) {
+    std::span<const std::byte> bytes = tensors[i].bytes;
+    while (part_written && bytes.size() >= kPart - in_part) {
+      file.write(bytes.first(kPart - in_part));
+      bytes = bytes.subspan(kPart - in_part);
+      in_part = 0;
+      file.begin_sync();
+      part_written();
+    }
+    file.write(bytes);
+    in_part += bytes.size();
+  }
   file.commit();
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -54,8 +55,18 @@ struct Cell {
 struct Row {
   std::int64_t step = 0;
   double time = 0;
+  std::mutex mutex;  ///< guards the cells' values; never held for long
   std::vector<Cell> cells;
   std::vector<Ticket> reads;  ///< of its arrays
+
+  void set(std::size_t cell, double number) {
+    const std::lock_guard lock(mutex);
+    if (!cells[cell].value) cells[cell].value = number;
+  }
+  bool has_all() {
+    const std::lock_guard lock(mutex);
+    return std::all_of(cells.begin(), cells.end(), [](const Cell& cell) { return cell.value.has_value(); });
+  }
 };
 
 void make_folder_of(const std::filesystem::path& path) {
@@ -72,26 +83,30 @@ struct Log::State {
   const pid_t process = ::getpid();
   std::int64_t last = -1;  ///< step of the last add()
   bool begun = false;
+  Clock::time_point due{};  ///< of the last row that is written as soon as it is there
 
   std::mutex mutex;
   std::deque<std::shared_ptr<Row>> rows;  ///< that are not written
   detail::LogTable table;
   std::optional<detail::AppendFile> events;
   std::exception_ptr failed;
-  Clock::time_point written{};  ///< when rows were written
 
   /// In a forked child nobody fills the rows, and the mutex may be held for good.
   bool of_parent() const { return ::getpid() != process; }
   void begin();
   void begin_events();
   void write(const Row& row);
-  /// Writes the rows that have all their numbers, from the oldest on; but nothing where rows were written a moment ago:
-  /// short steps would pay for two calls of the system each. Called with the mutex held.
-  void write_some() noexcept {
-    if (Clock::now() - written >= kPause) write_ready();
-  }
-  /// The same at once.
+  /// A row that was due waits for an older one: whoever completes that writes.
+  std::atomic<bool> overdue{false};
+  /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
   void write_ready() noexcept;
+  /// The same for a row that is due, and is complete.
+  void write_due() noexcept {
+    do {
+      write_ready();
+      overdue = !rows.empty();
+    } while (!rows.empty() && rows.front()->has_all());
+  }
   void rethrow() {
     const std::lock_guard lock(mutex);
     if (failed) std::rethrow_exception(std::exchange(failed, nullptr));
@@ -139,11 +154,8 @@ void Log::State::write(const Row& row) {
 }
 
 void Log::State::write_ready() noexcept {
-  written = Clock::now();
-  while (!rows.empty()) {
+  while (!rows.empty() && rows.front()->has_all()) {
     const std::shared_ptr<Row> row = rows.front();
-    const auto there = [](const Cell& cell) { return cell.value.has_value(); };
-    if (!std::all_of(row->cells.begin(), row->cells.end(), there)) return;
     rows.pop_front();
     try {
       write(*row);
@@ -162,17 +174,16 @@ class Awaited {
   Awaited(std::shared_ptr<State> state, std::shared_ptr<Row> row, std::size_t cell)
       : state_(std::move(state)), row_(std::move(row)), cell_(cell) {}
   ~Awaited() {
-    if (!state_->of_parent()) set(std::numeric_limits<double>::quiet_NaN());
+    if (!state_->of_parent()) row_->set(cell_, std::numeric_limits<double>::quiet_NaN());
   }
   Awaited(const Awaited&) = delete;
   Awaited& operator=(const Awaited&) = delete;
 
-  void set(double number) {
+  void set(double number, bool due) {
+    row_->set(cell_, number);
+    if (!due && !state_->overdue) return;
     const std::lock_guard lock(state_->mutex);
-    std::optional<double>& value = row_->cells[cell_].value;
-    if (value) return;
-    value = number;
-    state_->write_some();
+    state_->write_due();
   }
 
  private:
@@ -181,29 +192,33 @@ class Awaited {
   std::size_t cell_;
 };
 
-/// Pushes what reads the row's arrays.
+/// Pushes what reads the row's arrays. Where it is written as soon as it is there, on the lane for files; else where
+/// the arrays are, which wakes no other thread.
 template <class State>
 void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>& row, const Log::Values& values,
-                 const std::source_location& where) {
+                 bool due, const std::source_location& where) {
   std::vector<std::shared_ptr<Awaited<State>>> awaited;  // of all, also where a push throws
   for (std::size_t i = 0; i < values.size(); ++i) {
     awaited.push_back(values[i].second.array() ? std::make_shared<Awaited<State>>(state, row, i) : nullptr);
   }
   const NoGrad off;
+  PushOptions options{.name = "log", .on_poison = OnPoison::always};
+  if (due) options.on = io();
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!awaited[i]) continue;
     const NDArray x = gathered(*values[i].second.array(), where);
     const DeviceScope scope(x.device());
     const NDArray number = x.dtype() == DType::f32 ? x : x.to(DType::f64);
     const NDArray here = number.detach().reshape({}).to(cpu(0));
-    const auto read = [number = awaited[i]](ArrayContext& c) {
+    const auto read = [number = awaited[i], due](ArrayContext& c) {
       const bool good = !c.error(0) && !c.skip_reason();
       const TensorView& value = c.input(0);
       number->set(!good                       ? std::numeric_limits<double>::quiet_NaN()
                   : value.dtype == DType::f32 ? double{*value.as<float>()}
-                                              : *value.as<double>());
+                                              : *value.as<double>(),
+                  due);
     };
-    row->reads.push_back(push_op(read, {here}, {}, {.on = io(), .name = "log", .on_poison = OnPoison::always}, where));
+    row->reads.push_back(push_op(read, {here}, {}, options, where));
   }
 }
 
@@ -223,8 +238,8 @@ void wait_for(State& state, const std::vector<std::shared_ptr<Row>>& rows) {
       } catch (const Error&) {
       }
     }
+    for (std::size_t i = 0; i < row->cells.size(); ++i) row->set(i, std::numeric_limits<double>::quiet_NaN());
     const std::lock_guard lock(state.mutex);
-    for (Cell& cell : row->cells) cell.value = cell.value.value_or(std::numeric_limits<double>::quiet_NaN());
     state.write_ready();
   }
 }
@@ -276,12 +291,15 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
     if (!value.array()) row->cells.back().value = value.number();
   }
   state_->last = step;
+  const auto now = Clock::now();
+  const bool due = now - state_->due >= kPause;  // short steps would pay for a few calls of the system each
+  if (due) state_->due = now;
   {
     const std::lock_guard lock(state_->mutex);
     state_->rows.push_back(row);
-    state_->write_some();
+    if (due && row->has_all()) state_->write_due();
   }
-  read_arrays(state_, row, values, where);
+  read_arrays(state_, row, values, due, where);
   state_->rethrow();
 }
 

@@ -36,17 +36,20 @@ def close(what, ours, theirs, worst):
     assert error <= TOLERANCE, f"{what}: differs by {error}"
 
 
-def attention(f, p, x):
-    heads, kv = int(f.set("heads")), int(f.set("kv_heads"))
-    batch, positions, width = x["x"].shape
+def attend(x, p, heads, kv, causal, prefix=""):
+    batch, positions, width = x.shape
     size, queries = width // heads, heads // kv
-    rows = F.linear(x["x"], p["qkv.weight"], p.get("qkv.bias")).reshape(batch, positions, kv, queries + 2, size)
+    linear = lambda name, x: F.linear(x, p[f"{prefix}{name}.weight"], p.get(f"{prefix}{name}.bias"))
+    rows = linear("qkv", x).reshape(batch, positions, kv, queries + 2, size)
     q = rows[:, :, :, :queries].permute(0, 2, 3, 1, 4).reshape(batch, heads, positions, size)
     k = rows[:, :, :, queries].permute(0, 2, 1, 3).repeat_interleave(queries, 1)
     v = rows[:, :, :, queries + 1].permute(0, 2, 1, 3).repeat_interleave(queries, 1)
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=bool(f.set("causal")))
-    y = y.transpose(1, 2).reshape(batch, positions, width)
-    return {"y": F.linear(y, p["proj.weight"], p.get("proj.bias"))}
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return linear("proj", y.transpose(1, 2).reshape(batch, positions, width))
+
+
+def attention(f, p, x):
+    return {"y": attend(x["x"], p, int(f.set("heads")), int(f.set("kv_heads")), bool(f.set("causal")))}
 
 
 def batch_norm(f, p, x):
@@ -258,6 +261,38 @@ def schedule(name, f, worst):
         assert len(set(rates)) > 3, "the rate hardly falls"
 
 
+def gpt(p, tokens):
+    norm = lambda name, x: F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"])
+    linear = lambda name, x: F.linear(x, p[name + ".weight"], p[name + ".bias"])
+    x = p["token.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
+    for block in ("blocks.0.", "blocks.1."):
+        x = x + attend(norm(block + "norm1", x), p, 5, 5, True, block + "attention.")
+        x = x + linear(block + "down", F.gelu(linear(block + "up", norm(block + "norm2", x))))
+    return norm("norm", x) @ p["token.weight"].T
+
+
+def on_a_mesh(name, f, worst):
+    """Four steps of a program for one device."""
+    p = {k: torch.tensor(v, requires_grad=True) for k, v in f.of("p").items()}
+    optimiser = torch.optim.AdamW(p.values(), lr=0.01, eps=1e-4, weight_decay=0.1)
+    x, gradients, losses, norms = f.of("x"), f.of("g"), f.of("loss"), f.of("norm")
+    for step in range(4):
+        labels = torch.tensor(x[f"labels.{step}"]).flatten()
+        logits = gpt(p, torch.tensor(x[f"tokens.{step}"])).flatten(0, 1)
+        loss = F.cross_entropy(logits, labels, ignore_index=-1, label_smoothing=0.1, reduction="sum")
+        loss = loss / (labels >= 0).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        close(f"loss.{step}", losses[str(step)], loss, worst)
+        for k, v in p.items():
+            close(f"g.{k}.{step}", gradients[f"{k}.{step}"], v.grad, worst)
+        close(f"norm.{step}", norms[str(step)], torch.nn.utils.clip_grad_norm_(p.values(), 0.5), worst)
+        optimiser.step()
+    assert set(f.of("y")) == set(p)
+    for k, v in f.of("y").items():
+        close(k, v, p[k], worst)
+
+
 def files_both_ways(folder):
     """A state_dict from our file, and back with all numbers doubled."""
     state = safetensors.torch.load_file(os.path.join(folder, "net.safetensors"))
@@ -284,7 +319,7 @@ def event_files(folder):
     return True
 
 
-CHECKS = {"optim": optimiser, "schedule": schedule}
+CHECKS = {"optim": optimiser, "schedule": schedule, "mesh": on_a_mesh}
 
 
 def main():
@@ -307,6 +342,7 @@ def main():
     wrong = [line for row in table.values() for line in row[2]]
     missing = [name for name in LAYERS if name not in table] + [n for n in OPTIMISERS if f"optim.{n}.fused" not in table]
     missing += [n for n in SCHEDULES if f"schedule.{n}" not in table]
+    missing += ["mesh"] * (6 - sum(name.startswith("mesh.") for name in table))
     print("\n".join(wrong))
     print(f"{len(files)} files, {len(wrong)} differ, {len(missing)} missing")
     sys.exit(1 if wrong or missing or not files else 0)

@@ -4,13 +4,15 @@
 // A file FOLDER/<case>.<number>.npz for each case and setting has the arrays
 //   set.<option>, p.<path> (parameters and statistics), x.<name> (inputs), y.<name> (results),
 //   g.<path or name> (gradients of sum of all results times c.<name>)
-// FOLDER/optim.<rule>.npz the parameters before and after 50 steps, and FOLDER/schedule.<name>.npz the rates of 60. All
-// in f64.
+// FOLDER/optim.<rule>.npz the parameters before and after 50 steps, FOLDER/schedule.<name>.npz the rates of 60, and
+// FOLDER/mesh.<layout>.npz what on_a_mesh() says. All in f64.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "sluice/sluice.h"
 
@@ -30,7 +32,7 @@ class Writer {
   RandomStream& random() { return random_; }
 
   void set(const std::string& name, std::int64_t value) { arrays_["set." + name] = full({}, value, DType::i64); }
-  void keep(const std::string& name, const NDArray& x) { arrays_[name] = x.detach().copy(); }
+  void keep(const std::string& name, const NDArray& x) { arrays_[name] = gathered(x.detach()).copy(); }
 
   template <class Net>
   void start(const Net& net) {
@@ -256,6 +258,70 @@ void optimiser(Writer& w, const std::string& name, Rule rule) {
   }
 }
 
+struct Block {
+  nn::Size width, heads;
+  nn::LayerNorm norm1{width}, norm2{width};
+  nn::SelfAttention attention{width, heads};
+  nn::Linear up{width, 3 * width}, down{3 * width, width};
+  NDArray operator()(NDArray x) const {
+    x = x + attention(norm1(x), {.causal = true});
+    return x + down(gelu(up(norm2(x))));
+  }
+};
+struct Gpt {
+  std::int64_t vocabulary = 23, heads = 5, width = 20;
+  nn::Embedding token{vocabulary, width}, position{6, width};
+  std::vector<Block> blocks = nn::repeat(2, Block{width, heads});
+  nn::LayerNorm norm{width};
+  NDArray operator()(const NDArray& tokens) const {
+    NDArray x = token(tokens) + position(arange(tokens.size(-1)));
+    for (const Block& block : blocks) x = block(x);
+    return token.logits(norm(x));
+  }
+};
+
+/// A transformer on a mesh: heads, hidden units and the vocabulary are cut over "tp", which divides none of them, the
+/// batch over "dp". Losses, gradients, norms and weights of some steps, for a program of one device.
+void on_a_mesh(Writer& w) {
+  constexpr int kSteps = 4;
+  for (const auto& [dp, tp, zero] : {std::tuple(2, 2, 0), {2, 2, 3}, {4, 1, 2}, {1, 4, 1}, {3, 1, 0}, {1, 3, 0}}) {
+    const Mesh mesh({{"dp", dp}, {"tp", tp}});
+    const Gpt net;
+    const std::int64_t size = net.width / net.heads;
+    nn::place(net, mesh,
+              {{.axis = "dp", .zero = zero},
+               {"tp",
+                {{"*.qkv", {.weight = shard(0).by(3 * size), .bias = shard(0).by(3 * size)}},
+                 {"*.proj", {.weight = shard(1).by(size), .out = replicate}},
+                 {"*.up", {.weight = shard(0), .bias = shard(0)}},
+                 {"*.down", {.weight = shard(1), .out = replicate}},
+                 {"token", {.weight = shard(0), .out = replicate}}}}});
+    w.start(net);
+    // So large an eps, because the gradient of keys' biases is 0 but for rounding, which Adam would make steps of.
+    nn::Optimizer opt(net, nn::AdamW{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1});
+    const MeshScope scope(mesh);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto at = [&](const char* name) { return name + ("." + std::to_string(step)); };
+      const NDArray x = randint({5, 6}, w.random(), 0, net.vocabulary),
+                    y = where(uniform({5, 6}, w.random()) < 0.3, full({5, 6}, std::int64_t{-1}, DType::i64),
+                              randint({5, 6}, w.random(), 0, net.vocabulary));
+      const auto laid_out = [&](const NDArray& rows) { return place(gathered(rows), mesh, {{"dp", shard(0)}}); };
+      w.keep(at("x.tokens"), x);
+      w.keep(at("x.labels"), y);
+      const auto count = static_cast<double>(sum((y >= std::int64_t{0}).to(DType::i64)).item<std::int64_t>());
+      const NDArray loss = cross_entropy(net(laid_out(x)).reshape({-1, net.vocabulary}), laid_out(y).flatten(),
+                                         {.divisor = count, .ignore_index = -1, .label_smoothing = 0.1});
+      loss.backward();
+      w.keep(at("loss"), whole(loss.detach()));
+      for (const nn::Named& p : nn::parameters(net)) w.keep(at(("g." + p.name).c_str()), p.state->value.grad());
+      w.keep(at("norm"), nn::clip_gradients(net, 0.5));
+      opt.step();
+    }
+    for (const nn::Named& p : nn::parameters(net)) w.keep("y." + p.name, p.state->value);
+    w.write("mesh.dp" + std::to_string(dp) + "tp" + std::to_string(tp) + "zero" + std::to_string(zero));
+  }
+}
+
 constexpr std::int64_t kRates = 60;
 
 void schedules(Writer& w) {
@@ -333,6 +399,7 @@ void write_log(const std::string& folder) {
 
 int main(int argc, char** argv) try {
   if (argc != 3) return 2;
+  ::setenv("SLUICE_LOGICAL_CPUS", "4", 1);  // the places of meshes
   if (std::string(argv[2]) == "back") return check_file(argv[1]);
   write_file(argv[1]);
   write_log(argv[1]);
@@ -371,6 +438,7 @@ int main(int argc, char** argv) try {
     w.write("optim.muon");
   }
   schedules(w);
+  on_a_mesh(w);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "compare_nets: %s\n", error.what());
   return 1;

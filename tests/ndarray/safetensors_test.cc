@@ -3,11 +3,15 @@
 //
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/safetensors.h"
+#include "sluice/ndarray/formats/safetensors_header.h"
 #include "sluice/tests/support/format_checks.h"
 
 namespace sluice {
@@ -205,6 +209,25 @@ TEST(Safetensors, SaysWhatCannotBeSaved) {
   EXPECT_THROW(save({{"a", DType::f64, {2}, tensor.bytes}}), std::invalid_argument);
   EXPECT_THROW(save_safetensors(directory / "none/a", std::vector{named("a", tensor)}), FormatError);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(Safetensors, WritesTheSameFileInParts) {
+  const TemporaryDirectory directory;
+  const std::int64_t mib = std::int64_t{1} << 20;
+  std::vector<HostTensor> held;
+  for (const std::int64_t bytes : {3 * mib, std::int64_t{0}, mib, 9 * mib - 1, std::int64_t{5}}) {
+    held.push_back(test::random_tensor(DType::u8, {bytes}, static_cast<unsigned>(held.size())));
+  }
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < held.size(); ++i) tensors.push_back(named(std::to_string(i), held[i]));
+  int parts = 0;
+  formats::write_safetensors(directory / "parts", tensors, {{"a", "b"}}, [&] { ++parts; });
+  EXPECT_EQ(parts, 3);  // of 4 MiB, and a rest
+  save_safetensors(directory / "whole", tensors, {{"a", "b"}});
+  EXPECT_TRUE(test::read_file(directory / "parts") == test::read_file(directory / "whole"));
+  EXPECT_THROW(formats::write_safetensors(directory / "none", tensors, {}, [] { throw std::runtime_error("a part"); }),
+               std::runtime_error);
+  EXPECT_FALSE(std::filesystem::exists(directory / "none"));
 }
 
 TEST(Safetensors, ReplacesTheFileWholeOrNotAtAll) {

@@ -170,6 +170,46 @@ TEST(Networks, SequencesAreTheirSteps) {
   expect_near(all_gru.hidden, values_of(hidden));
 }
 
+/// Gradients of LSTM's row beside those of its cells: of all that wants one, and of each alone.
+TEST(Networks, TheGradientsOfAnLstmAreThoseOfItsCells) {
+  struct Sizes {
+    std::int64_t steps, n, in, size;
+  };
+  for (const auto& [steps, n, in, size] :
+       {Sizes{4, 3, 2, 5}, {1, 2, 3, 1}, {3, 1, 1, 33}, {2, 0, 3, 2}, {2, 3, 2, 0}}) {
+    for (int wanted = -1; wanted < 7; ++wanted) {
+      SCOPED_TRACE(std::to_string(steps) + " " + std::to_string(n) + " " + std::to_string(size) + ": " +
+                   std::to_string(wanted));
+      std::vector<NDArray> x{drawn({steps, n, in}, 1), drawn({n, size}, 2),        drawn({n, size}, 3),
+                             drawn({4 * size, in}, 4), drawn({4 * size, size}, 5), drawn({4 * size}, 6),
+                             drawn({4 * size}, 7)};
+      std::vector<NDArray> of;
+      for (int i = 0; i < 7; ++i) {
+        if (wanted >= 0 && wanted != i) continue;
+        x[static_cast<std::size_t>(i)] = x[static_cast<std::size_t>(i)].with_grad();
+        of.push_back(x[static_cast<std::size_t>(i)]);
+      }
+      const RecurrentWeights weights{x[3], x[4], x[5], x[6]};
+      const LstmResult row = lstm(x[0], {x[1], x[2]}, weights);
+      LstmState state{x[1], x[2]};
+      std::vector<NDArray> outputs;
+      for (std::int64_t t = 0; t < steps; ++t) outputs.push_back((state = lstm_cell(x[0](t), state, weights)).hidden);
+      const auto loss = [&](const NDArray& all, const LstmState& last) {
+        return sum(all * drawn({steps, n, size}, 8)) + sum(last.hidden * drawn({n, size}, 9)) +
+               sum(last.cell * drawn({n, size}, 10));
+      };
+      const std::vector<NDArray> a = grad(loss(row.outputs, row.state), of), b = grad(loss(stack(outputs), state), of);
+      for (std::size_t i = 0; i < of.size(); ++i) expect_near(a[i], values_of(b[i]));
+      // The state is an array of its own.
+      const NDArray before = row.outputs.detach().copy();
+      const NoGrad off;
+      LstmResult plain = lstm(x[0], {x[1], x[2]}, weights);
+      plain.state.hidden.fill(7.0);
+      expect_near(plain.outputs, values_of(before));
+    }
+  }
+}
+
 TEST(Networks, RotaryEmbeddingTurnsPairs) {
   const NDArray x = drawn({2, 3, 4}, 1);
   const std::vector<double> in = x.to_vector<double>();

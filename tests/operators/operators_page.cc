@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -19,6 +20,8 @@
 
 #include "ops_table.h"
 #include "paths.h"
+#include "sluice/operators/infer.h"
+#include "sluice/operators/placement_words.h"
 
 namespace sluice::testing {
 namespace {
@@ -60,10 +63,31 @@ const std::map<std::string, std::string>& other_tests() {
   return list;
 }
 
+/// How the operands of each row may lie on a mesh, in words, of the row's first call.
+class Rules final : public Interpreter {
+ public:
+  void apply(Call& call, Next next) override {
+    next(call);
+    const Operator& row = row_of(call);
+    if (call.specs().empty()) return;
+    Signature signature(row.name, call.where(), call.inputs(), call.attributes(), call.specs()[0].device);
+    row.infer(signature);
+    rules_.try_emplace(row.name, placement_in_words(row, signature));
+  }
+  std::string of(const Operator& row) const {
+    if (const auto rule = rules_.find(row.name); rule != rules_.end()) return rule->second;
+    return row.place ? "" : row.elementwise ? "elementwise" : "replicated";
+  }
+
+ private:
+  std::map<std::string, std::string> rules_;
+};
+
 /// The rows that each case applies, forward and backward.
-std::map<std::string, std::set<std::string>> cases_by_row() {
+std::map<std::string, std::set<std::string>> cases_by_row(const std::shared_ptr<Rules>& rules) {
   Engine engine;
   set_default_engine(&engine);
+  const InterpreterScope scope(rules);
   std::map<std::string, std::set<std::string>> found;
   for (const OperatorCase& c : operator_cases()) {
     engine.start_trace();
@@ -130,29 +154,39 @@ std::string inputs_of(const Operator& row) {
 }
 
 std::string page() {
-  std::map<std::string, std::set<std::string>> cases = cases_by_row();
+  const auto rules = std::make_shared<Rules>();
+  std::map<std::string, std::set<std::string>> cases = cases_by_row(rules);
   std::ostringstream text;
-  text << "# Operators\n\n"
-          "Every row of the registry (`operators/registry.h`). This page is made by a program; "
-          "`tests/operators/operators_page.cc`\n"
-          "says how, and the test `operators.page` compares the two.\n\n"
-          "- *Dtypes* are those of the input that chooses the kernel; of a row without inputs, of its output.\n"
-          "- *Backends* have a kernel for these dtypes, or for those in brackets. What `cpu` lacks, CPUs run with "
-          "`reference`,\n"
-          "  f16 and bf16 above all. Simulated devices (`sim`, `null`) use the kernels of `reference`. `device` is a "
-          "copy that a\n"
-          "  device's provider does.\n"
-          "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
-          "rows, "
-          "in\n"
-          "  one pass.\n"
-          "- *Test*: `table: x` is the case x of `tests/operators/ops_table.cc`, on which `ops_table_test.cc` compares "
-          "kernels\n"
-          "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
-          "| operator | inputs | dtypes | backends | gradient | test |\n|---|---|---|---|---|---|\n";
+  text
+      << "# Operators\n\n"
+         "Every row of the registry (`operators/registry.h`). This page is made by a program; "
+         "`tests/operators/operators_page.cc`\n"
+         "says how, and the test `operators.page` compares the two.\n\n"
+         "- *Dtypes* are those of the input that chooses the kernel; of a row without inputs, of its output.\n"
+         "- *Backends* have a kernel for these dtypes, or for those in brackets. What `cpu` lacks, CPUs run with "
+         "`reference`,\n"
+         "  f16 and bf16 above all. Simulated devices (`sim`, `null`) use the kernels of `reference`. `device` is a "
+         "copy that a\n"
+         "  device's provider does.\n"
+         "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
+         "rows, "
+         "in\n"
+         "  one pass.\n"
+         "- *Layouts* on a mesh that pass ([sharding.md](sharding.md)), of one call of the row: a letter for each axis "
+         "that may\n"
+         "  be cut, in all operands that have it alike; `_` must be whole; `#b` has an element for each part of b. An "
+         "output\n"
+         "  that lacks a letter is partial then, as said behind it. *one partial*: of one operand, the others are "
+         "replicated;\n"
+         "  *all partial*: of all at once. *elementwise*: any axis that is not broadcast.\n"
+         "- *Test*: `table: x` is the case x of `tests/operators/ops_table.cc`, on which `ops_table_test.cc` compares "
+         "kernels\n"
+         "  with the reference, and gradients with finite differences. Others are named as GoogleTest names them.\n\n"
+         "| operator | inputs | dtypes | backends | gradient | layouts | test |\n|---|---|---|---|---|---|---|\n";
   for (const Operator* row : Registry::instance().all()) {
     text << "| `" << row->name << "` | " << inputs_of(*row) << " | " << kernels_of(*row) << " | "
-         << (row->gradient ? "yes" : "no") << " | " << test_of(row->name, cases[row->name]) << " |\n";
+         << (row->gradient ? "yes" : "no") << " | " << rules->of(*row) << " | " << test_of(row->name, cases[row->name])
+         << " |\n";
   }
   text << "\n## Functions that wait\n\n"
           "Values decide the shape of their results, so they wait for these values at the call (`operators/waiting.h`; "

@@ -165,9 +165,14 @@ static void add_layer_cases(std::vector<OperatorCase>& list) {
   list.push_back({"gru_cell", {{2, 3}, {2, 2}, {6, 3}, {6, 2}, {6}, {6}}, [](const Arrays& x) {
                     return gru_cell(x[0], x[1], {x[2], x[3], x[4], x[5]});
                   }});
-  list.push_back({"lstm", {{3, 2, 3}, {2, 2}, {8, 3}, {8, 2}}, [](const Arrays& x) {
-                    return lstm(x[0], {x[1], x[1]}, {x[2], x[3]}).outputs;
-                  }});
+  for (const std::int64_t steps : {3, 1}) {
+    list.push_back({steps == 3 ? "lstm" : "lstm of one step",
+                    {{steps, 2, 3}, {2, 2}, {2, 2}, {8, 3}, {8, 2}, {8}},
+                    [](const Arrays& x) {
+                      const LstmResult y = lstm(x[0], {x[1], x[2]}, {x[3], x[4], {}, x[5]});
+                      return concat({y.outputs, stack({y.state.hidden, y.state.cell})}, 0);
+                    }});
+  }
   list.push_back({"gru", {{3, 2, 3}, {2, 2}, {6, 3}, {6, 2}}, [](const Arrays& x) {
                     return gru(x[0], x[1], {x[2], x[3]}).outputs;
                   }});

@@ -27,6 +27,7 @@ using test::TemporaryDirectory;
 using test::write_file;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 std::string example(const std::string& name) { return std::string(SLUICE_BINARY_DIR) + "/examples/" + name; }
 
@@ -53,7 +54,7 @@ class FashionMnistProgram : public ::testing::Test {
   }
 
   void refuses(const std::vector<std::string>& arguments, const std::string& words) {
-    const Outcome run = train(arguments);
+    const Outcome run = train(arguments, {.environment = {{"SLUICE_REPORT", "0"}}});
     EXPECT_FALSE(run.timed_out) << words;
     EXPECT_EQ(run.status, 2) << run.err;
     EXPECT_THAT(run.err, HasSubstr(words));
@@ -66,7 +67,7 @@ class FashionMnistProgram : public ::testing::Test {
 TEST_F(FashionMnistProgram, TrainsAndReports) {
   const Outcome run = train({"--epochs", "4"});
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.err, MatchesRegex("sluice [^\n]+\n"));  // what it runs with
   EXPECT_THAT(run.out,
               ContainsRegex("training 100 %  epoch 4/4  loss [0-9.]+, [0-9.]+ steps/s, [0-9.]+ samples/s, [0-9:]+\n"));
   EXPECT_THAT(run.out, ContainsRegex("test accuracy   (0\\.[6-9]|1\\.0)[0-9]+      \\(200 images\\)\n"));
@@ -127,15 +128,40 @@ TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
   };
   const Outcome run = train({"--epochs", "6", "--save", kept}, interrupting);
   EXPECT_EQ(run.status, 130) << run.out << run.err;
-  EXPECT_THAT(run.out, HasSubstr("checkpoint      " + kept + "   (go on with --resume " + kept + ")\n"));
+  EXPECT_THAT(run.out,
+              MatchesRegex("plan            1f1b, layers [0-9 |-]+: [0-9]+ images/s, at most [0-9.]+ MiB on a device\n"
+                           "Fashion-MNIST   640 training images; network with [0-9]+ weights; 2 stages, 8 microbatches "
+                           "of 8, 1f1b\n(training +[0-9]+ %  epoch [1-6]/6  loss [0-9.]+, [0-9.]+ steps/s, [0-9.]+ "
+                           "samples/s, [0-9:]+( left)?\n)+interrupted after step [0-9]+ of 60\ncheckpoint      " +
+                           kept + "   \\(go on with --resume " + kept + "\\)\n"));
+  EXPECT_THAT(run.err, HasSubstr("\nSIGINT: ends after this step; a second one ends at once\n"));
   EXPECT_EQ(model({"--epochs", "6", "--resume", kept}), whole);
+}
+
+TEST_F(FashionMnistProgram, WritesCheckpointsALogAndAProfile) {
+  const Outcome run = train({"--every", "5", "--log", out_ / "rows.csv", "--tensorboard", out_ / "board", "--profile"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, ContainsRegex("\nlayer +ms/step +% "));
+  const std::string rows = read_file(out_ / "rows.csv");
+  EXPECT_THAT(rows, MatchesRegex("step,loss\n(([0-9]+),[0-9.e-]+\n)+"));
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 21);
+  EXPECT_FALSE(std::filesystem::is_empty(out_ / "board"));
+  const std::string whole = read_file(out_ / "run/model.safetensors"), from = out_ / "run/step-00000015.safetensors";
+  EXPECT_FALSE(std::filesystem::exists(out_ / "run/step-00000010.safetensors"));
+  EXPECT_EQ(model({"--resume", from, "--log", out_ / "rows.csv"}), whole);
+  EXPECT_EQ(read_file(out_ / "rows.csv"), rows);
+  // Another run into the same folder: its checkpoints take the place of those of later steps.
+  EXPECT_EQ(model({"--every", "5", "--epochs", "1"}).size(), whole.size());
+  EXPECT_TRUE(std::filesystem::exists(out_ / "run/step-00000010.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(from));
 }
 
 TEST_F(FashionMnistProgram, HelpNamesEveryFlag) {
   const Outcome run = test::run_program(example("fashion_mnist"), {"--help"});
   EXPECT_EQ(run.status, 0);
-  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--epochs", "--batch", "--lr", "--seed",
-                           "--data", "--save", "--resume", "--device", "--plan", "--compare", "--memory"})
+  for (const char* flag :
+       {"--stages", "--schedule", "--microbatches", "--epochs", "--batch", "--lr", "--seed", "--data", "--save",
+        "--resume", "--device", "--plan", "--compare", "--memory", "--every", "--log", "--tensorboard", "--profile"})
     EXPECT_THAT(run.out, HasSubstr(flag));
 }
 

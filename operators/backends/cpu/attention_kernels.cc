@@ -1,7 +1,8 @@
 // Attention of the CPU backend: blocks of queries against blocks of keys, whose scores are matrix products. A block's
-// sums go from the first key to the last, so that bits do not depend on the number of threads. Products of blocks are
-// added in double.
+// sums go from the first block of keys to the last, so that bits do not depend on the number of threads. Products of
+// blocks are added in double.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "sluice/engine/loops.h"
 #include "sluice/operators/attention_sizes.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/elementwise_loops.h"
+#include "sluice/operators/backends/cpu/fast_math.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/cpu/kernels.h"
 
@@ -28,7 +31,44 @@ struct Seen {
   bool all = true;  ///< each sees every one
   bool operator()(std::int64_t query, std::int64_t key) const { return (of[query] >> key & 1U) != 0; }
 };
-static_assert(kKeys <= 64);
+static_assert(kKeys == 64);
+
+// Loops over rows of kKeys scores, all of them: those behind the last key are -infinity, and their exponentials 0. So
+// trip counts are known.
+
+/// Goes on with the softmax of each row: scores become exponentials, and what was summed up before shrinks where a row
+/// has a larger score than those before. `sums` are the rows of the result so far, `width` elements each.
+struct SoftmaxOfBlock {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* scores, std::int64_t rows, T* largest, double* total, double* sums,
+                                     std::int64_t width) const {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      T* __restrict const row = scores + r * kKeys;
+      const T most = detail::row_largest(static_cast<const T*>(row), kKeys, largest[r]);
+      if (most == -kInfinity<T>) {  // it has seen no key yet; a score that is no number stays one
+        for (std::int64_t c = 0; c < kKeys; ++c) row[c] = row[c] == -kInfinity<T> ? T(0) : row[c];
+      } else {
+        if (most != largest[r]) {
+          const auto shrink = static_cast<double>(fast_exp(largest[r] - most));
+          total[r] *= shrink;
+          for (std::int64_t t = 0; t < width; ++t) sums[r * width + t] *= shrink;
+          largest[r] = most;
+        }
+        for (std::int64_t c = 0; c < kKeys; ++c) row[c] = fast_exp(row[c] - most);
+      }
+      total[r] += detail::row_total<double>(static_cast<const T*>(row), kKeys);
+    }
+  }
+};
+
+/// p = exp(p - logarithm), and ds, which is the gradient of p, becomes that of the scores.
+struct GradientOfRow {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* __restrict p, T* __restrict ds, T logarithm, T delta, T scale) const {
+    for (std::int64_t c = 0; c < kKeys; ++c) p[c] = fast_exp(p[c] - logarithm);
+    for (std::int64_t c = 0; c < kKeys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
+  }
+};
 
 /// Sums in double of products of blocks.
 template <class T>
@@ -100,7 +140,7 @@ struct Blocks {
   const T* values(std::int64_t head, std::int64_t j) const { return v + (s.group_of(head) * s.m + j) * s.value_size; }
 
   /// scores[r, c] (rows of kKeys) of queries i + r and keys j + c; -infinity where a query does not see a key, whatever
-  /// that is.
+  /// that is, and behind the last key.
   Seen scores(std::int64_t head, std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t columns,
               T* out) const {
     gemm_here(false, true, rows, columns, s.size, static_cast<T>(s.scale), q + (head * s.n + i) * s.size, s.size,
@@ -116,7 +156,7 @@ struct Blocks {
         row[c] = added == -kInfinity<T> ? added : row[c] + added;
         seen.of[r] &= ~(std::uint64_t{row[c] == -kInfinity<T>} << c);
       }
-      std::fill(row + below, row + columns, -kInfinity<T>);
+      std::fill(row + below, row + kKeys, -kInfinity<T>);
       seen.all = seen.all && seen.of[r] == every;
     }
     return seen;
@@ -152,26 +192,7 @@ struct Attention {
     for (std::int64_t j = 0; j < keys; j += kKeys) {
       const std::int64_t columns = std::min(kKeys, keys - j);
       const Seen seen = blocks.scores(head, i, rows, j, columns, scores.data());
-      for (std::int64_t r = 0; r < rows; ++r) {
-        T* const row = scores.data() + r * kKeys;
-        T most = largest[r];
-        for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
-        if (most == -kInfinity<T>) {  // it has seen no key yet; a score that is no number stays one
-          for (std::int64_t c = 0; c < columns; ++c) row[c] = row[c] == -kInfinity<T> ? T(0) : row[c];
-          for (std::int64_t c = 0; c < columns; ++c) total[r] += static_cast<double>(row[c]);
-          continue;
-        }
-        if (most != largest[r]) {
-          const auto shrink = static_cast<double>(std::exp(largest[r] - most));
-          total[r] *= shrink;
-          for (std::int64_t t = 0; t < width; ++t) sums.row(r * width)[t] *= shrink;
-          largest[r] = most;
-        }
-        for (std::int64_t c = 0; c < columns; ++c) {
-          row[c] = std::exp(row[c] - most);
-          total[r] += static_cast<double>(row[c]);
-        }
-      }
+      dispatch(SoftmaxOfBlock{}, scores.data(), rows, +largest, +total, sums.row(0), width);
       sums.add(false, rows, width, columns, scores.data(), blocks.values(head, j), seen.all, seen);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -219,10 +240,13 @@ struct AttentionGrad {
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t row = head * s.n + i + r;
         if (logarithms[row] == -kInfinity<T> || unused[row] != 0) seen.of[r] = 0, seen.all = false;
-        for (std::int64_t k = 0; k < columns; ++k) {
-          const std::int64_t at = r * kKeys + k;
-          p[at] = seen(r, k) ? std::exp(p[at] - logarithms[row]) : T(0);
-          ds[at] = seen(r, k) ? p[at] * (ds[at] - deltas[row]) * static_cast<T>(s.scale) : T(0);
+        T *const of_p = p + r * kKeys, *const of_ds = ds + r * kKeys;
+        if (seen.of[r] != 0) {
+          dispatch(GradientOfRow{}, of_p, of_ds, logarithms[row], deltas[row], static_cast<T>(s.scale));
+        }
+        for (std::uint64_t others = ~seen.of[r]; others != 0; others &= others - 1) {
+          const int k = std::countr_zero(others);
+          of_p[k] = of_ds[k] = T(0);
         }
       }
       return seen;

@@ -17,6 +17,7 @@ void sluice::builtin::add_cpu_kernels(Registry& registry) {
   cpu_backend::add_loss_kernels(registry);
   cpu_backend::add_unfolding_kernels(registry);
   cpu_backend::add_attention_kernels(registry);
+  cpu_backend::add_recurrent_kernels(registry);
   cpu_backend::add_normalization_kernels(registry);
   cpu_backend::add_optimizer_kernels(registry);
 }

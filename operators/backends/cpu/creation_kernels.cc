@@ -4,6 +4,7 @@
 
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/convert.h"
+#include "sluice/operators/backends/cpu/draws.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/first_bad.h"
 #include "sluice/operators/backends/cpu/kernels.h"
@@ -51,23 +52,28 @@ struct Random {
   struct Make {
     static void run(ArrayContext& c) {
       const auto& a = c.attributes<RandomAttributes>();
-      const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
-      const T mean = static_cast<T>(a.a), deviation = static_cast<T>(a.b);
+      const RandomKey key{a.seed, a.stream, a.draw};
       const UniformRange<T> range(a);
+      const T mean = static_cast<T>(a.a), deviation = static_cast<T>(a.b);
       const DrawWindow window(a);
       T* y = c.output().as<T>();
+      constexpr int each = sizeof(T) == sizeof(float) ? 4 : 2;  // of a block
       parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          const std::uint64_t e = window(i);
-          T u;
-          if constexpr (std::is_same_v<T, float>) {
-            u = is_normal ? normal_f32(key, e) : uniform01_f32(key, e);
-          } else {
-            u = is_normal ? normal_f64(key, e) : uniform01_f64(key, e);
-          }
-          y[i] = is_normal ? mean + deviation * u : range(u);
+        if constexpr (is_normal) {
+          draw(key, Normal01{}, window, each, begin, end, y);
+          for (std::int64_t i = begin; i < end; ++i) y[i] = mean + deviation * y[i];
+        } else {
+          draw(key, Uniform01{}, window, each, begin, end, y);
+          dispatch(InRange{}, &range, y + begin, end - begin);
         }
       });
+    }
+  };
+  struct InRange {
+    template <class T>
+    SLUICE_KERNEL_BODY void operator()(const UniformRange<T>* range, T* y, std::int64_t n) const {
+      const UniformRange<T> in = *range;
+      for (std::int64_t i = 0; i < n; ++i) y[i] = in(y[i]);
     }
   };
 };
@@ -76,12 +82,10 @@ template <class T>
 struct RandomIntegers {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<RandomIntegerAttributes>();
-    const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+    const RandomKey key{a.seed, a.stream, a.draw};
     T* y = c.output().as<T>();
     parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        y[i] = static_cast<T>(uniform_int(key, static_cast<std::uint64_t>(i), a.low, a.high));
-      }
+      draw(key, UniformIntegers{a.low, a.high}, DrawWindow(RandomAttributes()), 2, begin, end, y);
     });
   }
 };

@@ -112,6 +112,24 @@ SLUICE_KERNEL_BODY A row_total(const T* x, std::int64_t n) {
   return total;
 }
 
+/// The largest of `least` and the numbers of a row, in lanes; what is no number is passed over.
+template <class T>
+SLUICE_KERNEL_BODY T row_largest(const T* x, std::int64_t n, T least) {
+  constexpr std::int64_t lanes = 16;
+  T largest[lanes];
+  for (std::int64_t k = 0; k < lanes; ++k) largest[k] = least;
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (std::int64_t k = 0; k < lanes; ++k) largest[k] = x[i + k] > largest[k] ? x[i + k] : largest[k];
+  }
+  for (std::int64_t k = 0; i + k < n; ++k) largest[k] = x[i + k] > largest[k] ? x[i + k] : largest[k];
+  for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
+    for (std::int64_t k = 0; k < half; ++k)
+      largest[k] = largest[k + half] > largest[k] ? largest[k + half] : largest[k];
+  }
+  return largest[0];
+}
+
 /// sums[j] += x[i, j], rows in order; rows are `step` elements apart. Four rows at a time, so that a sum is loaded and
 /// stored once for four elements.
 struct RowSums {

@@ -23,8 +23,7 @@ struct SoftmaxRows {
     for (int64_t i = 0; i < rows; ++i) {
       const T* in = x + i * classes;
       T* out = p + i * classes;
-      T largest = in[0];
-      for (int64_t j = 1; j < classes; ++j) largest = in[j] > largest ? in[j] : largest;
+      const T largest = detail::row_largest(in, classes, -std::numeric_limits<T>::infinity());
       for (int64_t j = 0; j < classes; ++j) out[j] = in[j] - largest;
     }
     for (int64_t i = 0; i < rows * classes; ++i) p[i] = fast_exp(p[i]);
@@ -43,8 +42,7 @@ struct PartOfRow {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(const T* x, int64_t classes, int64_t count, double* numbers) const {
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    T largest = -infinity;
-    for (int64_t j = 0; j < classes; ++j) largest = x[j] > largest ? x[j] : largest;
+    T largest = detail::row_largest(x, classes, -infinity);
     if (largest == -infinity) largest = 0;  // no class, or none that is possible: the logarithm of 0
     constexpr int64_t block = 256;
     T terms[block];

@@ -21,6 +21,7 @@ void add_convolution_kernels(Registry& registry);
 void add_loss_kernels(Registry& registry);
 void add_unfolding_kernels(Registry& registry);
 void add_attention_kernels(Registry& registry);
+void add_recurrent_kernels(Registry& registry);
 void add_normalization_kernels(Registry& registry);
 void add_optimizer_kernels(Registry& registry);
 

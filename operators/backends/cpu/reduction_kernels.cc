@@ -251,8 +251,7 @@ struct SoftmaxRows {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(const T* x, T* y, std::int64_t rows, std::int64_t n) const {
     for (std::int64_t r = 0; r < rows; ++r, x += n, y += n) {
-      T top = x[0];
-      for (std::int64_t i = 1; i < n; ++i) top = x[i] > top ? x[i] : top;
+      const T top = detail::row_largest(x, n, -std::numeric_limits<T>::infinity());
       for (std::int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - top);
       const auto total = detail::row_total<double>(static_cast<const T*>(y), n);
       if constexpr (logarithm) {

@@ -15,6 +15,7 @@ void sluice::builtin::add_reference_kernels(Registry& registry) {
   reference::add_loss_kernels(registry);
   reference::add_unfolding_kernels(registry);
   reference::add_attention_kernels(registry);
+  reference::add_recurrent_kernels(registry);
   reference::add_normalization_kernels(registry);
   reference::add_optimizer_kernels(registry);
 }

@@ -1,0 +1,140 @@
+// LSTM of the CPU backend: a product with the hidden weight in each step, and the gates in one pass.
+#include <algorithm>
+
+#include "sluice/engine/loops.h"
+#include "sluice/operators/backends/cpu/dispatch.h"
+#include "sluice/operators/backends/cpu/fast_functors.h"
+#include "sluice/operators/backends/cpu/gemm.h"
+#include "sluice/operators/backends/cpu/kernels.h"
+
+namespace sluice::cpu_backend {
+namespace {
+
+using namespace backends;
+
+constexpr std::int64_t kUnits = 2048;  // that a thread takes at once, in whole rows
+
+std::int64_t rows_at_once(std::int64_t size) {
+  return std::max<std::int64_t>(1, kUnits / std::max<std::int64_t>(1, size));
+}
+
+/// The weight as (size, 4 size): products with it as it lies take twice as long where there are few rows
+/// (cpu-kernels.md).
+template <class T>
+void transpose(const T* weight, std::int64_t size, T* out) {
+  constexpr std::int64_t block = 16;
+  for (std::int64_t i = 0; i < 4 * size; i += block) {
+    for (std::int64_t j = 0; j < size; j += block) {
+      const std::int64_t rows = std::min(4 * size, i + block), columns = std::min(size, j + block);
+      for (std::int64_t r = i; r < rows; ++r) {
+        for (std::int64_t k = j; k < columns; ++k) out[k * 4 * size + r] = weight[r * size + k];
+      }
+    }
+  }
+}
+
+/// A row's units: the sums in `gates` are replaced by the activated gates.
+struct Units {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* __restrict gates, const T* __restrict before, T* __restrict cell,
+                                     T* __restrict hidden, std::int64_t size) const {
+    T *in = gates, *forget = gates + size, *fresh = gates + 2 * size, *out = gates + 3 * size;
+    for (std::int64_t k = 0; k < 2 * size; ++k) gates[k] = FastSigmoid{}(gates[k]);
+    for (std::int64_t k = 0; k < size; ++k) fresh[k] = fast_tanh(fresh[k]);
+    for (std::int64_t k = 0; k < size; ++k) out[k] = FastSigmoid{}(out[k]);
+    for (std::int64_t k = 0; k < size; ++k) cell[k] = forget[k] * before[k] + in[k] * fresh[k];
+    for (std::int64_t k = 0; k < size; ++k) hidden[k] = out[k] * fast_tanh(cell[k]);
+  }
+};
+
+template <class T>
+struct Lstm {
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.output(0).shape[0], n = c.output(0).shape[1], size = c.output(0).shape[2];
+    const T* x = c.input(0).as<T>();
+    T *hidden = c.output(0).as<T>(), *cells = c.output(1).as<T>(), *gates = c.output(2).as<T>();
+    const Scratch of_weight =
+        c.scratch(static_cast<std::size_t>(std::max<std::int64_t>(1, 4 * size * size)) * sizeof(T));
+    T* const weight = of_weight.as<T>();
+    transpose(c.input(3).as<T>(), size, weight);
+    const T *h = c.input(1).as<T>(), *cell = c.input(2).as<T>();  // of the step before
+    for (std::int64_t t = 0; t < steps; ++t) {
+      std::copy_n(x, n * 4 * size, gates);
+      gemm(false, false, n, 4 * size, size, T(1), h, size, weight, 4 * size, T(1), gates, 4 * size);
+      parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          dispatch(Units{}, gates + r * 4 * size, cell + r * size, cells + r * size, hidden + r * size, size);
+        }
+      });
+      h = hidden;
+      cell = cells;
+      x += n * 4 * size;
+      gates += n * 4 * size;
+      hidden += n * size;
+      cells += n * size;
+    }
+  }
+};
+
+/// A row of a step. `hidden` and `carried` are the gradients that the step behind gives; carried becomes that for the
+/// step before.
+struct UnitsGrad {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* __restrict gates, const T* __restrict of_gates, const T* __restrict cell,
+                                     const T* __restrict before, const T* __restrict of_hidden,
+                                     const T* __restrict of_cell, const T* __restrict hidden, T* __restrict carried,
+                                     T* __restrict dx, std::int64_t size) const {
+    const T *in = gates, *forget = gates + size, *fresh = gates + 2 * size, *out = gates + 3 * size;
+    for (std::int64_t k = 0; k < size; ++k) {
+      const T squashed = fast_tanh(cell[k]), g = of_hidden[k] + hidden[k];
+      const T c = carried[k] + of_cell[k] + g * out[k] * (T(1) - squashed * squashed);
+      dx[k] = c * fresh[k];
+      dx[size + k] = c * before[k];
+      dx[2 * size + k] = c * in[k];
+      dx[3 * size + k] = g * squashed;
+      carried[k] = c * forget[k];
+    }
+    if (of_gates) {
+      for (std::int64_t k = 0; k < 4 * size; ++k) dx[k] += of_gates[k];
+    }
+    for (std::int64_t k = 0; k < 4 * size; ++k) {
+      const bool tanh = k >= 2 * size && k < 3 * size;
+      dx[k] *= (tanh ? T(1) + gates[k] : gates[k]) * (T(1) - gates[k]);
+    }
+  }
+};
+
+template <class T>
+struct LstmGrad {
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.input(3).shape[0], n = c.input(3).shape[1], size = c.input(3).shape[2];
+    const T *of_hidden = c.input(0).as<T>(), *of_cells = c.input(1).as<T>(), *gates = c.input(2).as<T>();
+    const T *cells = c.input(3).as<T>(), *first = c.input(4).as<T>(), *weight = c.input(5).as<T>();
+    const T* of_gates = c.inputs() == 7 ? c.input(6).as<T>() : nullptr;
+    T *dx = c.output(0).as<T>(), *hidden = c.output(1).as<T>(), *carried = c.output(2).as<T>();
+    std::fill_n(hidden, n * size, T(0));
+    std::fill_n(carried, n * size, T(0));
+    for (std::int64_t t = steps; t-- > 0;) {
+      const std::int64_t states = t * n * size, all = t * n * 4 * size;
+      const T* before = t > 0 ? cells + states - n * size : first;
+      parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          const std::int64_t at = r * size, of_row = all + r * 4 * size;
+          dispatch(UnitsGrad{}, gates + of_row, of_gates ? of_gates + of_row : nullptr, cells + states + at,
+                   before + at, of_hidden + states + at, of_cells + states + at, static_cast<const T*>(hidden + at),
+                   carried + at, dx + of_row, size);
+        }
+      });
+      gemm(false, false, n, size, 4 * size, T(1), dx + all, 4 * size, weight, size, T(0), hidden, size);
+    }
+  }
+};
+
+}  // namespace
+
+void add_recurrent_kernels(Registry& registry) {
+  add<Lstm>(registry.get("lstm"), kCpu, Types<float, double>{}, kDense);
+  add<LstmGrad>(registry.get("lstm_grad"), kCpu, Types<float, double>{}, kDense);
+}
+
+}  // namespace sluice::cpu_backend
