@@ -1,17 +1,15 @@
-// The JSON header of a .safetensors file, read and checked, and a writer that may pause. Not part of the public face.
+// The JSON header of a .safetensors file, read and checked. Not part of the public face.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "sluice/ndarray/formats/safetensors.h"
+#include "sluice/ndarray/formats/host_tensor.h"
 
 namespace sluice::formats {
 
@@ -44,11 +42,6 @@ SafetensorsHeader parse_safetensors_header(const std::filesystem::path& path, st
 class InputFile;
 /// Reads the length and the header from the start of a file, up to the first byte of data. Throws FormatError.
 SafetensorsHeader read_safetensors_header(InputFile& file);
-
-/// save_safetensors() (safetensors.h), which calls part_written() each time that the disk has begun with 4 MiB more.
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::function<void()>& part_written = {});
 
 /// Why a tensor of a dtype that Sluice lacks is not given: "tensor 'x' is U16, which Sluice has no dtype for; ...".
 std::string refusal(std::string_view name, std::string_view type);

@@ -27,7 +27,7 @@
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/files.h"
-#include "sluice/ndarray/formats/safetensors_header.h"
+#include "sluice/ndarray/formats/safetensors_writer.h"
 #include "sluice/ndarray/push.h"
 
 namespace sluice::nn {

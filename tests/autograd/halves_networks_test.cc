@@ -214,7 +214,8 @@ TEST(BackwardInHalves, PushesEachOperationOnce) {
       return scope.records();
     };
     const auto seed_like = [&](const NDArray& y) { return ones(y.shape(), y.dtype()); };
-    backward({forward(x)}, {seed_like(forward(x))});  // from now on gradients are added
+    // From now on gradients are added, and two leaves of one sum have an array each: they begin with one.
+    for (int i = 0; i < 2; ++i) backward({forward(x)}, {seed_like(forward(x))});
     const NDArray y = forward(x), z = forward(x), seed = seed_like(y);
     WeightGradients later;
     const auto whole = records_of([&] { backward({y}, {seed}); }),

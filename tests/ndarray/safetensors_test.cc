@@ -11,7 +11,7 @@
 
 #include "sluice/ndarray/formats/file_io.h"
 #include "sluice/ndarray/formats/safetensors.h"
-#include "sluice/ndarray/formats/safetensors_header.h"
+#include "sluice/ndarray/formats/safetensors_writer.h"
 #include "sluice/tests/support/format_checks.h"
 
 namespace sluice {

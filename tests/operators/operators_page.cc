@@ -76,7 +76,7 @@ class Rules final : public Interpreter {
   }
   std::string of(const Operator& row) const {
     if (const auto rule = rules_.find(row.name); rule != rules_.end()) return rule->second;
-    return row.place ? "" : row.elementwise ? "elementwise" : "replicated";
+    return row.place ? "its own" : row.elementwise ? "elementwise" : "replicated";
   }
 
  private:

@@ -139,16 +139,17 @@ TEST_F(FashionMnistProgram, GoesOnAfterCtrlC) {
 }
 
 TEST_F(FashionMnistProgram, WritesCheckpointsALogAndAProfile) {
-  const Outcome run = train({"--every", "5", "--log", out_ / "rows.csv", "--tensorboard", out_ / "board", "--profile"});
+  const Outcome run = train(
+      {"--epochs", "3", "--every", "5", "--log", out_ / "rows.csv", "--tensorboard", out_ / "board", "--profile"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, ContainsRegex("\nlayer +ms/step +% "));
   const std::string rows = read_file(out_ / "rows.csv");
   EXPECT_THAT(rows, MatchesRegex("step,loss\n(([0-9]+),[0-9.e-]+\n)+"));
-  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 21);
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 31);
   EXPECT_FALSE(std::filesystem::is_empty(out_ / "board"));
-  const std::string whole = read_file(out_ / "run/model.safetensors"), from = out_ / "run/step-00000015.safetensors";
-  EXPECT_FALSE(std::filesystem::exists(out_ / "run/step-00000010.safetensors"));
-  EXPECT_EQ(model({"--resume", from, "--log", out_ / "rows.csv"}), whole);
+  const std::string whole = read_file(out_ / "run/model.safetensors"), from = out_ / "run/step-00000025.safetensors";
+  EXPECT_FALSE(std::filesystem::exists(out_ / "run/step-00000020.safetensors"));
+  EXPECT_EQ(model({"--epochs", "3", "--resume", from, "--log", out_ / "rows.csv"}), whole);
   EXPECT_EQ(read_file(out_ / "rows.csv"), rows);
   // Another run into the same folder: its checkpoints take the place of those of later steps.
   EXPECT_EQ(model({"--every", "5", "--epochs", "1"}).size(), whole.size());
