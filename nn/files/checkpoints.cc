@@ -114,7 +114,7 @@ class Pace {
   }
 
  private:
-  static constexpr int kRests = 4;
+  static constexpr int kRests = 6;
   static constexpr std::chrono::milliseconds kLongest{100};
   /// Of the calling thread so far.
   static std::chrono::nanoseconds work() {

@@ -117,8 +117,9 @@ SLUICE_KERNEL_BODY float fast_normal(float x) {
   q = q * square + 0.251522034F;
   q = q * square + 1.0F;
   const float y = 0.5F + 0.5F * (inside * p) / q;
-  const float high = x > 5.5F || y > 1.0F ? 1.0F : y;
-  return x < -5.5F || high < 0.0F ? 0.0F : high;
+  // One choice after the other: GCC makes no vector code of two conditions in one.
+  const float below = y > 1.0F ? 1.0F : y, share = below < 0.0F ? 0.0F : below, high = x > 5.5F ? 1.0F : share;
+  return x < -5.5F ? 0.0F : high;
 }
 
 SLUICE_KERNEL_BODY double fast_exp(double x) { return std::exp(x); }

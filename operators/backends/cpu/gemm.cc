@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -220,6 +221,33 @@ void in_blocks_of_k(int64_t m, int64_t n, int64_t k, float beta, float* c, int64
   for (int64_t i = 0; i < m * n; ++i) c[i / n * ldc + i % n] = static_cast<float>(totals[static_cast<std::size_t>(i)]);
 }
 
+/// oneDNN's AVX2 kernels read a transposed A, as for the gradient of a weight, at less than half of their speed
+/// (docs/performance/cpu-kernels.md).
+bool is_worth_turning(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t few = 16, most = int64_t{16} << 20;  // 64 MiB
+  return instruction_set_in_use() != InstructionSet::avx512 && m >= few && n >= few && k >= few && m * k <= most;
+}
+
+/// The transpose of x, rows x columns, as an array of its own.
+std::unique_ptr<float[]> turn(const float* x, int64_t rows, int64_t columns, int64_t step) {
+  auto made = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
+  constexpr int64_t block = 32;
+  parallel_for((columns + block - 1) / block, std::max<int64_t>(1, 8192 / (block * rows) + 1),
+               [&](int64_t begin, int64_t end) {
+                 const int64_t last = std::min(end * block, columns);
+                 for (int64_t i = begin * block; i < last; i += block) {
+                   for (int64_t p = 0; p < rows; p += block) {
+                     const int64_t after = std::min(last, i + block), under = std::min(rows, p + block);
+                     for (int64_t q = p; q < under; ++q) {
+                       for (int64_t j = i; j < after; ++j)
+                         made[static_cast<std::size_t>(j * rows + q)] = x[q * step + j];
+                     }
+                   }
+                 }
+               });
+  return made;
+}
+
 /// oneDNN makes its kernels at the first products that want them. Here that is when no fork is: a child that has them
 /// half made crashes, or waits for ever.
 void make_kernels() {
@@ -289,6 +317,13 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, doub
 
 void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  std::unique_ptr<float[]> turned;
+  if (trans_a && is_worth_turning(m, n, k)) {
+    turned = turn(a, k, m, lda);
+    trans_a = false;
+    a = turned.get();
+    lda = k;
+  }
   in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
            [&](int64_t rows, int64_t columns, const float* pa, const float* pb, float* pc) {
              gemm_here(trans_a, trans_b, rows, columns, k, alpha, pa, lda, pb, ldb, beta, pc, ldc);

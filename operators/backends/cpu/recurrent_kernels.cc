@@ -18,21 +18,6 @@ std::int64_t rows_at_once(std::int64_t size) {
   return std::max<std::int64_t>(1, kUnits / std::max<std::int64_t>(1, size));
 }
 
-/// The weight as (size, 4 size): products with it as it lies take twice as long where there are few rows
-/// (cpu-kernels.md).
-template <class T>
-void transpose(const T* weight, std::int64_t size, T* out) {
-  constexpr std::int64_t block = 16;
-  for (std::int64_t i = 0; i < 4 * size; i += block) {
-    for (std::int64_t j = 0; j < size; j += block) {
-      const std::int64_t rows = std::min(4 * size, i + block), columns = std::min(size, j + block);
-      for (std::int64_t r = i; r < rows; ++r) {
-        for (std::int64_t k = j; k < columns; ++k) out[k * 4 * size + r] = weight[r * size + k];
-      }
-    }
-  }
-}
-
 /// A row's units: the sums in `gates` are replaced by the activated gates.
 struct Units {
   template <class T>
@@ -51,16 +36,12 @@ template <class T>
 struct Lstm {
   static void run(ArrayContext& c) {
     const std::int64_t steps = c.output(0).shape[0], n = c.output(0).shape[1], size = c.output(0).shape[2];
-    const T* x = c.input(0).as<T>();
+    const T *x = c.input(0).as<T>(), *weight = c.input(3).as<T>();
     T *hidden = c.output(0).as<T>(), *cells = c.output(1).as<T>(), *gates = c.output(2).as<T>();
-    const Scratch of_weight =
-        c.scratch(static_cast<std::size_t>(std::max<std::int64_t>(1, 4 * size * size)) * sizeof(T));
-    T* const weight = of_weight.as<T>();
-    transpose(c.input(3).as<T>(), size, weight);
     const T *h = c.input(1).as<T>(), *cell = c.input(2).as<T>();  // of the step before
     for (std::int64_t t = 0; t < steps; ++t) {
       std::copy_n(x, n * 4 * size, gates);
-      gemm(false, false, n, 4 * size, size, T(1), h, size, weight, 4 * size, T(1), gates, 4 * size);
+      gemm(false, true, n, 4 * size, size, T(1), h, size, weight, size, T(1), gates, 4 * size);
       parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r) {
           dispatch(Units{}, gates + r * 4 * size, cell + r * size, cells + r * size, hidden + r * size, size);
