@@ -13,7 +13,6 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/dry_run.h"
@@ -209,7 +208,9 @@ void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>
     const NDArray x = gathered(*values[i].second.array(), where);
     const DeviceScope scope(x.device());
     const NDArray number = x.dtype() == DType::f32 ? x : x.to(DType::f64);
-    const NDArray here = number.detach().reshape({}).to(cpu(0));
+    NDArray here = number.detach();  // what is one number on the CPU already takes no further view or copy
+    if (here.rank() != 0) here = here.reshape({});
+    if (here.device() != cpu(0)) here = here.to(cpu(0));
     const auto read = [number = awaited[i], due](ArrayContext& c) {
       const bool good = !c.error(0) && !c.skip_reason();
       const TensorView& value = c.input(0);
@@ -266,11 +267,13 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
   };
   if (state_->of_parent()) refuse("the log belongs to the process that this one was forked from");
   if (step < 0) refuse("step " + std::to_string(step));
-  std::set<std::string> names;
-  for (const auto& [name, value] : values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& [name, value] = values[i];
     const bool control = std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < ' '; });
     if (name.empty() || name == "step" || control) refuse("a value may not be called '" + name + "'");
-    if (!names.insert(name).second) refuse("two values are called '" + name + "'");
+    for (std::size_t k = 0; k < i; ++k) {
+      if (values[k].first == name) refuse("two values are called '" + name + "'");
+    }
     if (!value.array()) continue;
     value.array()->checked(kName, where);
     if (value.array()->count() == 1) continue;
