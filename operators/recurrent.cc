@@ -83,7 +83,7 @@ bool has_row(const NDArray& x, const LstmState& state, const RecurrentWeights& w
   for (const NDArray* array : {&x, &state.hidden, &state.cell, &w.input, &w.hidden, &w.input_bias, &w.hidden_bias}) {
     if (array->defined() && (owner_of(*array) || array->dtype() != x.dtype())) return false;
   }
-  return !row.kernels(x.device().kind, x.dtype()).empty();
+  return row.kernel(x.device().kind, x.dtype()) != nullptr;
 }
 
 /// Gates are activated ones. What reaches a gate before its activation, of what reaches it behind that.
