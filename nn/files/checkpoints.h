@@ -28,12 +28,12 @@ struct CheckpointOptions {
 /// Files "step-00001000.safetensors" of a folder, and "best.safetensors", each as nn::save writes it: whole or not at
 /// all. The items are referred to, as in nn::save. For one thread at a time; must end before its engine.
 ///
-/// step() and best() note everything as it is at this instant, and do not wait for it: arrays are copied to host memory
-/// when their operations have run, which is as many bytes as the file has, and a thread of their own writes them. One
-/// file is written at a time: a call that writes one waits for the file before. What went wrong with a file, such as a
-/// full disk or a poisoned array, is thrown by the first call after that, and the file is not there. A process that is
-/// killed leaves the files that were whole; one that calls exit() writes the file to its end first where it belongs to
-/// the default engine, for as long as it waits for other operations (engine/engine.h).
+/// step() and best() note everything as it is at this instant and do not wait: arrays are copied to host memory behind
+/// their operations, as many bytes as the file has, and a thread writes them at a pace that spares the steps; who waits
+/// for the file hurries it, but for wait_all(). One is written at a time: the next call that writes waits for it. What
+/// went wrong, such as a full disk or a poisoned array, is thrown by the first call after that, and no file is there. A
+/// process that is killed leaves the files that were whole; one that calls exit() writes the file to its end first if
+/// it belongs to the default engine, for as long as it waits for other operations (engine/engine.h).
 class Checkpoints {
  public:
   /// Makes the folder at the first file. Throws UsageError for an empty path, and options out of range.

@@ -18,7 +18,9 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 
 template <class T>
 void put_fixed(std::string& to, T x) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) to.push_back(static_cast<char>(x >> 8 * i & 0xff));
+  char bytes[sizeof(T)];
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(x >> 8 * i & 0xff);
+  to.append(bytes, sizeof bytes);
 }
 void put_varint(std::string& to, std::uint64_t x) {
   for (; x >= 0x80; x >>= 7) to.push_back(static_cast<char>(x | 0x80));
@@ -39,22 +41,32 @@ void put_integer(std::string& to, unsigned field, std::int64_t x) {
   put_tag(to, field, 0);
   put_varint(to, static_cast<std::uint64_t>(x));
 }
-void put_bytes(std::string& to, unsigned field, const std::string& bytes) {
+void put_size(std::string& to, unsigned field, std::size_t size) {  // of the bytes behind it
   put_tag(to, field, 2);
-  put_varint(to, bytes.size());
+  put_varint(to, size);
+}
+void put_bytes(std::string& to, unsigned field, std::string_view bytes) {
+  put_size(to, field, bytes.size());
   to += bytes;
 }
+/// Bytes of such a field, whose number is below 16, with its tag and size.
+std::size_t field_size(std::size_t size) { return 1 + (std::bit_width(size | 1) + 6) / 7 + size; }
 
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8U; }
 
-std::string record(const std::string& event) {
+/// Puts a record behind `to`, whose event `put` appends.
+template <class F>
+void add_record(std::string& to, const F& put) {
+  const std::size_t begin = to.size(), head = sizeof(std::uint64_t) + sizeof(std::uint32_t);
+  to.append(head, '\0');
+  put();
+  const std::string_view event = std::string_view(to).substr(begin + head);
+  const std::uint32_t checksum = masked(crc32c(event));
   std::string length;
   put_fixed(length, std::uint64_t{event.size()});
-  std::string bytes = length;
-  put_fixed(bytes, masked(crc32c(length)));
-  bytes += event;
-  put_fixed(bytes, masked(crc32c(event)));
-  return bytes;
+  put_fixed(length, masked(crc32c(length)));
+  to.replace(begin, head, length);
+  put_fixed(to, checksum);
 }
 
 enum EventField : unsigned {
@@ -67,41 +79,47 @@ enum EventField : unsigned {
 
 }  // namespace
 
-std::uint32_t crc32c(const std::string& bytes) {
+std::uint32_t crc32c(std::string_view bytes) {
   std::uint32_t x = ~0U;
   for (const char c : bytes) x = x >> 8 ^ kTable[(x ^ static_cast<unsigned char>(c)) & 0xff];
   return ~x;
 }
 
 std::string first_event(double wall_time) {
-  std::string event;
-  put_double(event, wall_time_field, wall_time);
-  put_bytes(event, version_field, "brain.Event:2");
-  return record(event);
+  std::string bytes;
+  add_record(bytes, [&] {
+    put_double(bytes, wall_time_field, wall_time);
+    put_bytes(bytes, version_field, "brain.Event:2");
+  });
+  return bytes;
 }
 
 std::string start_event(double wall_time, std::int64_t step) {
-  std::string event, session;
+  std::string bytes, session;
   put_integer(session, 1, 1);  // SessionLog.status = START
-  put_double(event, wall_time_field, wall_time);
-  put_integer(event, step_field, step);
-  put_bytes(event, session_field, session);
-  return record(event);
+  add_record(bytes, [&] {
+    put_double(bytes, wall_time_field, wall_time);
+    put_integer(bytes, step_field, step);
+    put_bytes(bytes, session_field, session);
+  });
+  return bytes;
 }
 
-std::string scalar_event(double wall_time, std::int64_t step,
-                         const std::vector<std::pair<std::string, float>>& values) {
-  std::string event, summary;
-  for (const auto& [name, number] : values) {
-    std::string value;
-    put_bytes(value, 1, name);
-    put_float(value, 2, number);
-    put_bytes(summary, 1, value);
-  }
-  put_double(event, wall_time_field, wall_time);
-  put_integer(event, step_field, step);
-  put_bytes(event, summary_field, summary);
-  return record(event);
+void add_scalar_event(std::string& to, double wall_time, std::int64_t step,
+                      const std::vector<std::pair<std::string_view, float>>& values) {
+  constexpr std::size_t number_size = 1 + sizeof(float);
+  std::size_t summary_size = 0;
+  for (const auto& [name, number] : values) summary_size += field_size(field_size(name.size()) + number_size);
+  add_record(to, [&] {
+    put_double(to, wall_time_field, wall_time);
+    put_integer(to, step_field, step);
+    put_size(to, summary_field, summary_size);
+    for (const auto& [name, number] : values) {
+      put_size(to, 1, field_size(name.size()) + number_size);
+      put_bytes(to, 1, name);
+      put_float(to, 2, number);
+    }
+  });
 }
 
 }  // namespace sluice::nn::detail

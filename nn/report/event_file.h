@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,9 +14,11 @@ namespace sluice::nn::detail {
 std::string first_event(double wall_time);
 /// That steps from this one on, which an earlier file of the folder may have, do not count.
 std::string start_event(double wall_time, std::int64_t step);
-std::string scalar_event(double wall_time, std::int64_t step, const std::vector<std::pair<std::string, float>>& values);
+/// Puts one behind the bytes of others.
+void add_scalar_event(std::string& to, double wall_time, std::int64_t step,
+                      const std::vector<std::pair<std::string_view, float>>& values);
 
 /// CRC-32C (Castagnoli), as RFC 3720 has it.
-std::uint32_t crc32c(const std::string& bytes);
+std::uint32_t crc32c(std::string_view bytes);
 
 }  // namespace sluice::nn::detail

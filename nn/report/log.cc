@@ -13,6 +13,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/dry_run.h"
@@ -88,13 +89,24 @@ struct Log::State {
   std::deque<std::shared_ptr<Row>> rows;  ///< that are not written
   detail::LogTable table;
   std::optional<detail::AppendFile> events;
+  std::string added_events;  ///< that are not written
   std::exception_ptr failed;
 
   /// In a forked child nobody fills the rows, and the mutex may be held for good.
   bool of_parent() const { return ::getpid() != process; }
   void begin();
   void begin_events();
-  void write(const Row& row);
+  /// Adds a row to what is written next.
+  void add(const Row& row);
+  /// What goes wrong is said by the next call of the program.
+  template <class F>
+  void attempt(const F& f) noexcept {
+    try {
+      f();
+    } catch (...) {
+      if (!failed) failed = std::current_exception();
+    }
+  }
   /// A row that was due waits for an older one: whoever completes that writes.
   std::atomic<bool> overdue{false};
   /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
@@ -133,35 +145,27 @@ void Log::State::begin_events() {
   events->put(detail::first_event(now) + detail::start_event(now, last + 1));
 }
 
-void Log::State::write(const Row& row) {
+void Log::State::add(const Row& row) {
   detail::LogTable::Cells cells;
-  std::vector<std::pair<std::string, float>> values;
   for (const Cell& cell : row.cells) {
     const double x = *cell.value;
     cells.emplace_back(cell.name, cell.of_float ? shortest(static_cast<float>(x)) : shortest(x));
-    values.emplace_back(cell.name, static_cast<float>(x));
   }
-  const auto put = [this](const auto& f) {
-    try {
-      f();
-    } catch (...) {
-      if (!failed) failed = std::current_exception();
-    }
-  };
-  put([&] { table.add(row.step, cells); });
-  if (events) put([&] { events->put(detail::scalar_event(row.time, row.step, values)); });
+  attempt([&] { table.add(row.step, cells); });
+  if (!events) return;
+  std::vector<std::pair<std::string_view, float>> values;
+  for (const Cell& cell : row.cells) values.emplace_back(cell.name, static_cast<float>(*cell.value));
+  detail::add_scalar_event(added_events, row.time, row.step, values);
 }
 
 void Log::State::write_ready() noexcept {
-  while (!rows.empty() && rows.front()->has_all()) {
-    const std::shared_ptr<Row> row = rows.front();
-    rows.pop_front();
-    try {
-      write(*row);
-    } catch (...) {  // no memory for the text
-      if (!failed) failed = std::current_exception();
-    }
-  }
+  if (rows.empty() || !rows.front()->has_all()) return;
+  for (; !rows.empty() && rows.front()->has_all(); rows.pop_front()) attempt([this] { add(*rows.front()); });
+  attempt([this] { table.write(); });  // a few calls of the system for many rows of short steps
+  attempt([this] {
+    const std::string bytes = std::exchange(added_events, {});
+    if (!bytes.empty()) events->put(bytes);
+  });
 }
 
 namespace {
@@ -288,6 +292,7 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
   const auto row = std::make_shared<Row>();
   row->step = step;
   row->time = wall_time();
+  row->cells.reserve(values.size());
   for (const auto& [name, value] : values) {
     const bool of_float = value.array() && is_floating(value.array()->dtype()) && value.array()->dtype() != DType::f64;
     row->cells.push_back({name, of_float});

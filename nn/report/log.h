@@ -41,7 +41,7 @@ class LogValue {
   std::variant<double, NDArray> value_;
 };
 
-/// For one thread at a time; arrays are read by the host's lane for files, so no step waits for them.
+/// For one thread at a time. Arrays are read behind the operations that make them, which no step waits for.
 class Log {
  public:
   using Values = std::vector<std::pair<std::string, LogValue>>;

@@ -101,25 +101,34 @@ void LogTable::go_on_from(std::int64_t step) {
 }
 
 void LogTable::add(std::int64_t step, const Cells& cells) {
-  std::vector<std::string> columns = columns_;
-  for (const auto& [name, text] : cells) {
-    if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
-  }
-  if (const std::size_t fresh = columns.size() - columns_.size(); fresh > 0) {
+  const auto is_column = [this](const auto& cell) { return std::ranges::find(columns_, cell.first) != columns_.end(); };
+  if (!std::ranges::all_of(cells, is_column)) {
+    write();
+    std::vector<std::string> columns = columns_;
+    for (const auto& cell : cells) {
+      if (!is_column(cell)) columns.emplace_back(cell.first);
+    }
     std::vector<std::string> lines = whole_lines(path_);
-    for (std::string& line : lines) line += std::string(fresh, ',');
+    for (std::string& line : lines) line += std::string(columns.size() - columns_.size(), ',');
     if (lines.empty()) lines.emplace_back();
     lines[0] = header(columns);
     write_anew(lines);
     columns_ = std::move(columns);
   }
-  std::string line = std::to_string(step);
+  added_ += std::to_string(step);
   for (const std::string& name : columns_) {
-    const auto cell = std::ranges::find(cells, name, &std::pair<std::string, std::string>::first);
-    line += "," + (cell == cells.end() ? std::string() : cell->second);
+    added_ += ',';
+    const auto cell = std::ranges::find(cells, std::string_view(name), &Cells::value_type::first);
+    if (cell != cells.end()) added_ += cell->second;
   }
+  added_ += '\n';
+}
+
+void LogTable::write() {
+  const std::string rows = std::exchange(added_, {});
+  if (rows.empty()) return;
   if (!file_) file_ = std::make_shared<AppendFile>(path_);
-  file_->put(line + "\n");
+  file_->put(rows);
 }
 
 std::string LogTable::header(const std::vector<std::string>& columns) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace sluice::nn::detail {
 /// A file whose first column is "step". For one thread at a time. Throws FormatError.
 class LogTable {
  public:
-  using Cells = std::vector<std::pair<std::string, std::string>>;  ///< a column's name, and the cell's text
+  using Cells = std::vector<std::pair<std::string_view, std::string>>;  ///< a column's name, and the cell's text
 
   explicit LogTable(std::string path) : path_(std::move(path)) {}
 
@@ -22,8 +23,10 @@ class LogTable {
   void begin();
   /// Goes on with a file, if there is one, whose rows of later steps are cut off, and so is half a row at its end.
   void go_on_from(std::int64_t step);
-  /// Writes a row to the system. Another column than the file's has the whole file written anew.
+  /// A row for write(). Another column than the file's has the whole file written anew.
   void add(std::int64_t step, const Cells& cells);
+  /// Writes the added rows to the system: all of them or, where it throws, none. They are not kept for another try.
+  void write();
   /// The file as it is now, for sync() on another thread; null: none was begun.
   std::shared_ptr<AppendFile> file() const { return file_; }
 
@@ -34,6 +37,7 @@ class LogTable {
 
   std::string path_;
   std::vector<std::string> columns_;  ///< without "step"
+  std::string added_;                 ///< rows that are not written
   std::shared_ptr<AppendFile> file_;
 };
 
