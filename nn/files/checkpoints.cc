@@ -1,22 +1,17 @@
 #include "sluice/nn/files/checkpoints.h"
 
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -29,6 +24,7 @@
 #include "sluice/ndarray/files.h"
 #include "sluice/ndarray/formats/safetensors_writer.h"
 #include "sluice/ndarray/push.h"
+#include "sluice/nn/files/pace.h"
 
 namespace sluice::nn {
 namespace {
@@ -83,52 +79,6 @@ bool is_whole(const std::string& path, const std::source_location& where) {
   }
 }
 
-/// Whether the process ends, which waits for files.
-std::atomic<bool> ends{false};
-/// Made after the first use of an engine, whose wait at the end of the main thread is then later.
-struct TellsTheEnd {
-  ~TellsTheEnd() {
-    if (::gettid() == ::getpid()) ends = true;
-  }
-};
-
-/// Spreads the work of writing over more steps: after each part, as long as nobody waits for the file, a rest of a few
-/// times the processor's time that it took. A step is then slower by a small share while the file is written, and it is
-/// written later.
-class Pace {
- public:
-  void rest() {
-    const auto took = work() - worked_;
-    {
-      std::unique_lock lock(mutex_);
-      hurried_.wait_for(lock, std::min<std::chrono::nanoseconds>(kRests * took, kLongest),
-                        [&] { return hurry_ || ends; });
-    }
-    worked_ = work();
-  }
-  /// Somebody waits from now on.
-  void hurry() {
-    const std::lock_guard lock(mutex_);
-    hurry_ = true;
-    hurried_.notify_all();
-  }
-
- private:
-  static constexpr int kRests = 6;
-  static constexpr std::chrono::milliseconds kLongest{100};
-  /// Of the calling thread so far.
-  static std::chrono::nanoseconds work() {
-    timespec now{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-  }
-
-  std::mutex mutex_;
-  std::condition_variable hurried_;
-  bool hurry_ = false;
-  std::chrono::nanoseconds worked_{};
-};
-
 /// What one file is made of. The arrays' memory lives as long as the operation.
 struct Job {
   std::string path;
@@ -138,7 +88,7 @@ struct Job {
   std::vector<std::function<void()>> waits;
   std::vector<std::string> old;  ///< files that go when this one is there
   std::exception_ptr failed;     ///< to be read when the operation is over
-  Pace pace;
+  detail::Pace pace;
 
   void write() {
     for (const auto& wait : waits) wait();
@@ -256,8 +206,7 @@ void Checkpoints::State::write(const std::string& path, std::vector<std::string>
       answer->done();
     }
   };
-  thread_local const TellsTheEnd tells;
-  (void)tells;
+  detail::hurry_at_exit();
   writing = push_op(body, copies, {}, {.on = io(), .name = "checkpoint"}, where);
   job = next;
 }

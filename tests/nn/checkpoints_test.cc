@@ -12,6 +12,7 @@
 #include <set>
 
 #include "nn_support.h"
+#include "sluice/nn/files/pace.h"
 #include "sluice/tests/support/temporary_directory.h"
 
 namespace sluice {
@@ -127,6 +128,34 @@ TEST_F(CheckpointFiles, WaitForNothingThatIsPushed) {
   checkpoints.wait();
   nn::load(folder() + "/step-00000001.safetensors", all);
   EXPECT_EQ(net.weight.value().to_vector<float>(), std::vector<float>(4, 5.0F));
+}
+
+/// With rests of an hour, a file is only ever finished because somebody waits for it.
+TEST_F(CheckpointFiles, AreHurriedByWhoWaits) {
+  const struct SlowPace {
+    nn::detail::PaceRule before = nn::detail::pace_rule();
+    SlowPace() { nn::detail::pace_rule() = {.rests = 1'000'000'000, .longest = std::chrono::hours(1)}; }
+    ~SlowPace() { nn::detail::pace_rule() = before; }
+  } slow;
+  nn::Linear net{1024, 3072};  // of several parts
+  nn::initialise(net, 1);
+  const nn::Saved all{{"net", net}};
+  {
+    nn::Checkpoints checkpoints(folder(), all, {.every = 1, .keep = 0});
+    checkpoints.step(1);
+    checkpoints.wait();
+    checkpoints.step(2);
+    checkpoints.step(3);  // waits for the one before
+    checkpoints.save(4);
+    checkpoints.best();
+    checkpoints.step(5);
+  }
+  EXPECT_THAT(files(),
+              ElementsAre("best.safetensors", "step-00000001.safetensors", "step-00000002.safetensors",
+                          "step-00000003.safetensors", "step-00000004.safetensors", "step-00000005.safetensors"));
+  nn::Linear other{1024, 3072};
+  nn::load(folder() + "/step-00000005.safetensors", {{"net", other}});
+  EXPECT_TRUE(bits(other.weight) == bits(net.weight));
 }
 
 TEST_F(CheckpointFiles, TheNewestStay) {

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <bit>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <limits>
+#include <thread>
 
 #include "nn_support.h"
 #include "sluice/nn/report/append_file.h"
@@ -81,6 +83,35 @@ TEST_F(Logs, RowsAreWrittenWhenTheyAreThere) {
   go.set_value();
   log.flush();
   EXPECT_EQ(read_file(file()), "step,a\n1,7\n2,2\n");
+}
+
+/// A row that is due, but waits for an older one, is written with that one: nobody needs to flush.
+TEST_F(Logs, ADueRowBehindALateOneIsWritten) {
+  nn::Log log(file());
+  log.add(1, {{"a", 1}});
+  ArrayCompletion open;
+  std::promise<void> begun;
+  const NDArray late = empty({}, DType::f32, cpu(0));
+  push_op(
+      [&](ArrayContext& c, ArrayCompletion done) {
+        *c.output().as<float>() = 2;
+        open = std::move(done);
+        begun.set_value();
+      },
+      {}, {late}, {.name = "late"});
+  log.add(2, {{"a", late}});
+  begun.get_future().get();
+  // Long enough that one of the rows is due, which waits for step 2.
+  const std::string rows = "step,a\n1,1\n2,2\n";
+  const auto start = std::chrono::steady_clock::now();
+  for (int step = 3; std::chrono::steady_clock::now() - start < std::chrono::milliseconds(120); ++step) {
+    log.add(step, {{"a", step}});
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(read_file(file()), "step,a\n1,1\n");
+  open.done();
+  while (read_file(file()).find("\n3,3\n") == std::string::npos) std::this_thread::yield();  // the test's time limit
+  EXPECT_EQ(read_file(file()).substr(0, rows.size()), rows);
 }
 
 TEST_F(Logs, APoisonedValueIsNan) {
