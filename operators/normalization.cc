@@ -9,19 +9,81 @@
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
+#include "sluice/operators/normal_rows.h"
 #include "sluice/operators/normalize_rows.h"
-#include "sluice/operators/placed.h"
-#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
-namespace {
 
-NDArray inverse_root(const NDArray& variance, double eps) { return reciprocal(sqrt(variance + eps)); }
+// ---- what is shared with batch_norm.cc
+
+namespace builtin {
+
+const Operator& normalizing_row() {
+  return detail::first_use([] { return &Registry::instance().get("normalize_rows"); });
+}
+
+NDArray statistic(const NDArray& statistics, std::int64_t rows, int RowStatistics<int>::*number,
+                  const std::source_location& where) {
+  static constexpr RowStatistics<int> place{0, 1, 2, 3};
+  return statistics.reshape({rows, RowStatistics<int>::kNumbers}, where)
+      .narrow(1, place.*number, place.*number + 1, where);
+}
+
+NormalRows::NormalRows(const NDArray& x, const NDArray& statistics, double eps, bool with_mean,
+                       const std::source_location& where)
+    : centred(with_mean) {
+  const NDArray off = centred ? builtin::less_mean(x, mean(x, 1, {.keep = true}), 1, where) : x;
+  // Near 1 before it is squared, by a number that is a constant to the gradients of these gradients.
+  const NDArray near = statistic(statistics.detach(where), x.shape()[0], &RowStatistics<int>::scale, where);
+  const NDArray close = off * near, rest = reciprocal(sqrt(mean(square(close), 1, {.keep = true}) + near * eps * near));
+  scale = near * rest;
+  normal = close * rest;
+}
+
+NDArray NormalRows::gradient(const NDArray& of_normal) const {
+  NDArray inner = of_normal - normal * mean(of_normal * normal, 1, {.keep = true});
+  if (centred) inner = inner - mean(of_normal, 1, {.keep = true});
+  return scale * inner;
+}
 
 DType wide_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+void check_floating(const Composition& made, const NDArray& x) {
+  if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
+}
+
+NDArray wide(const Composition& made, const NDArray& x) {
+  check_floating(made, x);
+  return x.to(wide_of(x.dtype()));
+}
+
+void check_shape_of(const Composition& made, const char* what, const NDArray& x, const Dims& wanted) {
+  if (x.defined() && !(x.shape() == wanted)) {
+    made.fail(std::string(what) + " has shape " + to_string(x.shape()) + ", not " + to_string(wanted));
+  }
+}
+
+NDArray finished(NDArray y, const NDArray& weight, const NDArray& bias, DType dtype) {
+  if (weight.defined()) y = y * weight;
+  if (bias.defined()) y = y + bias;
+  return y.to(dtype);
+}
+
+NDArray by_channel(const NDArray& parameter, const NDArray& x) {
+  if (!parameter.defined()) return parameter;
+  Dims shape{parameter.count()};
+  for (int i = 2; i < x.rank(); ++i) shape.push_back(1);
+  return parameter.reshape(shape);
+}
+
+}  // namespace builtin
+
+namespace {
+
+using namespace builtin;  // NOLINT: normal_rows.h
 
 // ---- the row
 
@@ -55,13 +117,6 @@ NDArray over_rows(GradientContext& c, const NDArray& g) {
   return sum(g, 0).reshape(c.input_spec(1).shape, c.where()).to(c.input_spec(1).dtype, c.where());
 }
 
-/// One of the numbers of each row, (rows, 1).
-NDArray statistic(const NDArray& statistics, std::int64_t rows, int RowStatistics<int>::*number,
-                  const std::source_location& at) {
-  static constexpr RowStatistics<int> place{0, 1, 2, 3};
-  return statistics.reshape({rows, RowStatistics<int>::kNumbers}, at).narrow(1, place.*number, place.*number + 1, at);
-}
-
 /// The gradients by operators.
 void set_composed_gradients(GradientContext& c) {
   const auto& a = c.attributes().get<NormalizeAttributes>();
@@ -74,20 +129,12 @@ void set_composed_gradients(GradientContext& c) {
   const NDArray g = matrix(c.gradient(0));
   if (c.inputs() > 2 && c.wanted(2)) c.set(2, over_rows(c, g));
   if (!c.wanted(0) && !(weighted && c.wanted(1))) return;
-  const NDArray x = matrix(c.input(0)),
-                centred = a.centred ? builtin::less_mean(x, mean(x, 1, {.keep = true}), 1, c.where()) : x;
-  // Near 1 before it is squared, by a number that is a constant to the gradients of these gradients.
-  const NDArray near = statistic(c.output(1).detach(c.where()), s.rows, &RowStatistics<int>::scale, c.where());
-  const NDArray off = centred * near,
-                rest = reciprocal(sqrt(mean(square(off), 1, {.keep = true}) + near * a.eps * near));
-  const NDArray scale = near * rest, normal = off * rest;
-  if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * normal));
+  const NormalRows rows(matrix(c.input(0)), c.output(1), a.eps, a.centred, c.where());
+  if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * rows.normal));
   if (!c.wanted(0)) return;
   const NDArray of_normal =
       weighted ? g * c.input(1).to(wide_of(of_x.dtype), c.where()).reshape({s.size}, c.where()) : g;
-  NDArray inner = of_normal - normal * mean(of_normal * normal, 1, {.keep = true});
-  if (a.centred) inner = inner - mean(of_normal, 1, {.keep = true});
-  c.set(0, (scale * inner).reshape(of_x.shape, c.where()).to(of_x.dtype, c.where()));
+  c.set(0, rows.gradient(of_normal).reshape(of_x.shape, c.where()).to(of_x.dtype, c.where()));
 }
 
 void normalize_rows_gradient(GradientContext& c) {
@@ -113,36 +160,14 @@ void normalize_rows_gradient(GradientContext& c) {
   }
 }
 
-const Operator& row_of_normalize() {
-  const Operator& row = detail::first_use([] { return &Registry::instance().get("normalize_rows"); });
-  return row;
-}
-
 /// The row. weight and bias have the shape of the last axes and the dtype of x, or are empty; no bias without weight.
 NDArray normalize_rows(const NDArray& x, const NDArray& weight, const NDArray& bias, const NormalizeAttributes& a) {
-  if (bias.defined()) return apply(row_of_normalize(), {&x, &weight, &bias}, a);
-  if (weight.defined()) return apply(row_of_normalize(), {&x, &weight}, a);
-  return apply(row_of_normalize(), {&x}, a);
+  if (bias.defined()) return apply(normalizing_row(), {&x, &weight, &bias}, a);
+  if (weight.defined()) return apply(normalizing_row(), {&x, &weight}, a);
+  return apply(normalizing_row(), {&x}, a);
 }
 
 // ---- what the functions share
-
-/// Throws for dtypes that are not floating.
-void check_floating(const builtin::Composition& made, const NDArray& x) {
-  if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
-}
-
-/// x in the dtype in which statistics are computed. Throws for dtypes that are not floating.
-NDArray wide(const builtin::Composition& made, const NDArray& x) {
-  check_floating(made, x);
-  return x.to(wide_of(x.dtype()));
-}
-
-void check_shape_of(const builtin::Composition& made, const char* what, const NDArray& x, const Dims& wanted) {
-  if (x.defined() && !(x.shape() == wanted)) {
-    made.fail(std::string(what) + " has shape " + to_string(x.shape()) + ", not " + to_string(wanted));
-  }
-}
 
 /// The shape of the last axes.
 Dims last_axes(const builtin::Composition& made, const NDArray& x, int axes) {
@@ -152,13 +177,6 @@ Dims last_axes(const builtin::Composition& made, const NDArray& x, int axes) {
   Dims shape;
   for (int i = x.rank() - axes; i < x.rank(); ++i) shape.push_back(x.shape()[i]);
   return shape;
-}
-
-/// y * weight + bias, where they are, in the dtype that the program gave.
-NDArray finished(NDArray y, const NDArray& weight, const NDArray& bias, DType dtype) {
-  if (weight.defined()) y = y * weight;
-  if (bias.defined()) y = y + bias;
-  return y.to(dtype);
 }
 
 /// The last axes of x normalised, then times weight and plus bias, where they are: in one pass, if both can have the
@@ -176,14 +194,6 @@ NDArray normalised(const NDArray& x, const NDArray& weight, const NDArray& bias,
     }
   }
   return finished(normalize_rows(x.to(inside), {}, {}, a), weight, bias, dtype);
-}
-
-/// (channels,) as x (n, channels, ...) sees it; an empty handle stays empty.
-NDArray by_channel(const NDArray& parameter, const NDArray& x) {
-  if (!parameter.defined()) return parameter;
-  Dims shape{parameter.count()};
-  for (int i = 2; i < x.rank(); ++i) shape.push_back(1);
-  return parameter.reshape(shape);
 }
 
 }  // namespace
@@ -232,6 +242,7 @@ void builtin::add_normalization_rows(Registry& registry) {
       s.output(last, s.dtype());
     };
   });
+  add_batch_norm_rows(registry);
 }
 
 NDArray layer_norm(const Operand& x, const NDArray& weight, const NDArray& bias, const LayerNormOptions& options) {
@@ -264,104 +275,6 @@ NDArray group_norm(const Operand& x, std::int64_t groups, const NDArray& weight,
   std::int64_t size = shape[1] / groups;
   for (int i = 2; i < shape.rank(); ++i) size *= shape[i];
   const NDArray y = normalize_rows(values.reshape({shape[0], groups, size}), {}, {}, {1, eps, true}).reshape(shape);
-  return finished(y, by_channel(weight, values), by_channel(bias, values), x.array.dtype());
-}
-
-namespace {
-
-struct Normalised {
-  NDArray y, mean, variance;  ///< of each channel
-};
-
-/// Each channel is a row.
-Normalised normalised_channels(const NDArray& x, double eps, const std::source_location& where) {
-  const Dims& shape = x.shape();
-  const std::int64_t channels = shape[1];
-  Dims order{1, 0}, turned{channels, shape[0]};
-  for (int i = 2; i < shape.rank(); ++i) {
-    order.push_back(i);
-    turned.push_back(shape[i]);
-  }
-  std::int64_t n = 1;
-  for (int i = 1; i < turned.rank(); ++i) n *= turned[i];
-  const NDArray rows = x.permute(order).reshape({channels, n});
-  const NDArray* const inputs[] = {&rows};
-  const std::vector<NDArray> outputs = apply_all(row_of_normalize(), inputs, NormalizeAttributes{1, eps, true}, {});
-  const NDArray y = outputs[0].reshape(turned).permute(order);
-  const NoGrad no_grad;
-  return {y, statistic(outputs[1], channels, &RowStatistics<int>::mean, where),
-          statistic(outputs[1], channels, &RowStatistics<int>::variance, where)};
-}
-
-/// Of n elements of each channel, which places of a mesh have parts of: a layout does not change what they are divided
-/// by. Sums of elements are added up first, then those of what is left and of its squares: all-reduces of one number
-/// and of two for each channel.
-Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
-  Dims others;
-  for (int i = 0; i < x.rank(); ++i) {
-    if (i != 1) others.push_back(i);
-  }
-  const auto average = [&](const NDArray& values, const NDArray& more = {}) {
-    NDArray terms = sum(values, others, {.keep = true});
-    if (more.defined()) terms = concat({terms, sum(more, others, {.keep = true})}, 0);
-    Placements added;
-    const Layout layout = layout_of(terms);
-    for (int m = 0; m < layout.mesh().axes(); ++m) {
-      if (layout.on(m).kind == Placement::Kind::partial) added.emplace_back(layout.mesh().name(m), replicate);
-    }
-    return reshard(terms, added) * (1 / static_cast<double>(n));
-  };
-  const NDArray mean = average(x), off = x - mean;
-  // With what is left of the mean after its rounding, which is much where a channel lies far from 0.
-  const NDArray both = average(off, square(off));
-  const NDArray rest = both.narrow(0, 0, 1), variance = both.narrow(0, 1, 2) - square(rest);
-  return {(off - rest) * inverse_root(variance, eps), mean + rest, variance};
-}
-
-}  // namespace
-
-NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDArray& weight, const NDArray& bias,
-                   const BatchNormOptions& options) {
-  const builtin::Composition made("batch_norm", x);
-  const NDArray values = wide(made, x.array);
-  const Dims& shape = values.shape();
-  if (shape.rank() < 2) made.fail(to_string(shape) + " is not (n, channels, ...)");
-  const std::int64_t channels = shape[1];
-  for (const auto& [what, array] :
-       {std::pair("weight", &weight), std::pair("bias", &bias), std::pair("the running mean", &running.mean),
-        std::pair("the running variance", &running.variance)}) {
-    check_shape_of(made, what, *array, {channels});
-  }
-  made.require(running.mean.defined() == running.variance.defined(), "needs both running statistics or none");
-  NDArray y;
-  if (options.training) {
-    std::int64_t n = 1;
-    bool cut = false;
-    for (int i = 0; i < shape.rank(); ++i) {
-      if (i == 1) continue;
-      n *= shape[i];
-      cut = cut || builtin::is_cut(values, i);
-    }
-    if (n < 2 && channels > 0) made.fail(to_string(shape) + " has fewer than two elements for each channel");
-    const Normalised normal =
-        cut ? normalised_parts(values, n, options.eps) : normalised_channels(values, options.eps, made.where());
-    y = normal.y;
-    if (!weight.defined() && !bias.defined()) y = y.contiguous();
-    if (running.mean.defined()) {
-      const NoGrad no_grad;
-      const double part = options.momentum;
-      const auto update = [&](const NDArray& kept, const NDArray& batch, double factor) {
-        kept.assign(kept * (1 - part) + (batch.detach().reshape({channels}) * (part * factor)).to(kept.dtype()));
-      };
-      update(running.mean, normal.mean, 1);
-      update(running.variance, normal.variance, static_cast<double>(n) / static_cast<double>(n - 1));
-    }
-  } else {
-    made.require(running.mean.defined(), "needs running statistics where it is not trained");
-    const NDArray average = by_channel(running.mean, values).to(values.dtype()),
-                  variance = by_channel(running.variance, values).to(values.dtype());
-    y = (values - average) * inverse_root(variance, options.eps);
-  }
   return finished(y, by_channel(weight, values), by_channel(bias, values), x.array.dtype());
 }
 

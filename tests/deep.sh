@@ -16,6 +16,7 @@
 #   headers    every installed header in a file of its own, strict warnings, C++20 and 23, both compilers; CI has a
 #              quarter in one of the four by turns                                tests/system/headers.py
 #   compare    layers, gradients and optimisers beside PyTorch; without it `not run`   tests/compare.sh
+#   minilm     all-MiniLM-L6-v2 beside transformers; without its folder in SLUICE_MINILM `not run`   tests/minilm.sh
 #   forks      2,400 forks of a process under load, and 600 of processes in their first use; a training run that is killed
 #              50 times and goes on                                               tests/system/programs/
 #   fuzz       the parsers of pictures, CSV and CIFAR under libFuzzer, 30 s each (CI has the others)   tests/fuzz/
@@ -35,7 +36,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/cmake/steps.sh"
-all="models searches programs sums pipelines nets headers compare forks fuzz soak mutants sanitizers debian13 explore"
+all="models searches programs sums pipelines nets headers compare minilm forks fuzz soak mutants sanitizers debian13 explore"
 turns=(models searches programs sums pipelines:{1..4}/4 nets:{1..5}/5 headers:{1..4}/4 forks fuzz soak:{1..3}/3 mutants:{1..4}/4 debian13:quick)
 
 every_part_quick=()
@@ -44,7 +45,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,34s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,35s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -113,6 +114,17 @@ compare() {
     return 77
   fi
   for seed in 1 2 3 $((RANDOM + 4)); do "$root/tests/compare.sh" --python "$python" --seed "$seed" || return 1; done
+}
+minilm() {
+  local said
+  if [ -z "${SLUICE_MINILM:-}" ]; then
+    echo "not run: SLUICE_MINILM is not the folder of the model"
+    return 77
+  fi
+  build_preset release minilm finetune
+  said=$("$root/tests/minilm.sh" "$SLUICE_MINILM" --python "${SLUICE_PYTHON:-python3}") || return 1
+  echo "$said"
+  if [[ $said == *"NOT RUN"* ]]; then return 77; fi
 }
 forks() {
   local count=2400

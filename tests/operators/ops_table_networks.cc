@@ -140,6 +140,12 @@ static void add_normalization_cases(std::vector<OperatorCase>& list) {
   list.push_back({"batch_norm, training", {{3, 4, 2, 2}, {4}, {4}}, [](const Arrays& x) {
                     return square(batch_norm(x[0], {}, x[1], x[2]));
                   }});
+  list.push_back({"batch_norm, weight alone, planes that are rows", {{2, 3, 9, 9}, {3}}, [](const Arrays& x) {
+                    return square(batch_norm(x[0], {}, x[1]));
+                  }});
+  list.push_back({"batch_norm, bias alone, of a slice", {{9, 3, 8}, {3}}, [](const Arrays& x) {
+                    return square(batch_norm(x[0](slice(0, 9, 2)), {}, {}, x[1]));
+                  }});
   list.push_back({"batch_norm, evaluation",
                   {{3, 4, 2, 2}, {4}, {4}},
                   [](const Arrays& x) {

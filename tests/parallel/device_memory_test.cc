@@ -15,7 +15,7 @@ namespace {
 using namespace test;  // NOLINT: network.h
 
 constexpr int kDevices = 4, kMicrobatches = 8, kLayers = 32;
-constexpr std::int64_t kUnits = 64, kRowsEach = 64;
+constexpr std::int64_t kUnits = 32, kRowsEach = 32;
 constexpr double kActivation = kUnits * kRowsEach * sizeof(float);
 
 /// tanh(x . weight).

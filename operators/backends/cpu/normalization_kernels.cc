@@ -6,60 +6,15 @@
 #include <vector>
 
 #include "sluice/operators/backends/cpu/convert.h"
-#include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/cpu/normalization_loops.h"
 #include "sluice/operators/normalize_rows.h"
 
 namespace sluice::cpu_backend {
 namespace {
 
 using namespace backends;
-
-constexpr int kLanes = 64;  // running sums, so that the additions overlap and vectorise
-/// Elements whose sum is kept in f32: eight for each running sum, so that roundings stay small.
-constexpr std::int64_t kBlock = 8 * kLanes;
-
-template <class C>
-SLUICE_KERNEL_BODY C folded(C* sums) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
-  }
-  return sums[0];
-}
-
-/// A number of double as one of C, and what it lost.
-template <class C>
-SLUICE_KERNEL_BODY void split(double number, C* rounded, C* rest) {
-  *rounded = static_cast<C>(number);
-  *rest = static_cast<C>(number - static_cast<double>(*rounded));
-}
-
-/// The mean of (x - mean)^2.
-template <class C>
-SLUICE_KERNEL_BODY double mean_square(const C* x, std::int64_t n, RowStatistics<C> s) {
-  double total = 0;
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    const std::int64_t end = std::min(at + kBlock, n);
-    C sums[kLanes] = {};
-    std::int64_t i = at;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int l = 0; l < kLanes; ++l) {
-        const C off = s.off(x[i + l]);
-        sums[l] += off * off;
-      }
-    }
-    for (int l = 0; i < end; ++i, ++l) sums[l] += s.off(x[i]) * s.off(x[i]);
-    total += static_cast<double>(folded(sums));
-  }
-  if (std::is_same_v<C, float> && !(total > 1e-28 && total < 1e34)) {  // squares may have been out of range
-    total = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double off = static_cast<double>(s.off(x[i]));
-      total += off * off;
-    }
-  }
-  return total / static_cast<double>(n);
-}
+using namespace detail;  // NOLINT: normalization_loops.h
 
 /// Rows one after another: the mean, the mean square, and the results while the row is in the cache.
 struct Normalize {
@@ -71,7 +26,7 @@ struct Normalize {
       if (centred) {
         split(detail::row_total<double>(x, n) / static_cast<double>(n), &s.mean, &s.rest);
       }
-      const double variance = mean_square(x, n, s);
+      const double variance = square_total(x, n, s) / static_cast<double>(n);
       s.variance = static_cast<C>(variance);
       s.scale = static_cast<C>(1 / std::sqrt(variance + eps));
       statistics[r] = s;
@@ -95,25 +50,7 @@ struct RowGradient {
     for (std::int64_t r = 0; r < rows; ++r, x += n, g += n, dx += n) {
       const RowStatistics<C> s = statistics[r];
       double total = 0, products = 0;
-      for (std::int64_t at = 0; at < n; at += kBlock) {
-        const std::int64_t end = std::min(at + kBlock, n);
-        C totals[kLanes] = {}, of_products[kLanes] = {};
-        std::int64_t i = at;
-        for (; i + kLanes <= end; i += kLanes) {
-          for (int l = 0; l < kLanes; ++l) {
-            const C value = weighted ? g[i + l] * weight[i + l] : g[i + l];
-            totals[l] += value;
-            of_products[l] += value * s.normal(x[i + l]);
-          }
-        }
-        for (int l = 0; i < end; ++i, ++l) {
-          const C value = weighted ? g[i] * weight[i] : g[i];
-          totals[l] += value;
-          of_products[l] += value * s.normal(x[i]);
-        }
-        total += static_cast<double>(folded(totals));
-        products += static_cast<double>(folded(of_products));
-      }
+      add_products<weighted>(x, s, g, weight, n, &total, &products);
       C average = 0, rest = 0;
       if (centred) split(total / static_cast<double>(n), &average, &rest);
       const C slope = static_cast<C>(products / static_cast<double>(n));
@@ -319,6 +256,7 @@ void add_normalization_kernels(Registry& registry) {
   add<NormalizeRows>(registry.get("normalize_rows"), kCpu, Floating{}, kDense);
   add<NormalizeRowsGrad>(registry.get("normalize_rows_grad"), kCpu, Floating{}, kDense);
   add_weight_gradients(registry.get("normalize_rows_weight_grad"), Floating{});
+  add_batch_norm_kernels(registry);
 }
 
 }  // namespace sluice::cpu_backend

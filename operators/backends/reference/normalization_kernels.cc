@@ -1,5 +1,6 @@
-// Normalisation of rows of the reference backend: sums in double, in the order of the elements.
+// Normalisation of rows and of channels of the reference backend: sums in double, in the order of the elements.
 #include <cmath>
+#include <vector>
 
 #include "sluice/operators/backends/reference/kernels.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
@@ -92,12 +93,81 @@ struct NormalizeRowsWeightGrad {
   }
 };
 
+/// f(channel, its elements' places) for each channel.
+template <class F>
+void each_channel(const ChannelPlanes& s, const F& f) {
+  std::vector<std::int64_t> places(static_cast<std::size_t>(s.of_each()));
+  for (std::int64_t channel = 0; channel < s.channels; ++channel) {
+    for (std::int64_t i = 0; i < s.of_each(); ++i) {
+      places[static_cast<std::size_t>(i)] = i / s.plane * s.step() + channel * s.plane + i % s.plane;
+    }
+    f(channel, places);
+  }
+}
+
+template <class T>
+struct BatchNorm {
+  static void run(ArrayContext& c) {
+    const ChannelPlanes s(c.input(0).shape);
+    const T *x = c.input(0).as<T>(), *weight = c.inputs() > 1 ? c.input(1).as<T>() : nullptr,
+            *bias = c.inputs() > 2 ? c.input(2).as<T>() : nullptr;
+    T* y = c.output(0).as<T>();
+    auto* statistics = c.output(1).as<RowStatistics<T>>();
+    each_channel(s, [&](std::int64_t channel, const std::vector<std::int64_t>& places) {
+      statistics[channel] = {};
+      if (places.empty()) return;
+      const double n = static_cast<double>(places.size());
+      double total = 0, squares = 0;
+      for (const std::int64_t at : places) total += term(x[at]);
+      const double mean = total / n;
+      for (const std::int64_t at : places) squares += (term(x[at]) - mean) * (term(x[at]) - mean);
+      const double scale = 1 / std::sqrt(squares / n + c.attributes<BatchNormAttributes>().eps);
+      const auto rounded = static_cast<T>(mean);
+      statistics[channel] = {rounded, static_cast<T>(mean - static_cast<double>(rounded)), static_cast<T>(scale),
+                             static_cast<T>(squares / n)};
+      for (const std::int64_t at : places) {
+        double value = (term(x[at]) - mean) * scale;
+        if (weight) value *= term(weight[channel]);
+        if (bias) value += term(bias[channel]);
+        y[at] = element<T>(value);
+      }
+    });
+  }
+};
+
+template <class T>
+struct BatchNormGrad {
+  static void run(ArrayContext& c) {
+    const ChannelPlanes s(c.input(0).shape);
+    const auto* statistics = c.input(1).as<RowStatistics<T>>();
+    const T *x = c.input(0).as<T>(), *g = c.input(2).as<T>();
+    const T* weight = c.inputs() > 3 ? c.input(3).as<T>() : nullptr;
+    each_channel(s, [&](std::int64_t channel, const std::vector<std::int64_t>& places) {
+      const double mean = mean_of(statistics[channel]), scale = statistics[channel].scale;
+      const double n = static_cast<double>(places.size()), w = weight ? term(weight[channel]) : 1;
+      const auto normal = [&](std::int64_t at) { return (term(x[at]) - mean) * scale; };
+      double total = 0, products = 0;
+      for (const std::int64_t at : places) {
+        total += term(g[at]);
+        products += term(g[at]) * normal(at);
+      }
+      for (const std::int64_t at : places) {
+        c.output(0).as<T>()[at] = element<T>(scale * w * (term(g[at]) - total / n - normal(at) * (products / n)));
+      }
+      c.output(1).as<T>()[channel] = element<T>(products);
+      c.output(2).as<T>()[channel] = element<T>(total);
+    });
+  }
+};
+
 }  // namespace
 
 void add_normalization_kernels(Registry& registry) {
   add<NormalizeRows>(registry.get("normalize_rows"), kReference, Floating{}, kDense);
   add<NormalizeRowsGrad>(registry.get("normalize_rows_grad"), kReference, Floating{}, kDense);
   add<NormalizeRowsWeightGrad>(registry.get("normalize_rows_weight_grad"), kReference, Floating{}, kDense);
+  add<BatchNorm>(registry.get("batch_norm"), kReference, Types<float, double>{}, kDense);
+  add<BatchNormGrad>(registry.get("batch_norm_grad"), kReference, Types<float, double>{}, kDense);
 }
 
 }  // namespace sluice::reference
