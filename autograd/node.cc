@@ -37,7 +37,7 @@ std::unique_ptr<Window> window_of(const NDArray& x) {
   return std::make_unique<Window>(Window{array.shape(), x.shape(), x.strides(), offset});
 }
 
-NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where) {
+Unfolded unfold(const NDArray& gradient, const Window& window, const std::source_location& where) {
   // Broadcast axes: what went to several places comes back as a sum.
   Dims broadcast, shape, strides;
   for (int i = 0; i < window.shape.rank(); ++i) {
@@ -49,8 +49,13 @@ NDArray fold(const NDArray& gradient, const Window& window, const std::source_lo
   for (int i = 0; i < window.shape.rank(); ++i) {
     if (window.shape[i] != 1 && window.strides[i] == 0) broadcast.push_back(i);
   }
-  NDArray g = broadcast.empty() ? gradient : sum({gradient, where}, broadcast);
-  g = g.reshape(shape, where);
+  const NDArray g = broadcast.empty() ? gradient : sum({gradient, where}, broadcast);
+  return {g.reshape(shape, where), strides};
+}
+
+NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where) {
+  const auto [g, strides] = unfold(gradient, window, where);
+  const Dims& shape = g.shape();
   if (window.base.count() == 0) return g.reshape(window.base, where);
   // A permutation of the whole: permute back, without a copy.
   Dims order;
@@ -95,6 +100,15 @@ bool shows_all_once(const Window& window) {
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where) {
   const NDArray dense = whole.contiguous(where);
   return dense.strided(window.shape, window.strides, dense.offset() + window.offset, where);
+}
+
+NDArray alias(const NDArray& x, bool recorded) {
+  {
+    std::lock_guard lock(x.array()->mutex());
+    const bool own = x.array()->refs() == 1 && !sluice::detail::is_owned_view(x);
+    if (own && (recorded || !x.array()->history)) return x;
+  }
+  return recorded ? x.on(sluice::detail::snapshot_of(x.array())) : x.detach();
 }
 
 // ---- letting go

@@ -26,12 +26,22 @@ struct Window {
 
 /// The window of a handle; null if the handle shows the whole array in the shape that it was made with.
 std::unique_ptr<Window> window_of(const NDArray& x);
+/// The gradient of a view, with what went to several places of it added up, and the steps of its axes in the array.
+struct Unfolded {
+  NDArray gradient;
+  Dims strides;
+};
+Unfolded unfold(const NDArray& gradient, const Window& window, const std::source_location& where);
 /// The gradient of an array, from that of a view of it.
 NDArray fold(const NDArray& gradient, const Window& window, const std::source_location& where);
 /// True if the view has each element of the array once: it shows the whole in another order or shape.
 bool shows_all_once(const Window& window);
 /// The opposite of fold: the part of an array's gradient (or value) that a view shows.
 NDArray look(const NDArray& whole, const Window& window, const std::source_location& where);
+
+/// The same value under an identity of its own: a write to either leaves the other as it is. Free where the first goes
+/// soon after. It wants gradients itself only where those are `recorded`.
+NDArray alias(const NDArray& x, bool recorded);
 
 class Node;
 class Recomputation;

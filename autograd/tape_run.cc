@@ -18,16 +18,13 @@ const GradientLayout* layout_of(const Node& node, std::size_t output) {
     return nullptr;
   return (*node.layouts)[output].get();
 }
-}  // namespace
-
-NDArray alias(const NDArray& x, bool recorded) {
-  {
-    std::lock_guard lock(x.array()->mutex());
-    const bool own = x.array()->refs() == 1 && !sluice::detail::is_owned_view(x);
-    if (own && (recorded || !x.array()->history)) return x;
-  }
-  return recorded ? x.on(sluice::detail::snapshot_of(x.array())) : x.detach();
+/// Whether nobody else has a handle to it, and it is as it would be made.
+bool is_own(const NDArray& x) {
+  if (window_of(x) || x.array()->group() || sluice::detail::is_owned_view(x)) return false;
+  const std::lock_guard lock(x.array()->mutex());
+  return x.array()->refs() == 1 && !x.array()->history;
 }
+}  // namespace
 
 Ref<Node> maker_of(const NDArray& x) {
   Array& array = *x.array();
@@ -63,18 +60,6 @@ void check_roots(const char* name, std::span<const NDArray> roots, std::span<con
                      "a gradient of shape " + to_string(gradients[i].shape()) + " for a root of " +
                          to_string(root.shape()) + " " + std::string(name_of(root.dtype())));
   }
-}
-
-void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std::source_location& where) {
-  constexpr std::size_t kMostTerms = 16;  // part of what gradients.h says of the order of sums
-  youngest_first.push_back(std::move(gradient));
-  if (youngest_first.size() == kMostTerms) youngest_first = {total(youngest_first, where)};
-}
-
-NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where) {
-  if (youngest_first.size() == 1) return youngest_first[0];
-  std::reverse(youngest_first.begin(), youngest_first.end());
-  return add_n(youngest_first, where);
 }
 
 void add_to_leaf(Node& leaf, const NDArray& gradient, const std::source_location& where) {
@@ -188,17 +173,15 @@ void Run::run() {
       }
     }
     const auto at = pending_.find(node.get());
-    std::vector<std::vector<NDArray>> lists = std::move(at->second);
+    std::vector<Terms> terms = std::move(at->second);
     pending_.erase(at);
     if (node->uses && adds_to_leaves()) {
-      hand_out(*node, lists[0]);
+      hand_out(*node, terms[0].list());
       continue;
     }
     std::vector<NDArray> gradients;
-    for (std::size_t i = 0; i < lists.size(); ++i) {
-      std::vector<NDArray>& list = lists[i];
-      gradients.push_back(list.empty() ? NDArray() : total(list, options_.where));
-      list.clear();
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      gradients.push_back(terms[i].empty() ? NDArray() : terms[i].take_total(options_.where));
       const GradientLayout* const layout = layout_of(*node, i);
       if (!layout || !gradients[i].defined()) continue;
       const bool seen = !node->relays || node->hooks || captured_.count(node.get()) != 0;
@@ -218,26 +201,34 @@ void Run::run() {
   current_scope().layer = outer;
 }
 
-void Run::add(const Ref<Node>& node, std::int32_t output, NDArray gradient) {
+Terms& Run::terms_of(const Ref<Node>& node, std::int32_t output) {
   const auto [at, fresh] = pending_.try_emplace(node.get());
   if (fresh) queue_.push({node->sequence, node});
-  auto& lists = at->second;
-  if (lists.size() <= static_cast<std::size_t>(output)) lists.resize(static_cast<std::size_t>(output) + 1);
-  std::vector<NDArray>& list = lists[static_cast<std::size_t>(output)];
-  if (node->uses && adds_to_leaves()) {
+  std::vector<Terms>& all = at->second;
+  if (all.size() <= static_cast<std::size_t>(output)) all.resize(static_cast<std::size_t>(output) + 1);
+  return all[static_cast<std::size_t>(output)];
+}
+
+void Run::send_to(const Edge& edge, NDArray gradient) {
+  Node& node = *edge.node;
+  const bool by_use = node.uses && adds_to_leaves();
+  const GradientLayout* const layout = layout_of(node, static_cast<std::size_t>(edge.output));
+  if (edge.window && !by_use && !layout && !options_.create_graph) {
+    terms_of(edge.node, edge.output).add(std::move(gradient), std::make_unique<Window>(*edge.window), options_.where);
+    return;
+  }
+  if (edge.window) gradient = fold(gradient, *edge.window, options_.where);
+  Terms& terms = terms_of(edge.node, edge.output);
+  std::vector<NDArray>& list = terms.list();
+  if (by_use) {
     list.push_back(std::move(gradient));
     return;
   }
-  const GradientLayout* const layout = layout_of(*node, static_cast<std::size_t>(output));
   if (layout && !list.empty() && !layout->alike(list.back(), gradient)) {
     for (NDArray& term : list) term = layout->bring(term, options_.where);
     gradient = layout->bring(gradient, options_.where);
   }
-  add_term(list, std::move(gradient), options_.where);
-}
-
-void Run::send_to(const Edge& edge, NDArray gradient) {
-  add(edge.node, edge.output, edge.window ? fold(gradient, *edge.window, options_.where) : std::move(gradient));
+  terms.add(std::move(gradient), options_.where);
 }
 
 void Run::call_hooks(Node& node, std::vector<NDArray>& gradients) const {
@@ -338,13 +329,17 @@ void Run::visit(Node& node, std::vector<NDArray>& gradients) {
 /// After a write to a window: what was written gets the window's gradient, the array before it the rest.
 void Run::send_write(Node& node, NDArray& gradient, const std::vector<bool>& follow) {
   const std::unique_ptr<Window>& window = node.edges[1].window;
+  // Of many writes to parts of one array the gradient is copied once: from then on it is nobody else's.
+  const bool in_place = follow[0] && is_own(gradient);
   if (follow[1]) {
     const Edge plain{node.edges[1].node, node.edges[1].output, nullptr};
-    send(plain, window ? look(gradient, *window, options_.where) : gradient);
+    const NDArray part = window ? look(gradient, *window, options_.where) : gradient;
+    send(plain, in_place ? part.copy(options_.where) : part);
   }
   if (follow[0]) {
-    const NDArray rest = gradient.copy(options_.where);
-    rest.strided(window->shape, window->strides, window->offset, options_.where).fill({0, options_.where});
+    const NDArray rest = in_place ? gradient : gradient.copy(options_.where);
+    rest.strided(window->shape, window->strides, rest.offset() + window->offset, options_.where)
+        .fill({0, options_.where});
     send(node.edges[0], rest);
   }
 }

@@ -9,6 +9,7 @@
 
 #include "sluice/autograd/node.h"
 #include "sluice/autograd/rule.h"
+#include "sluice/autograd/terms.h"
 #include "sluice/ndarray/anomaly.h"
 
 namespace sluice::autograd {
@@ -29,18 +30,10 @@ struct Mode : ScopeGuard {
 Ref<Node> maker_of(const NDArray& x);
 /// What leads to an array; without a node, if it has no history.
 Edge edge_to(const NDArray& x);
-/// The same value under an identity of its own: a write to either leaves the other as it is. Free where the first goes
-/// soon after. It wants gradients itself only where those are `recorded`.
-NDArray alias(const NDArray& x, bool recorded);
 /// Throws ArrayError for numbers that differ, and for a root or a gradient that backward() does not take.
 void check_roots(const char* name, std::span<const NDArray> roots, std::span<const NDArray> gradients,
                  const std::source_location& where);
 
-/// Adds a gradient to those that have come from younger uses of an array. However often it was used, few of them wait:
-/// what has come becomes one.
-void add_term(std::vector<NDArray>& youngest_first, NDArray gradient, const std::source_location& where);
-/// Their sum, which follows the program.
-NDArray total(std::vector<NDArray>& youngest_first, const std::source_location& where);
 /// A gradient as those of the leaf lie (ndarray/owner.h).
 NDArray brought(const Node& leaf, const NDArray& gradient, const std::source_location& where);
 /// Adds to .grad(), or sets it.
@@ -90,11 +83,11 @@ class Run {
   void refuse_what_was_freed(std::span<const NDArray> roots, const std::unordered_set<Node*>& targets) const;
   [[noreturn]] void refuse_freed() const;
   bool leads_on(const Edge& edge) const { return edge.node && (!restricted_ || useful_.count(edge.node.get()) != 0); }
-  void add(const Ref<Node>& node, std::int32_t output, NDArray gradient);
   void send(const Edge& edge, NDArray gradient) {
     if (leads_on(edge) && gradient.defined()) send_to(edge, std::move(gradient));
   }
   void send_to(const Edge& edge, NDArray gradient);
+  Terms& terms_of(const Ref<Node>& node, std::int32_t output);
   void call_hooks(Node& node, std::vector<NDArray>& gradients) const;
   void capture(Node& node, const std::vector<NDArray>& gradients);
   void visit(Node& node, std::vector<NDArray>& gradients);
@@ -109,7 +102,7 @@ class Run {
   const Options& options_;
   bool restricted_ = false, first_half_ = false;
   std::priority_queue<Entry> queue_;
-  std::unordered_map<Node*, std::vector<std::vector<NDArray>>> pending_;  ///< of each output: what came from its uses
+  std::unordered_map<Node*, std::vector<Terms>> pending_;  ///< of each output: what came from its uses
   std::unordered_map<Node*, std::vector<NDArray>> captured_;
   std::unordered_set<Node*> useful_;
   std::vector<Rest> rests_;

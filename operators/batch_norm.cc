@@ -7,8 +7,8 @@
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
-#include "sluice/operators/normal_rows.h"
 #include "sluice/operators/normalization.h"
+#include "sluice/operators/normalization_parts.h"
 #include "sluice/operators/placed.h"
 #include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-using namespace builtin;  // NOLINT: normal_rows.h
+using namespace builtin;  // NOLINT: normalization_parts.h
 
 // ---- the row
 
@@ -43,19 +43,24 @@ struct ChannelsFirst {
       shape.push_back(x[i]);
     }
   }
-  std::int64_t of_each() const {
-    std::int64_t n = 1;
-    for (int i = 1; i < shape.rank(); ++i) n *= shape[i];
-    return n;
-  }
   /// Each channel is a row; and back.
-  NDArray rows(const NDArray& x) const { return x.permute(order).reshape({shape[0], of_each()}); }
+  NDArray rows(const NDArray& x) const {
+    return x.permute(order).reshape({shape[0], ChannelPlanes(x.shape()).of_each()});
+  }
   NDArray back(const NDArray& rows) const { return rows.reshape(shape).permute(order); }
 };
+
+/// Where nothing else is wanted, the bias gets its gradient without the rest.
+bool of_bias_alone(GradientContext& c) {
+  if (c.wanted(0) || c.wanted(1)) return false;
+  c.set(2, sum(ChannelsFirst(c.input_spec(0).shape).rows(c.gradient(0)), 1));
+  return true;
+}
 
 /// The gradients by operators, for gradients of gradients.
 void set_composed_gradients(GradientContext& c) {
   const ChannelsFirst turned(c.input_spec(0).shape);
+  if (of_bias_alone(c)) return;
   const NormalRows rows(turned.rows(c.input(0)), c.output(1), c.attributes().get<BatchNormAttributes>().eps, true,
                         c.where());
   const NDArray g = turned.rows(c.gradient(0));
@@ -67,6 +72,7 @@ void set_composed_gradients(GradientContext& c) {
 
 void batch_norm_gradient(GradientContext& c) {
   if (c.create_graph()) return set_composed_gradients(c);
+  if (of_bias_alone(c)) return;
   const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_norm_grad"); });
   std::vector<const NDArray*> inputs{&c.input(0), &c.output(1), &c.gradient(0)};
   if (c.inputs() > 1) inputs.push_back(&c.input(1));
@@ -77,7 +83,7 @@ void batch_norm_gradient(GradientContext& c) {
   }
 }
 
-/// The row, and its statistics; null where x's device has no kernel for it.
+/// The row; null where x's device has no kernel for it.
 const Operator* row_for(const NDArray& x) {
   const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_norm"); });
   return row.kernel(x.device().kind, x.dtype()) ? &row : nullptr;
@@ -154,7 +160,7 @@ void builtin::add_batch_norm_rows(Registry& registry) {
     op.max_inputs = 3;
     op.infer = infer_batch_norm;
     const Needs kept = needs::input(0) | needs::input(1) | needs::output(1);
-    op.needs = {kept, kept, kept};
+    op.needs = {kept, kept, Needs()};
     op.joint_gradient = true;
     op.gradient = batch_norm_gradient;
   });
@@ -171,9 +177,14 @@ void builtin::add_batch_norm_rows(Registry& registry) {
     op.min_inputs = 3;
     op.max_inputs = 4;
     op.infer = [](Signature& s) {
+      s.same_dtypes();
       if (s.shape(0).rank() < 2) s.fail(to_string(s.shape(0)) + " is not (n, channels, ...)");
+      const std::int64_t channels = s.shape(0)[1];
+      if (!(s.shape(1) == Dims{channels, RowStatistics<float>::kNumbers})) s.fail("the statistics are another x's");
+      if (!(s.shape(2) == s.shape(0))) s.fail("the gradient has another shape than x");
+      if (s.inputs() > 3 && !(s.shape(3) == Dims{channels})) s.fail("the weight is not (channels,)");
       s.output(s.shape(0), s.dtype());
-      for (int i = 0; i < 2; ++i) s.output({s.shape(0)[1]}, s.dtype());
+      for (int i = 0; i < 2; ++i) s.output({channels}, s.dtype());
     };
   });
 }
@@ -204,8 +215,10 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
     if (n < 2 && channels > 0) made.fail(to_string(shape) + " has fewer than two elements for each channel");
     Normalised normal;
     if (const Operator* row = cut ? nullptr : row_for(values)) {
+      // Parameters whose channels are cut where those of x are not would cut the statistics too.
       const auto fits = [&](const NDArray& p) {
-        return !p.defined() || promote(values.dtype(), p.dtype()) == values.dtype();
+        return !p.defined() || (promote(values.dtype(), p.dtype()) == values.dtype() &&
+                                (!builtin::is_cut(p, 0) || builtin::is_cut(values, 1)));
       };
       weighted = weight.defined() && fits(weight) && fits(bias);
       const auto given = [&](const NDArray& p) { return weighted && p.defined() ? p.to(values.dtype()) : NDArray(); };

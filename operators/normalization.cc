@@ -9,7 +9,7 @@
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/in_range.h"
-#include "sluice/operators/normal_rows.h"
+#include "sluice/operators/normalization_parts.h"
 #include "sluice/operators/normalize_rows.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
@@ -83,7 +83,7 @@ NDArray by_channel(const NDArray& parameter, const NDArray& x) {
 
 namespace {
 
-using namespace builtin;  // NOLINT: normal_rows.h
+using namespace builtin;  // NOLINT: normalization_parts.h
 
 // ---- the row
 

@@ -31,8 +31,8 @@ class Pace {
   std::chrono::nanoseconds worked_{};
 };
 
-/// Files that are being written when the main thread ends, with which the calling thread has begun one, are hurried
-/// from then on. To be called after the first use of an engine, whose wait at the end of that thread is then later.
+/// If the calling thread is the main one: when it ends, files that are still written take no rest after the one that
+/// they are in. To be called after the first use of an engine, whose wait at the end of that thread is then later.
 void hurry_at_exit();
 
 }  // namespace sluice::nn::detail

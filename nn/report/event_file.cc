@@ -110,16 +110,19 @@ void add_scalar_event(std::string& to, double wall_time, std::int64_t step,
   constexpr std::size_t number_size = 1 + sizeof(float);
   std::size_t summary_size = 0;
   for (const auto& [name, number] : values) summary_size += field_size(field_size(name.size()) + number_size);
-  add_record(to, [&] {
-    put_double(to, wall_time_field, wall_time);
-    put_integer(to, step_field, step);
-    put_size(to, summary_field, summary_size);
+  std::string record;  // apart: without memory there is none of it in the file
+  record.reserve(64 + summary_size);
+  add_record(record, [&] {
+    put_double(record, wall_time_field, wall_time);
+    put_integer(record, step_field, step);
+    put_size(record, summary_field, summary_size);
     for (const auto& [name, number] : values) {
-      put_size(to, 1, field_size(name.size()) + number_size);
-      put_bytes(to, 1, name);
-      put_float(to, 2, number);
+      put_size(record, 1, field_size(name.size()) + number_size);
+      put_bytes(record, 1, name);
+      put_float(record, 2, number);
     }
   });
+  to += record;
 }
 
 }  // namespace sluice::nn::detail

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -102,8 +103,13 @@ void LogTable::go_on_from(std::int64_t step) {
 
 void LogTable::add(std::int64_t step, const Cells& cells) {
   const auto is_column = [this](const auto& cell) { return std::ranges::find(columns_, cell.first) != columns_.end(); };
+  std::exception_ptr failed;  // what other rows could not be written for is no reason to lose this one
   if (!std::ranges::all_of(cells, is_column)) {
-    write();
+    try {
+      write();
+    } catch (const FormatError&) {
+      failed = std::current_exception();
+    }
     std::vector<std::string> columns = columns_;
     for (const auto& cell : cells) {
       if (!is_column(cell)) columns.emplace_back(cell.first);
@@ -115,13 +121,15 @@ void LogTable::add(std::int64_t step, const Cells& cells) {
     write_anew(lines);
     columns_ = std::move(columns);
   }
-  added_ += std::to_string(step);
+  std::string row = std::to_string(step);
   for (const std::string& name : columns_) {
-    added_ += ',';
+    row += ',';
     const auto cell = std::ranges::find(cells, std::string_view(name), &Cells::value_type::first);
-    if (cell != cells.end()) added_ += cell->second;
+    if (cell != cells.end()) row += cell->second;
   }
-  added_ += '\n';
+  row += '\n';
+  added_ += row;
+  if (failed) std::rethrow_exception(failed);
 }
 
 void LogTable::write() {

@@ -221,12 +221,16 @@ TEST(BackwardInHalves, PushesEachOperationOnce) {
     const auto whole = records_of([&] { backward({y}, {seed}); }),
                first = records_of([&] { later = backward_inputs({z}, {seed}, {x}); }),
                second = records_of([&] { later.run(); });
-    EXPECT_EQ(first.size() + second.size(), whole.size());
+    // But for a copy: behind a write in place one pass sends two parts of a gradient, and a half sends one.
+    EXPECT_EQ(first.size() + second.size() - count(first, "copy") - count(second, "copy"),
+              whole.size() - count(whole, "copy"));
     EXPECT_GT(first.size(), 0U);
     EXPECT_GT(second.size(), 0U);
     for (const OperationRecord& r : whole) {
+      if (r.name == std::string("copy")) continue;
       EXPECT_EQ(count(first, r.name) + count(second, r.name), count(whole, r.name)) << r.name;
     }
+    EXPECT_LE(count(first, "copy") + count(second, "copy"), count(whole, "copy"));
   }
 }
 

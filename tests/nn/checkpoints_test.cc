@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "nn_support.h"
 #include "sluice/nn/files/pace.h"
@@ -143,6 +144,8 @@ TEST_F(CheckpointFiles, AreHurriedByWhoWaits) {
   {
     nn::Checkpoints checkpoints(folder(), all, {.every = 1, .keep = 0});
     checkpoints.step(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(std::filesystem::exists(folder() + "/step-00000001.safetensors")) << "it took no rest";
     checkpoints.wait();
     checkpoints.step(2);
     checkpoints.step(3);  // waits for the one before

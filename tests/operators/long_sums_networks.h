@@ -39,6 +39,9 @@ inline void add_long_networks(LongSums& list) {
             of_rest);
     list.of("group_norm, " + numbers.name, {{numbers, groups}, {kUniform, few}, {kUniform, few}}, by_group, of_y,
             of_rest);
+    const auto small_images = [](std::int64_t n) { return Dims{n / 2, 4, 2}; };
+    list.of("batch_norm of small images, " + numbers.name, {{numbers, small_images}, {kUniform, few}, {kUniform, few}},
+            by_batch, of_y, of_rest);
     // Here they do not cancel.
     list.of(
         "square of batch_norm, " + numbers.name, {{numbers, images}, {kUniform, few}, {kUniform, few}},

@@ -1,6 +1,6 @@
-// Batch normalisation of the CPU backend, channel by channel: one pass over x for its statistics and one for the
-// result; one over x and the gradient for their sums and one for the gradient of x. What a channel gets depends on its
-// own elements and their number alone.
+// Batch normalisation of the CPU backend, channel by channel: one pass over x for the statistics (two where planes are
+// small) and one for the result; one over x and the gradient for their sums and one for the gradient of x. What a
+// channel gets depends on its own elements and their number alone.
 #include <algorithm>
 #include <cmath>
 
@@ -16,15 +16,17 @@ using namespace detail;  // NOLINT: normalization_loops.h
 
 /// Smaller planes are taken as columns of several channels, which lie beside each other for each n.
 constexpr std::int64_t kColumns = 64;
+constexpr std::int64_t kFewestColumns = 16;  // where there are few in all, so that several threads have some
 constexpr std::int64_t kMostColumns = 2 * kColumns;
 
 std::int64_t channels_at_once(const ChannelPlanes& s) {
-  return s.plane >= kColumns ? 1 : (kColumns + s.plane - 1) / std::max<std::int64_t>(1, s.plane);
+  if (s.plane >= kColumns) return 1;
+  const std::int64_t columns = std::clamp(s.step() / 4, kFewestColumns, kColumns);
+  return (columns + s.plane - 1) / std::max<std::int64_t>(1, s.plane);
 }
 
 template <class C>
-SLUICE_KERNEL_BODY void finish(double mean, double variance, double eps, RowStatistics<C>* s) {
-  split(mean, &s->mean, &s->rest);
+SLUICE_KERNEL_BODY void set_deviation(double variance, double eps, RowStatistics<C>* s) {
   s->variance = static_cast<C>(variance);
   s->scale = static_cast<C>(1 / std::sqrt(variance + eps));
 }
@@ -42,11 +44,12 @@ struct PlanesForward {
       RowStatistics<C> about{};
       split(here, &about.mean, &about.rest);
       const double off = here - mean, before = static_cast<double>(i);
-      squares += square_total(x + i * step, plane, about) + off * off * (size * before / (before + 1));
+      squares += square_total(x + i * step, plane, about) + off * (size * before / (before + 1)) * off;
       mean += off / (before + 1);
     }
     RowStatistics<C> s{};
-    finish(mean, squares / (size * static_cast<double>(n)), eps, &s);
+    split(mean, &s.mean, &s.rest);
+    set_deviation(squares / (size * static_cast<double>(n)), eps, &s);
     *statistics = s;
     const C times = weight ? *weight : C(1), plus = bias ? *bias : C(0);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -81,7 +84,7 @@ struct PlanesBackward {
   }
 };
 
-/// Numbers of each column, and sums over the columns of each channel.
+/// What each column is normalised by: numbers of its channel.
 template <class C>
 struct Columns {
   C mean[kMostColumns], rest[kMostColumns], scale[kMostColumns];
@@ -95,6 +98,7 @@ struct Columns {
     }
   }
   SLUICE_KERNEL_BODY C off(C x, std::int64_t j) const { return (x - mean[j]) - rest[j]; }
+  /// Of the columns of one channel.
   SLUICE_KERNEL_BODY static double total(const double* sums, std::int64_t plane) {
     double all = 0;
     for (std::int64_t k = 0; k < plane; ++k) all += sums[k];
@@ -126,14 +130,10 @@ struct ColumnsForward {
         squares[j] += off * off;
       }
     }
-    C plus[kMostColumns];
     for (std::int64_t c = 0; c < channels; ++c) {
-      RowStatistics<C>& s = statistics[c];
-      const double variance = Columns<C>::total(squares + c * plane, plane) / size;
-      s.variance = static_cast<C>(variance);
-      s.scale = static_cast<C>(1 / std::sqrt(variance + eps));
+      set_deviation(Columns<C>::total(squares + c * plane, plane) / size, eps, statistics + c);
     }
-    C times[kMostColumns];
+    C times[kMostColumns], plus[kMostColumns];
     of.read(statistics, width, plane);
     for (std::int64_t j = 0; j < width; ++j) {
       times[j] = weight ? weight[j / plane] : C(1);
@@ -186,7 +186,7 @@ struct ColumnsBackward {
 
 /// f(first channel, their number) for all channels, which lanes share.
 template <class F>
-void each_channels(const ChannelPlanes& s, const F& f) {
+void each_block_of_channels(const ChannelPlanes& s, const F& f) {
   const std::int64_t together = channels_at_once(s), blocks = (s.channels + together - 1) / together;
   const std::int64_t elements = std::max<std::int64_t>(1, s.of_each() * together);
   parallel_for(blocks, std::max<std::int64_t>(1, kElementwiseGrain / 4 / elements),
@@ -206,7 +206,7 @@ struct BatchNorm {
     T* y = c.output(0).as<T>();
     auto* statistics = c.output(1).as<RowStatistics<T>>();
     if (s.of_each() == 0) return void(std::fill_n(statistics, s.channels, RowStatistics<T>{}));
-    each_channels(s, [&](std::int64_t at, std::int64_t count) {
+    each_block_of_channels(s, [&](std::int64_t at, std::int64_t count) {
       const std::int64_t first = at * s.plane;
       const T *w = weight ? weight + at : nullptr, *b = bias ? bias + at : nullptr;
       if (s.plane >= kColumns) {
@@ -232,7 +232,7 @@ struct BatchNormGrad {
       std::fill_n(of_bias, s.channels, T(0));
       return;
     }
-    each_channels(s, [&](std::int64_t at, std::int64_t count) {
+    each_block_of_channels(s, [&](std::int64_t at, std::int64_t count) {
       const std::int64_t first = at * s.plane;
       const T* w = weight ? weight + at : nullptr;
       if (s.plane >= kColumns) {

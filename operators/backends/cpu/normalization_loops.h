@@ -7,6 +7,7 @@
 
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/normalize_rows.h"
+#include "sluice/operators/registry.h"
 
 namespace sluice::cpu_backend {
 
@@ -53,7 +54,9 @@ SLUICE_KERNEL_BODY double square_total(const C* x, std::int64_t n, RowStatistics
   }
   if (std::is_same_v<C, float> && !(total > 1e-28 && total < 1e34)) {  // squares may have been out of range
     total = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
+    bool flat = true;
+    for (std::int64_t i = 0; i < n; ++i) flat = flat & (s.off(x[i]) == 0);
+    for (std::int64_t i = 0; i < n && !flat; ++i) {
       const double off = static_cast<double>(s.off(x[i]));
       total += off * off;
     }
