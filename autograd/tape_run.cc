@@ -214,18 +214,17 @@ void Run::send_to(const Edge& edge, NDArray gradient) {
   const bool by_use = node.uses && adds_to_leaves();
   const GradientLayout* const layout = layout_of(node, static_cast<std::size_t>(edge.output));
   if (edge.window && !by_use && !layout && !options_.create_graph) {
-    terms_of(edge.node, edge.output).add(std::move(gradient), std::make_unique<Window>(*edge.window), options_.where);
+    terms_of(edge.node, edge.output).add(gradient, *edge.window, options_.where);
     return;
   }
   if (edge.window) gradient = fold(gradient, *edge.window, options_.where);
   Terms& terms = terms_of(edge.node, edge.output);
-  std::vector<NDArray>& list = terms.list();
   if (by_use) {
-    list.push_back(std::move(gradient));
+    terms.list().push_back(std::move(gradient));
     return;
   }
-  if (layout && !list.empty() && !layout->alike(list.back(), gradient)) {
-    for (NDArray& term : list) term = layout->bring(term, options_.where);
+  if (layout && !terms.empty() && !layout->alike(terms.list().back(), gradient)) {
+    for (NDArray& term : terms.list()) term = layout->bring(term, options_.where);
     gradient = layout->bring(gradient, options_.where);
   }
   terms.add(std::move(gradient), options_.where);

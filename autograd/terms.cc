@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sluice/engine/scope.h"
 #include "sluice/operators/add_n.h"
-#include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 
 namespace sluice::autograd {
@@ -14,10 +12,14 @@ namespace {
 constexpr int kMostTerms = 16;          // part of what gradients.h says of the order of sums
 constexpr std::size_t kMostBoxes = 64;  // each new window is compared with all
 
-NDArray zeros_of(const NDArray& like, const Dims& shape) {
-  const DeviceScope scope(like.device());
-  return zeros(shape, like.dtype());
+/// Whether the window shows less than the array.
+bool is_part(const Window& window) {
+  std::int64_t elements = 1;
+  for (int i = 0; i < window.shape.rank(); ++i) elements *= window.strides[i] == 0 ? 1 : window.shape[i];
+  return elements < window.base.count();
 }
+
+bool is_plain(const NDArray& x) { return x.array()->kind() != Array::Kind::owned; }
 
 }  // namespace
 
@@ -79,6 +81,20 @@ bool Windows::find_box(const Window& window, Box& box) {
   return true;
 }
 
+bool Windows::join(Box& box, const Box& other) {
+  std::size_t differs = box.size();
+  for (std::size_t a = 0; a < box.size(); ++a) {
+    if (box[a].first == other[a].first && box[a].last == other[a].last) continue;
+    if (differs < box.size()) return false;
+    differs = a;
+  }
+  if (differs == box.size()) return false;
+  Range &range = box[differs], with = other[differs];
+  if (range.last + 1 != with.first && with.last + 1 != range.first) return false;
+  range = {std::min(range.first, with.first), std::max(range.last, with.last)};
+  return true;
+}
+
 bool Windows::take(const Window& window) {
   if (window.shape.count() == 0) return true;
   Box box;
@@ -97,8 +113,11 @@ bool Windows::take(const Window& window) {
     });
     if (!apart) return false;
   }
-  has_boxes_ = has_boxes_ && boxed && boxes_.size() < kMostBoxes;
-  has_boxes_ ? boxes_.push_back(std::move(box)) : boxes_.clear();
+  if (has_boxes_ && boxed && (boxes_.empty() || !join(boxes_.back(), box))) boxes_.push_back(std::move(box));
+  if (!boxed || boxes_.size() > kMostBoxes) {
+    has_boxes_ = false;
+    boxes_.clear();
+  }
   Range joined = reached;
   auto end = at;
   for (; end != ranges_.end() && end->first <= joined.last + 1; ++end) {
@@ -112,37 +131,31 @@ bool Windows::take(const Window& window) {
 // ---- terms
 
 void Terms::add(NDArray gradient, const std::source_location& where) {
-  close(where);
+  close();
   list_.push_back(std::move(gradient));
   count(where);
 }
 
-void Terms::add(NDArray gradient, std::unique_ptr<Window> window, const std::source_location& where) {
-  const bool whole = window->base.count() == 0 || shows_all_once(*window);
-  if (whole || !open_ || !open_->taken.take(*window)) {
-    auto fresh = std::make_unique<Open>();
-    if (whole || !fresh->taken.take(*window)) return add(fold(gradient, *window, where), where);
-    close(where);
-    open_ = std::move(fresh);
-    // It is read later than now, and may be shared with a hook or with a root's gradient.
-    open_->array = alias(gradient, false);
-    open_->window = std::move(window);
+void Terms::add(const NDArray& gradient, const Window& window, const std::source_location& where) {
+  if (open_ && is_plain(gradient) && open_->taken.take(window)) {
+    // -0 becomes 0, as it does where it is added to others.
+    if (!std::exchange(open_->several, true)) open_->array += ScalarOperand(0, where);
+    const Unfolded part = unfold(gradient, window, where);
+    NDArray place =
+        open_->array.strided(part.gradient.shape(), part.strides, open_->array.offset() + window.offset, where);
+    place += {part.gradient, where};
   } else {
-    if (open_->window) {
-      const NDArray first = std::exchange(open_->array, zeros_of(gradient, window->base));
-      put(first, *std::exchange(open_->window, nullptr), where);
+    close();
+    NDArray whole = fold(gradient, window, where);
+    auto fresh = std::make_unique<Open>();
+    if (is_part(window) && is_plain(whole) && fresh->taken.take(window)) {
+      fresh->array = std::move(whole);
+      open_ = std::move(fresh);
+    } else {
+      list_.push_back(std::move(whole));
     }
-    put(gradient, *window, where);
   }
   count(where);
-}
-
-/// By adding to 0, so that -0 becomes 0, as it does where it is added to others.
-void Terms::put(const NDArray& gradient, const Window& window, const std::source_location& where) {
-  const Unfolded part = unfold(gradient, window, where);
-  NDArray place =
-      open_->array.strided(part.gradient.shape(), part.strides, open_->array.offset() + window.offset, where);
-  place += {part.gradient, where};
 }
 
 /// Of windows alone there is one array however many they are.
@@ -150,18 +163,18 @@ void Terms::count(const std::source_location& where) {
   if (++count_ < kMostTerms) return;
   count_ = 1;
   if (list_.empty()) return;
-  close(where);
+  close();
   list_ = {total(list_, where)};
 }
 
-void Terms::close(const std::source_location& where) {
+void Terms::close() {
   if (!open_) return;
-  list_.push_back(open_->window ? fold(open_->array, *open_->window, where) : std::move(open_->array));
+  list_.push_back(std::move(open_->array));
   open_.reset();
 }
 
 NDArray Terms::take_total(const std::source_location& where) {
-  close(where);
+  close();
   count_ = 0;
   NDArray sum = total(list_, where);
   list_.clear();

@@ -31,36 +31,40 @@ class Windows {
   static bool is_one_piece(const Window& window);
   /// False where the window's axes are not parts of different axes of the array.
   static bool find_box(const Window& window, Box& box);
+  /// Makes one box of two that lie beside each other on one axis and are alike on all others.
+  static bool join(Box& box, const Box& other);
 
   std::vector<Range> ranges_;  ///< from the first to the last element that windows reach, in order; joined
   std::vector<Box> boxes_;     ///< of all windows, while they are few
   bool has_boxes_ = true;
 };
 
-/// The same sum, of terms that may be gradients of windows. Those that follow each other and share no element are put
-/// into one array of zeros, each where it belongs, and cost what they are: a loop over the rows of an array takes a
-/// time in its backward pass that grows with their number, not with its square. The bits are those of adding the terms
-/// one after another (gradients.h).
+/// The same sum, of terms that may be gradients of windows. Of those that follow each other and share no element the
+/// first is put into an array of zeros, and the others are added there, each where it belongs, in place of whole arrays
+/// to the whole: a loop that uses each row of an array once takes a time in its backward pass that grows with the
+/// number of rows, not with its square. The bits are those of adding the terms one after another (gradients.h).
 class Terms {
  public:
   bool empty() const { return !open_ && list_.empty(); }
   void add(NDArray gradient, const std::source_location& where);
   /// The gradient of what the window shows.
-  void add(NDArray gradient, std::unique_ptr<Window> window, const std::source_location& where);
+  void add(const NDArray& gradient, const Window& window, const std::source_location& where);
   /// Leaves nothing.
   NDArray take_total(const std::source_location& where);
-  /// Gradients of the whole array, from the youngest use to the oldest, for terms that none of windows is among.
-  std::vector<NDArray>& list() { return list_; }
+  /// Gradients of the whole array, from the youngest use to the oldest; no windows are added to them any more.
+  std::vector<NDArray>& list() {
+    close();
+    return list_;
+  }
 
  private:
   /// The oldest term so far, as long as others may be put beside it.
   struct Open {
-    NDArray array;                   ///< of the whole array; or of the only window, in the place below
-    std::unique_ptr<Window> window;  ///< null: `array` is the whole
+    NDArray array;
     Windows taken;
+    bool several = false;
   };
-  void put(const NDArray& gradient, const Window& window, const std::source_location& where);
-  void close(const std::source_location& where);
+  void close();
   void count(const std::source_location& where);
 
   std::vector<NDArray> list_;

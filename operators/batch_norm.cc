@@ -50,17 +50,9 @@ struct ChannelsFirst {
   NDArray back(const NDArray& rows) const { return rows.reshape(shape).permute(order); }
 };
 
-/// Where nothing else is wanted, the bias gets its gradient without the rest.
-bool of_bias_alone(GradientContext& c) {
-  if (c.wanted(0) || c.wanted(1)) return false;
-  c.set(2, sum(ChannelsFirst(c.input_spec(0).shape).rows(c.gradient(0)), 1));
-  return true;
-}
-
 /// The gradients by operators, for gradients of gradients.
 void set_composed_gradients(GradientContext& c) {
   const ChannelsFirst turned(c.input_spec(0).shape);
-  if (of_bias_alone(c)) return;
   const NormalRows rows(turned.rows(c.input(0)), c.output(1), c.attributes().get<BatchNormAttributes>().eps, true,
                         c.where());
   const NDArray g = turned.rows(c.gradient(0));
@@ -72,7 +64,6 @@ void set_composed_gradients(GradientContext& c) {
 
 void batch_norm_gradient(GradientContext& c) {
   if (c.create_graph()) return set_composed_gradients(c);
-  if (of_bias_alone(c)) return;
   const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_norm_grad"); });
   std::vector<const NDArray*> inputs{&c.input(0), &c.output(1), &c.gradient(0)};
   if (c.inputs() > 1) inputs.push_back(&c.input(1));
@@ -160,7 +151,7 @@ void builtin::add_batch_norm_rows(Registry& registry) {
     op.max_inputs = 3;
     op.infer = infer_batch_norm;
     const Needs kept = needs::input(0) | needs::input(1) | needs::output(1);
-    op.needs = {kept, kept, Needs()};
+    op.needs = {kept, kept, kept};
     op.joint_gradient = true;
     op.gradient = batch_norm_gradient;
   });

@@ -161,7 +161,7 @@ class Names final : public Interpreter {
   std::map<std::string, int> counts;
 };
 
-/// Also where kernels are those of the reference, as on simulated devices. A bias alone is no work for it.
+/// Also where kernels are those of the reference, as on simulated devices.
 TEST(BatchNormRow, IsOneCallForwardAndOneBack) {
   Engine engine({.mode_given = true, .providers = {sim_devices(1)}});
   set_default_engine(&engine);
@@ -173,9 +173,9 @@ TEST(BatchNormRow, IsOneCallForwardAndOneBack) {
     sum(batch_norm(x, {}, weight, bias)).backward();
     sum(lstm(ones({2, 1, 3}), {ones({1, 2}), ones({1, 2})}, {ones({8, 3}), ones({8, 2}).with_grad()}).outputs)
         .backward();
-    sum(batch_norm(x.detach(), {}, weight.detach(), bias)).backward();
-    for (const char* row : {"batch_norm_grad", "lstm", "lstm_grad"}) EXPECT_EQ(names->counts[row], 1) << row;
-    EXPECT_EQ(names->counts["batch_norm"], 2);
+    for (const char* row : {"batch_norm", "batch_norm_grad", "lstm", "lstm_grad"}) {
+      EXPECT_EQ(names->counts[row], 1) << row;
+    }
     engine.wait_all();
   }
   set_default_engine(nullptr);
