@@ -12,11 +12,12 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/engine/report.cc PROPERTIES
   COMPILE_DEFINITIONS "SLUICE_VERSION=\"${PROJECT_VERSION}\"")
 # Read once, not by every file, which halves what reading headers costs. Not in a release build: there GCC 12 warns of
 # the library's string operations where it inlines them from a precompiled header; and so that build holds that each
-# file includes what it uses.
+# file includes what it uses. Not with clang, whose precompiled headers hold the checkout's path: nothing that is compiled
+# with one is found in ccache by another checkout.
 set(SLUICE_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <condition_variable> <functional> <map> <memory> <mutex>
     <optional> <span> <string> <thread> <unordered_map> <vector>)
 set(SLUICE_PRECOMPILE OFF)
-if(SLUICE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+if((SLUICE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug") AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set(SLUICE_PRECOMPILE ON)
   target_precompile_headers(sluice_engine PRIVATE ${SLUICE_COMMON_HEADERS})
 endif()
