@@ -18,7 +18,7 @@ const GradientLayout* layout_of(const Node& node, std::size_t output) {
     return nullptr;
   return (*node.layouts)[output].get();
 }
-/// Whether nobody else has a handle to it, and it is as it would be made.
+/// Whether it may be written in place: a whole array, laid out as a new one, to which nobody else has a handle.
 bool is_own(const NDArray& x) {
   if (window_of(x) || x.array()->group() || sluice::detail::is_owned_view(x)) return false;
   const std::lock_guard lock(x.array()->mutex());
