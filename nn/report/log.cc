@@ -32,6 +32,7 @@ constexpr const char* kName = "nn::Log::add";
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPause(50);
+constexpr std::size_t kMost = 256;  ///< rows of an operation
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -49,23 +50,30 @@ std::string shortest(T x) {
 struct Cell {
   std::string name;
   bool of_float = false;  ///< the number is one of f32
-  std::optional<double> value{};
+  double value = std::numeric_limits<double>::quiet_NaN();
+  NDArray array{};  ///< the value is still to be read from it, if it is there
 };
 
 struct Row {
   std::int64_t step = 0;
   double time = 0;
-  std::mutex mutex;  ///< guards the cells' values; never held for long
   std::vector<Cell> cells;
-  std::vector<Ticket> reads;  ///< of its arrays
+};
 
-  void set(std::size_t cell, double number) {
-    const std::lock_guard lock(mutex);
-    if (!cells[cell].value) cells[cell].value = number;
-  }
-  bool has_all() {
-    const std::lock_guard lock(mutex);
-    return std::all_of(cells.begin(), cells.end(), [](const Cell& cell) { return cell.value.has_value(); });
+/// Rows that are written together, and one operation that reads their arrays.
+struct Batch {
+  std::vector<Row> rows;
+  Ticket read;
+  bool pushed = false;  ///< there is that operation
+  bool done = false;    ///< all values are numbers; guarded by the log's mutex
+
+  template <class F>
+  void for_each_array(const F& f) {
+    for (Row& row : rows) {
+      for (Cell& cell : row.cells) {
+        if (cell.array.defined()) f(cell);
+      }
+    }
   }
 };
 
@@ -75,7 +83,7 @@ void make_folder_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-/// What the operations that read arrays share with the log. `mutex` guards all but what add() alone uses.
+/// What the operations that read arrays share with the log. `mutex` guards what stands below it; the rest is add()'s.
 struct Log::State {
   State(std::string path, LogOptions with) : file(std::move(path)), options(std::move(with)), table(file) {}
   const std::string file;
@@ -83,43 +91,48 @@ struct Log::State {
   const pid_t process = ::getpid();
   std::int64_t last = -1;  ///< step of the last add()
   bool begun = false;
-  Clock::time_point due{};  ///< of the last row that is written as soon as it is there
+  Clock::time_point due{};         ///< of the last row that was handed over at once
+  std::vector<Row> pending;        ///< rows that are not handed over
+  const Engine* engine = nullptr;  ///< of the pending rows' arrays; null: they have none
 
   std::mutex mutex;
-  std::deque<std::shared_ptr<Row>> rows;  ///< that are not written
+  std::deque<std::shared_ptr<Batch>> batches;  ///< that are not written
   detail::LogTable table;
   std::optional<detail::AppendFile> events;
   std::string added_events;  ///< that are not written
   std::exception_ptr failed;
+  std::atomic<bool> any_failed{false};  ///< so that who adds a row waits for nobody who writes
 
-  /// In a forked child nobody fills the rows, and the mutex may be held for good.
+  /// In a forked child nobody reads the arrays, and the mutex may be held for good.
   bool of_parent() const { return ::getpid() != process; }
   void begin();
   void begin_events();
   /// Adds a row to what is written next.
   void add(const Row& row);
-  /// What goes wrong is said by the next call of the program.
+  /// What goes wrong is said by the next call of the program. Called with the mutex held.
   template <class F>
   void attempt(const F& f) noexcept {
     try {
       f();
     } catch (...) {
       if (!failed) failed = std::current_exception();
+      any_failed = true;
     }
   }
-  /// A row that was due waits for an older one: whoever completes that writes.
-  std::atomic<bool> overdue{false};
-  /// Writes the rows that have all their numbers, from the oldest on. Called with the mutex held.
+  /// Writes the batches that have all their numbers, from the oldest on. Called with the mutex held.
   void write_ready() noexcept;
-  /// The same for a row that is due, and is complete.
-  void write_due() noexcept {
-    do {
-      write_ready();
-      overdue = !rows.empty();
-    } while (!rows.empty() && rows.front()->has_all());
-  }
+  /// Makes a batch of the pending rows, and has it read and written.
+  void hand_over(const std::shared_ptr<State>& self, const std::source_location& where);
+  /// The numbers of a batch's arrays are these, unless they are known.
+  void settle(Batch& batch, const std::vector<double>& numbers) noexcept;
+  /// Those that are not written, of all rows that were added.
+  std::vector<std::shared_ptr<Batch>> unwritten(const std::shared_ptr<State>& self);
+  /// Waits until these are written.
+  void wait_for(const std::vector<std::shared_ptr<Batch>>& some);
   void rethrow() {
+    if (!any_failed) return;
     const std::lock_guard lock(mutex);
+    any_failed = false;
     if (failed) std::rethrow_exception(std::exchange(failed, nullptr));
   }
 };
@@ -148,19 +161,21 @@ void Log::State::begin_events() {
 void Log::State::add(const Row& row) {
   detail::LogTable::Cells cells;
   for (const Cell& cell : row.cells) {
-    const double x = *cell.value;
+    const double x = cell.value;
     cells.emplace_back(cell.name, cell.of_float ? shortest(static_cast<float>(x)) : shortest(x));
   }
   attempt([&] { table.add(row.step, cells); });
   if (!events) return;
   std::vector<std::pair<std::string_view, float>> values;
-  for (const Cell& cell : row.cells) values.emplace_back(cell.name, static_cast<float>(*cell.value));
+  for (const Cell& cell : row.cells) values.emplace_back(cell.name, static_cast<float>(cell.value));
   detail::add_scalar_event(added_events, row.time, row.step, values);
 }
 
 void Log::State::write_ready() noexcept {
-  if (rows.empty() || !rows.front()->has_all()) return;
-  for (; !rows.empty() && rows.front()->has_all(); rows.pop_front()) attempt([this] { add(*rows.front()); });
+  if (batches.empty() || !batches.front()->done) return;
+  for (; !batches.empty() && batches.front()->done; batches.pop_front()) {
+    for (const Row& row : batches.front()->rows) attempt([&] { add(row); });
+  }
   attempt([this] { table.write(); });  // a few calls of the system for many rows of short steps
   attempt([this] {
     const std::string bytes = std::exchange(added_events, {});
@@ -170,86 +185,93 @@ void Log::State::write_ready() noexcept {
 
 namespace {
 
-/// A number that an operation is to bring. If that never runs, as where a call does not come through, it is NaN.
-template <class State>
-class Awaited {
- public:
-  Awaited(std::shared_ptr<State> state, std::shared_ptr<Row> row, std::size_t cell)
-      : state_(std::move(state)), row_(std::move(row)), cell_(cell) {}
-  ~Awaited() {
-    if (!state_->of_parent()) row_->set(cell_, std::numeric_limits<double>::quiet_NaN());
-  }
-  Awaited(const Awaited&) = delete;
-  Awaited& operator=(const Awaited&) = delete;
-
-  void set(double number, bool due) {
-    row_->set(cell_, number);
-    if (!due && !state_->overdue) return;
-    const std::lock_guard lock(state_->mutex);
-    state_->write_due();
-  }
-
- private:
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Row> row_;
-  std::size_t cell_;
-};
-
-/// Pushes what reads the row's arrays. Where it is written as soon as it is there, on the lane for files; else where
-/// the arrays are, which wakes no other thread.
-template <class State>
-void read_arrays(const std::shared_ptr<State>& state, const std::shared_ptr<Row>& row, const Log::Values& values,
-                 bool due, const std::source_location& where) {
-  std::vector<std::shared_ptr<Awaited<State>>> awaited;  // of all, also where a push throws
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    awaited.push_back(values[i].second.array() ? std::make_shared<Awaited<State>>(state, row, i) : nullptr);
-  }
+/// The value that the array has now, of f32 or f64 and on the CPU, for when the row is written. What is one number, and
+/// a little more, is kept as it is: a write to it makes another. Of a larger array, that would be a copy of the whole.
+NDArray kept(const NDArray& value, const std::source_location& where) {
   const NoGrad off;
-  PushOptions options{.name = "log", .on_poison = OnPoison::always};
-  if (due) options.on = io();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!awaited[i]) continue;
-    const NDArray x = gathered(*values[i].second.array(), where);
-    const DeviceScope scope(x.device());
-    const NDArray number = x.dtype() == DType::f32 ? x : x.to(DType::f64);
-    NDArray here = number.detach();  // what is one number on the CPU already takes no further view or copy
-    if (here.rank() != 0) here = here.reshape({});
-    if (here.device() != cpu(0)) here = here.to(cpu(0));
-    const auto read = [number = awaited[i], due](ArrayContext& c) {
-      const bool good = !c.error(0) && !c.skip_reason();
-      const TensorView& value = c.input(0);
-      number->set(!good                       ? std::numeric_limits<double>::quiet_NaN()
-                  : value.dtype == DType::f32 ? double{*value.as<float>()}
-                                              : *value.as<double>(),
-                  due);
-    };
-    row->reads.push_back(push_op(read, {here}, {}, options, where));
+  NDArray x = gathered(value, where);
+  const Array& array = x.in_memory(kName, where);
+  const DeviceScope scope(x.device());
+  if (x.dtype() != DType::f32 && x.dtype() != DType::f64) {
+    x = x.to(DType::f64);
+  } else if (x.device() == cpu(0)) {
+    return array.stays() || array.shape().count() > 64 ? x.copy() : x.detach();
   }
+  return x.device() == cpu(0) ? x : x.to(cpu(0));
 }
 
-template <class State>
-std::vector<std::shared_ptr<Row>> unwritten(State& state) {
-  const std::lock_guard lock(state.mutex);
-  return {state.rows.begin(), state.rows.end()};
-}
-
-/// Waits until these rows, and those before them, are written.
-template <class State>
-void wait_for(State& state, const std::vector<std::shared_ptr<Row>>& rows) {
-  for (const auto& row : rows) {
-    for (const Ticket& ticket : row->reads) {
-      try {
-        ticket.wait();
-      } catch (const Error&) {
-      }
-    }
-    for (std::size_t i = 0; i < row->cells.size(); ++i) row->set(i, std::numeric_limits<double>::quiet_NaN());
-    const std::lock_guard lock(state.mutex);
-    state.write_ready();
-  }
-}
+double number_of(const TensorView& x) { return x.dtype == DType::f32 ? double{*x.as<float>()} : *x.as<double>(); }
 
 }  // namespace
+
+void Log::State::hand_over(const std::shared_ptr<State>& self, const std::source_location& where) {
+  if (pending.empty()) return;
+  const auto batch = std::make_shared<Batch>();
+  batch->rows = std::exchange(pending, {});
+  engine = nullptr;
+  std::vector<NDArray> arrays;
+  {
+    const std::lock_guard lock(mutex);
+    batches.push_back(batch);
+  }
+  const ScopeGuard scope;  // rows of other scopes may be among these
+  current_scope().cancel = nullptr;
+  current_scope().sequence = {};
+  batch->for_each_array([&](const Cell& cell) { arrays.push_back(cell.array); });
+  if (arrays.empty()) return settle(*batch, {});
+  const auto read = [self, batch](ArrayContext& c) {
+    std::vector<double> numbers;
+    for (int i = 0; i < c.inputs(); ++i) {
+      const bool good = !c.error(i) && !c.skip_reason();
+      numbers.push_back(good ? number_of(c.input(i)) : std::numeric_limits<double>::quiet_NaN());
+    }
+    self->settle(*batch, numbers);
+  };
+  batch->read = push_op(read, arrays, {}, {.on = io(), .name = "log", .on_poison = OnPoison::always}, where);
+  batch->pushed = true;
+}
+
+void Log::State::settle(Batch& batch, const std::vector<double>& numbers) noexcept {
+  const std::lock_guard lock(mutex);
+  if (!batch.done) {
+    std::size_t i = 0;
+    batch.for_each_array([&](Cell& cell) { cell.value = numbers[i++]; });
+    batch.done = true;
+  }
+  write_ready();
+}
+
+std::vector<std::shared_ptr<Batch>> Log::State::unwritten(const std::shared_ptr<State>& self) {
+  try {
+    hand_over(self, std::source_location::current());
+  } catch (const std::exception&) {  // as of an engine that is stopped: wait_for() reads them
+  }
+  const std::lock_guard lock(mutex);
+  return {batches.begin(), batches.end()};
+}
+
+void Log::State::wait_for(const std::vector<std::shared_ptr<Batch>>& some) {
+  for (const auto& batch : some) {
+    try {
+      if (batch->pushed) batch->read.wait();
+    } catch (const std::exception&) {
+    }
+    {
+      const std::lock_guard lock(mutex);
+      if (batch->done) continue;
+    }
+    std::vector<double> numbers;  // nothing read them: the operation could not be pushed, or was dropped
+    batch->for_each_array([&](const Cell& cell) {
+      numbers.push_back(std::numeric_limits<double>::quiet_NaN());
+      try {
+        const NDArray& x = cell.array;
+        numbers.back() = x.dtype() == DType::f32 ? double{x.item<float>()} : x.item<double>();
+      } catch (const std::exception&) {
+      }
+    });
+    settle(*batch, numbers);
+  }
+}
 
 Log::Log(std::string path, LogOptions options) {
   if (path.empty()) throw UsageError("[nn::Log] the path is empty");
@@ -289,31 +311,33 @@ void Log::add(std::int64_t step, const Values& values, std::source_location wher
     const std::lock_guard lock(state_->mutex);
     state_->begin();
   }
-  const auto row = std::make_shared<Row>();
-  row->step = step;
-  row->time = wall_time();
-  row->cells.reserve(values.size());
+  Row row{step, wall_time(), {}};
+  row.cells.reserve(values.size());
+  const Engine* engine = state_->engine;
   for (const auto& [name, value] : values) {
-    const bool of_float = value.array() && is_floating(value.array()->dtype()) && value.array()->dtype() != DType::f64;
-    row->cells.push_back({name, of_float});
-    if (!value.array()) row->cells.back().value = value.number();
+    if (const NDArray* array = value.array()) {
+      const bool of_float = is_floating(array->dtype()) && array->dtype() != DType::f64;
+      row.cells.push_back({name, of_float, 0, kept(*array, where)});
+      engine = &row.cells.back().array.engine();
+    } else {
+      row.cells.push_back({name, false, value.number()});
+    }
   }
+  if (engine != state_->engine) state_->hand_over(state_, where);  // one operation reads arrays of one engine
+  state_->pending.push_back(std::move(row));
+  state_->engine = engine;
   state_->last = step;
+  // Short steps would pay for an operation, and for a few calls of the system, each.
   const auto now = Clock::now();
-  const bool due = now - state_->due >= kPause;  // short steps would pay for a few calls of the system each
+  const bool due = now - state_->due >= kPause;
   if (due) state_->due = now;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->rows.push_back(row);
-    if (due && row->has_all()) state_->write_due();
-  }
-  read_arrays(state_, row, values, due, where);
+  if (due || state_->pending.size() >= kMost) state_->hand_over(state_, where);
   state_->rethrow();
 }
 
 void Log::flush() {
   if (state_->of_parent()) throw UsageError("[nn::Log] the log belongs to the process that this one was forked from");
-  wait_for(*state_, unwritten(*state_));
+  state_->wait_for(state_->unwritten(state_));
   state_->rethrow();
 }
 
@@ -321,16 +345,17 @@ std::map<std::string, std::int64_t> Log::position() const { return {{"step", sta
 
 std::function<void()> Log::output() const {
   if (!state_->begun || state_->of_parent()) return [] {};
-  return [state = state_, rows = unwritten(*state_)] {
-    wait_for(*state, rows);
+  return [state = state_, some = state_->unwritten(state_)] {
+    state->wait_for(some);
     std::unique_lock lock(state->mutex);
     const std::shared_ptr<const detail::AppendFile> file = state->table.file();
     lock.unlock();  // a disk may take long, and add() does not wait
     try {
       if (file) file->sync();
     } catch (...) {  // the next add() says so: what asks has other things to save
+      const std::exception_ptr what = std::current_exception();
       lock.lock();
-      if (!state->failed) state->failed = std::current_exception();
+      state->attempt([&] { std::rethrow_exception(what); });
     }
   };
 }

@@ -9,6 +9,7 @@
 #include <bit>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -89,6 +90,7 @@ TEST_F(Logs, RowsAreWrittenWhenTheyAreThere) {
 TEST_F(Logs, ADueRowBehindALateOneIsWritten) {
   nn::Log log(file());
   log.add(1, {{"a", 1}});
+  log.flush();
   ArrayCompletion open;
   std::promise<void> begun;
   const NDArray late = empty({}, DType::f32, cpu(0));
@@ -106,6 +108,90 @@ TEST_F(Logs, ADueRowBehindALateOneIsWritten) {
   EXPECT_EQ(read_file(file()), "step,a\n1,1\n");
   open.done();
   while (read_file(file()) != "step,a\n1,1\n2,2\n3,3\n") std::this_thread::yield();  // within the test's time limit
+}
+
+/// Steps are short, so that many rows are read together, behind writes to the arrays.
+TEST_F(Logs, RowsHaveTheValuesOfTheirCalls) {
+  constexpr int kRows = 700;
+  nn::Log log(file());
+  std::string wanted = "step,number,whole,part,half\n";
+  {
+    const NDArray number = zeros({}).to(test::device()), many = zeros({1000}).to(test::device());
+    const NDArray whole = zeros({1}, DType::i32).to(test::device()), half = zeros({}, DType::bf16).to(test::device());
+    for (int i = 1; i <= kRows; ++i) {
+      for (NDArray x : {number, many, whole, half}) x += 1;
+      log.add(i, {{"number", number}, {"whole", whole}, {"part", many.narrow(0, 999, 1000)}, {"half", half}});
+      const std::string is = std::to_string(i);
+      wanted += is + "," + is + "," + is + "," + is + "," + std::to_string(std::min(i, 256)) + "\n";
+    }
+  }
+  log.flush();
+  EXPECT_EQ(read_file(file()), wanted);
+}
+
+/// A row keeps no more than the number: a write to what it is a part of copies nothing for its sake.
+TEST_F(Logs, APartOfALargeArrayIsNotKeptWhole) {
+  nn::Log log(file());
+  const NDArray many = zeros({1 << 20});
+  many.wait();
+  MemoryPool& pool = memory_pool(cpu(0));
+  const std::size_t before = pool.stats().in_use;
+  pool.reset_peak();
+  for (int i = 0; i < 20; ++i) {
+    log.add(i, {{"first", many.narrow(0, 0, 1)}});
+    many.fill(i);
+  }
+  log.flush();
+  EXPECT_LT(pool.stats().peak, before + (std::size_t{1} << 22));
+}
+
+/// A row is written with others, but who cancels their scope does not cancel it.
+TEST_F(Logs, ACancelledScopeIsNotThatOfOtherRows) {
+  nn::Log log(file());
+  log.add(1, {{"a", ones({})}});
+  log.flush();
+  log.add(2, {{"a", ones({}) * 2}});
+  {
+    CancelScope stopped;
+    const CancelScope::Guard guard(stopped);
+    stopped.cancel();
+    log.add(3, {{"a", ones({}) * 3}});
+    log.flush();
+  }
+  EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,2\n3,nan\n");
+}
+
+TEST_F(Logs, ArraysOfSeveralEngines) {
+  const DeviceScope on_cpu(cpu(0));
+  nn::Log log(file());
+  log.add(1, {{"a", ones({})}});
+  log.add(2, {{"a", ones({}) * 2}});
+  {
+    Engine other({.threads = 1});
+    set_default_engine(&other);
+    log.add(3, {{"a", ones({}) * 3}});
+    set_default_engine(&engine_.engine());
+    log.add(4, {{"a", ones({}) * 4}});
+    log.flush();
+  }
+  EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,2\n3,3\n4,4\n");
+}
+
+/// Static objects go when the engine takes no more operations.
+TEST_F(Logs, AStaticOneIsWrittenAtTheEnd) {
+  constexpr const char* kPath = "SLUICE_STATIC_LOG";  // the child makes a folder of its own
+  if (!std::getenv(kPath)) ::setenv(kPath, file().c_str(), 1);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto program = [&] {
+    static nn::Log log(std::getenv(kPath));
+    set_default_engine(nullptr);
+    const DeviceScope on_cpu(cpu(0));
+    for (int i = 0; i < 3; ++i) log.add(i, {{"a", ones({}) * i}, {"b", (ones({}) * 2).to(DType::f16)}});
+    std::exit(0);
+  };
+  EXPECT_EXIT(program(), ::testing::ExitedWithCode(0), "");
+  ::unsetenv(kPath);
+  EXPECT_EQ(read_file(file()), "step,a,b\n0,0,2\n1,1,2\n2,2,2\n");
 }
 
 TEST_F(Logs, APoisonedValueIsNan) {

@@ -30,7 +30,8 @@ struct ProgramOptions {
   std::function<void(pid_t, const std::string& out)> on_output{};
 };
 
-/// Standard input is empty. A program that runs past the limit is killed.
+/// Standard input is empty, and the signals that ask a program to end do so, also where this process was started with
+/// some of them ignored, as by a shell in the background. A program that runs past the limit is killed.
 inline Outcome run_program(const std::string& path, const std::vector<std::string>& arguments,
                            const ProgramOptions& options = {}) {
   std::array<std::array<int, 2>, 2> pipes{};
@@ -46,6 +47,7 @@ inline Outcome run_program(const std::string& path, const std::vector<std::strin
     ::dup2(::open("/dev/null", O_RDONLY), 0);
     ::dup2(pipes[0][1], 1);
     ::dup2(pipes[1][1], 2);
+    for (const int ends : {SIGINT, SIGQUIT, SIGTERM, SIGHUP}) ::signal(ends, SIG_DFL);
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     ::execv(path.c_str(), argv.data());
     ::_exit(127);
