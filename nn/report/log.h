@@ -41,7 +41,7 @@ class LogValue {
   std::variant<double, NDArray> value_;
 };
 
-/// For one thread at a time. Arrays are read behind the operations that make them, which no step waits for.
+/// For one thread at a time. Ends before the engine of its arrays. These are read when they are there: no step waits.
 class Log {
  public:
   using Values = std::vector<std::pair<std::string, LogValue>>;
@@ -55,7 +55,7 @@ class Log {
 
   /// A row of the CSV file: "step", then a column for each name, in the order in which names came first. A new name
   /// later adds a column, for which the whole file is written anew. Rows are written in the order of the calls, when
-  /// all of their arrays are there; within 50 ms of the ones before only with a later row, flush() or a file that saves
+  /// all of their arrays are there: those of 50 ms together, and only with a later row, flush() or a file that saves
   /// the log, so that short steps do not pay for it. A value that is poisoned is "nan". An array of f32 or less has the
   /// digits of a float, others those of a double: read back, they are the same numbers, but for integers above 2^53.
   /// Does not wait.

@@ -90,7 +90,7 @@ TEST_F(Logs, RowsAreWrittenWhenTheyAreThere) {
 TEST_F(Logs, ADueRowBehindALateOneIsWritten) {
   nn::Log log(file());
   log.add(1, {{"a", 1}});
-  log.flush();
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));  // so that the next row is not kept for others
   ArrayCompletion open;
   std::promise<void> begun;
   const NDArray late = empty({}, DType::f32, cpu(0));
@@ -114,6 +114,8 @@ TEST_F(Logs, ADueRowBehindALateOneIsWritten) {
 TEST_F(Logs, RowsHaveTheValuesOfTheirCalls) {
   constexpr int kRows = 700;
   nn::Log log(file());
+  engine_->start_trace();
+  const auto begin = std::chrono::steady_clock::now();
   std::string wanted = "step,number,whole,part,half\n";
   {
     const NDArray number = zeros({}).to(test::device()), many = zeros({1000}).to(test::device());
@@ -127,6 +129,11 @@ TEST_F(Logs, RowsHaveTheValuesOfTheirCalls) {
   }
   log.flush();
   EXPECT_EQ(read_file(file()), wanted);
+  const std::vector<TraceEvent> events = engine_->stop_trace();
+  const auto reads =
+      std::ranges::count_if(events, [](const TraceEvent& e) { return std::string_view(e.name) == "log"; });
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(static_cast<double>(reads), 8 + time.count() / 0.05);  // one in 50 ms, or for 128 of these rows
 }
 
 /// A row keeps no more than the number: a write to what it is a part of copies nothing for its sake.
@@ -151,14 +158,16 @@ TEST_F(Logs, ACancelledScopeIsNotThatOfOtherRows) {
   log.add(1, {{"a", ones({})}});
   log.flush();
   log.add(2, {{"a", ones({}) * 2}});
+  const NDArray whole = arange(1) + 7;
   {
     CancelScope stopped;
     const CancelScope::Guard guard(stopped);
     stopped.cancel();
     log.add(3, {{"a", ones({}) * 3}});
+    log.add(4, {{"a", whole}});
     log.flush();
   }
-  EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,2\n3,nan\n");
+  EXPECT_EQ(read_file(file()), "step,a\n1,1\n2,2\n3,nan\n4,7\n");
 }
 
 TEST_F(Logs, ArraysOfSeveralEngines) {
@@ -187,6 +196,7 @@ TEST_F(Logs, AStaticOneIsWrittenAtTheEnd) {
     set_default_engine(nullptr);
     const DeviceScope on_cpu(cpu(0));
     for (int i = 0; i < 3; ++i) log.add(i, {{"a", ones({}) * i}, {"b", (ones({}) * 2).to(DType::f16)}});
+    std::filesystem::remove_all(folder_.path());
     std::exit(0);
   };
   EXPECT_EXIT(program(), ::testing::ExitedWithCode(0), "");
