@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -176,13 +177,17 @@ Key key_of(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm, bool bias
   return key;
 }
 
+int64_t channels_of(const Cut& cut, int64_t column) {
+  return std::min(cut.channels, cut.whole - column * cut.channels);
+}
+
 // Calls piece(first image, images, first channel, channels) for all pieces.
 template <class Piece>
 void for_each_piece(const Cut& cut, int64_t batch, const Piece& piece) {
   parallel_for(cut.rows * cut.columns, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t image = i / cut.columns * cut.images, channel = i % cut.columns * cut.channels;
-      piece(image, std::min(cut.images, batch - image), channel, std::min(cut.channels, cut.whole - channel));
+      piece(image, std::min(cut.images, batch - image), channel, channels_of(cut, i % cut.columns));
     }
   });
 }
@@ -241,6 +246,49 @@ struct Chunk {
   OneThread one;
 };
 
+// The weights of all pieces that several of them need, as their primitives want them. plan_of(images, channels) is the
+// plan of a piece; the weights of a channel have `filter` numbers.
+class Weights {
+ public:
+  template <class PlanOf>
+  Weights(const Cut& cut, const float* w, int64_t filter, const PlanOf& plan_of, const Workspace& workspace)
+      : cut_(cut), w_(w), filter_(filter) {
+    if (cut.rows == 1) return;  // each is needed once
+    std::size_t bytes = 0;
+    for (int64_t i = 0; i < cut.columns; ++i) {
+      plans_.push_back(plan_of(cut.images, channels_of(cut, i)));
+      places_.push_back(bytes);
+      bytes += plans_.back()->w.bytes + rounded(plans_.back()->w.scratch.get_size());
+    }
+    memory_.emplace(workspace, bytes);
+    parallel_for(cut.columns, 1, [&](int64_t begin, int64_t end) {
+      const OneThread one;
+      for (int64_t i = begin; i < end; ++i) {
+        const Operand& operand = plans_[static_cast<std::size_t>(i)]->w;
+        bring(operand, w + i * cut.channels * filter, copy(i), copy(i) + operand.bytes);
+      }
+    });
+  }
+  /// Of a piece whose channels begin at this one.
+  dnnl::memory of(const Chunk& chunk, int64_t channel) const {
+    const int64_t column = channel / cut_.channels;
+    const Operand& operand = chunk.plan.w;
+    if (memory_ && operand.bytes != 0 && operand.blocked == plans_[static_cast<std::size_t>(column)]->w.blocked) {
+      return at(operand.blocked, copy(column));
+    }
+    return bring(operand, w_ + channel * filter_, chunk.w(), chunk.scratch());
+  }
+
+ private:
+  char* copy(int64_t column) const { return memory_->bytes_at(places_[static_cast<std::size_t>(column)]); }
+  const Cut& cut_;
+  const float* w_;
+  int64_t filter_;
+  std::vector<std::shared_ptr<const Plan>> plans_;  // of each column of pieces
+  std::vector<std::size_t> places_;                 // of their weights in the memory
+  std::optional<Borrowed> memory_;
+};
+
 }  // namespace
 
 bool onednn_has(Conv2dPass pass, const Conv2dShape& s, Algorithm algorithm) {
@@ -264,62 +312,67 @@ void onednn_forward(const Conv2dShape& s, Algorithm algorithm, const float* x, c
   const int64_t x_size = s.in_channels * s.height * s.width;
   const int64_t filter = s.in_channels * s.kernel_h * s.kernel_w;
   const int64_t plane = s.out_height() * s.out_width();
-  for_each_piece(cut_of(Conv2dPass::forward, s, algorithm), s.batch,
-                 [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
-                   const auto plan =
-                       plan_for(key_of(Conv2dPass::forward, s, algorithm, bias != nullptr, images, channels));
-                   const Chunk chunk(*plan, workspace);
-                   float* out = y + (image * s.out_channels + channel) * plane;
-                   const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
-                   const dnnl::memory weights = bring(plan->w, w + channel * filter, chunk.w(), chunk.scratch());
-                   const dnnl::memory to = place_for(plan->y, out, chunk.y());
-                   plan->primitive.execute(onednn_stream(),
-                                           {{DNNL_ARG_SRC, from},
-                                            {DNNL_ARG_WEIGHTS, weights},
-                                            {DNNL_ARG_BIAS, at(plan->bias, bias == nullptr ? bias : bias + channel)},
-                                            {DNNL_ARG_DST, to},
-                                            {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
-                   // Not oneDNN's post-op, which turns NaN into 0. The chunk is still in the cache.
-                   if (relu) relu_in_place(*plan, to, out, images, channels * plane, s.out_channels * plane);
-                   deliver(plan->y, to, out, chunk.scratch());
-                 });
+  const auto plan_of = [&](int64_t images, int64_t channels) {
+    return plan_for(key_of(Conv2dPass::forward, s, algorithm, bias != nullptr, images, channels));
+  };
+  const Cut cut = cut_of(Conv2dPass::forward, s, algorithm);
+  const Weights packed(cut, w, filter, plan_of, workspace);
+  for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
+    const auto plan = plan_of(images, channels);
+    const Chunk chunk(*plan, workspace);
+    float* out = y + (image * s.out_channels + channel) * plane;
+    const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
+    const dnnl::memory weights = packed.of(chunk, channel);
+    const dnnl::memory to = place_for(plan->y, out, chunk.y());
+    plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
+                                              {DNNL_ARG_WEIGHTS, weights},
+                                              {DNNL_ARG_BIAS, at(plan->bias, bias == nullptr ? bias : bias + channel)},
+                                              {DNNL_ARG_DST, to},
+                                              {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+    // Not oneDNN's post-op, which turns NaN into 0. The chunk is still in the cache.
+    if (relu) relu_in_place(*plan, to, out, images, channels * plane, s.out_channels * plane);
+    deliver(plan->y, to, out, chunk.scratch());
+  });
 }
 
 void onednn_input_grad(const Conv2dShape& s, Algorithm algorithm, const float* dy, const float* w, float* dx,
                        const Workspace& workspace) {
   const int64_t plane = s.height * s.width;
   const int64_t y_size = s.out_channels * s.out_height() * s.out_width();
-  for_each_piece(
-      cut_of(Conv2dPass::input_grad, s, algorithm), s.batch,
-      [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
-        const auto plan = plan_for(key_of(Conv2dPass::input_grad, s, algorithm, false, images, channels));
-        const Chunk chunk(*plan, workspace);
-        float* out = dx + (image * s.in_channels + channel) * plane;
-        const dnnl::memory from = bring(plan->y, dy + image * y_size, chunk.y(), chunk.scratch());
-        const dnnl::memory weights = bring(plan->w, w + channel * s.kernel_h * s.kernel_w, chunk.w(), chunk.scratch());
-        const dnnl::memory to = place_for(plan->x, out, chunk.x());
-        plan->primitive.execute(onednn_stream(), {{DNNL_ARG_DIFF_DST, from},
-                                                  {DNNL_ARG_WEIGHTS, weights},
-                                                  {DNNL_ARG_DIFF_SRC, to},
-                                                  {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
-        deliver(plan->x, to, out, chunk.scratch());
-      });
+  const auto plan_of = [&](int64_t images, int64_t channels) {
+    return plan_for(key_of(Conv2dPass::input_grad, s, algorithm, false, images, channels));
+  };
+  const Cut cut = cut_of(Conv2dPass::input_grad, s, algorithm);
+  const Weights packed(cut, w, s.kernel_h * s.kernel_w, plan_of, workspace);
+  for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
+    const auto plan = plan_of(images, channels);
+    const Chunk chunk(*plan, workspace);
+    float* out = dx + (image * s.in_channels + channel) * plane;
+    const dnnl::memory from = bring(plan->y, dy + image * y_size, chunk.y(), chunk.scratch());
+    const dnnl::memory weights = packed.of(chunk, channel);
+    const dnnl::memory to = place_for(plan->x, out, chunk.x());
+    plan->primitive.execute(onednn_stream(), {{DNNL_ARG_DIFF_DST, from},
+                                              {DNNL_ARG_WEIGHTS, weights},
+                                              {DNNL_ARG_DIFF_SRC, to},
+                                              {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
+    deliver(plan->x, to, out, chunk.scratch());
+  });
 }
 
 namespace {
 
-// The gradient of a weight from a piece, as one sum in f32.
-void weight_sum(const Key& key, const float* x, const float* dy, float* out, const Workspace& workspace) {
+// The gradient of a weight from a piece, as one sum in f32; blocked, if it is to stay as the primitive makes it.
+void weight_sum(const Key& key, const float* x, const float* dy, float* out, bool blocked, const Workspace& workspace) {
   const auto plan = plan_for(key);
   const Chunk chunk(*plan, workspace);
   const dnnl::memory from = bring(plan->x, x, chunk.x(), chunk.scratch());
   const dnnl::memory gradient = bring(plan->y, dy, chunk.y(), chunk.scratch());
-  const dnnl::memory to = place_for(plan->w, out, chunk.w());
+  const dnnl::memory to = blocked ? at(plan->w.blocked, out) : place_for(plan->w, out, chunk.w());
   plan->primitive.execute(onednn_stream(), {{DNNL_ARG_SRC, from},
                                             {DNNL_ARG_DIFF_DST, gradient},
                                             {DNNL_ARG_DIFF_WEIGHTS, to},
                                             {DNNL_ARG_SCRATCHPAD, at(plan->scratch, chunk.scratch())}});
-  deliver(plan->w, to, out, chunk.scratch());
+  if (!blocked) deliver(plan->w, to, out, chunk.scratch());
 }
 
 // Places of y that oneDNN adds in one sum. Its register tiles and row loops are several sums each.
@@ -354,7 +407,7 @@ void weight_grad_in_bands(const Conv2dShape& s, Algorithm algorithm, const float
                     gradient.data() + c * of_y * width);
       }
       weight_sum(key_of(Conv2dPass::weight_grad, band, algorithm, false, 1, s.out_channels), image.data(),
-                 gradient.data(), part.data(), workspace);
+                 gradient.data(), part.data(), false, workspace);
       dispatch(AddToTotals{}, static_cast<const float*>(part.data()), totals, s.w_count());
     }
   });
@@ -369,22 +422,65 @@ void onednn_weight_grad(const Conv2dShape& s, Algorithm algorithm, const float* 
   const int64_t plane = s.out_height() * s.out_width();
   if (plane > kPlacesAtOnce) return weight_grad_in_bands(s, algorithm, x, dy, dw, workspace);
   const Cut cut = cut_of(Conv2dPass::weight_grad, s, algorithm);
-  // Each row of pieces makes all of dw; the rows are added in order. A row of more images than oneDNN shall add in f32
-  // is the total of several sums.
-  const Borrowed parts(workspace, static_cast<std::size_t>(cut.rows * s.w_count()) * sizeof(float));
+  // A row of more images than oneDNN shall add in f32 is the total of several sums.
   const int64_t at_once = std::max<int64_t>(1, kPlacesAtOnce / plane);
+  const auto key = [&](int64_t images, int64_t channels) {
+    return key_of(Conv2dPass::weight_grad, s, algorithm, false, images, channels);
+  };
+  // Each row of pieces makes all of dw, and the rows are added in order: as the primitives make them, if all of them
+  // make the same, so that one array is turned, not one for each row.
+  const int64_t last_images = s.batch - (cut.rows - 1) * cut.images;
+  std::vector<std::shared_ptr<const Plan>> plans;  // of each column
+  std::vector<int64_t> places;                     // where it lies in a row, in numbers
+  int64_t row = 0;
+  bool blocked = cut.rows > 1;
+  for (int64_t i = 0; i < cut.columns; ++i) {
+    const int64_t channels = channels_of(cut, i);
+    plans.push_back(plan_for(key(std::min(at_once, cut.images), channels)));
+    for (const int64_t images : {cut.images, last_images}) {
+      for (const int64_t some : {std::min(at_once, images), images % at_once}) {
+        blocked = blocked && (some == 0 || plan_for(key(some, channels))->w.blocked == plans.back()->w.blocked);
+      }
+    }
+    places.push_back(row);
+    row += static_cast<int64_t>(rounded(plans.back()->w.blocked.get_size()) / sizeof(float));
+  }
+  if (!blocked) {
+    for (int64_t i = 0; i < cut.columns; ++i) places[static_cast<std::size_t>(i)] = i * cut.channels * filter;
+    row = s.w_count();
+  }
+  const Borrowed parts(workspace, cut.rows == 1 ? 0 : static_cast<std::size_t>(cut.rows * row) * sizeof(float));
+  float* const first = cut.rows == 1 ? dw : parts.as<float>();
   for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
-    float* const out = parts.as<float>() + image / cut.images * s.w_count() + channel * filter;
-    const int64_t count = channels * filter, last = image + images;
+    const auto column = static_cast<std::size_t>(channel / cut.channels);
+    float* const out = first + image / cut.images * row + places[column];
+    const int64_t count =
+        blocked ? static_cast<int64_t>(plans[column]->w.blocked.get_size() / sizeof(float)) : channels * filter;
+    const int64_t last = image + images;
     std::vector<double> totals(static_cast<std::size_t>(images > at_once ? count : 0));
     for (; image < last; image += at_once) {
-      weight_sum(key_of(Conv2dPass::weight_grad, s, algorithm, false, std::min(at_once, last - image), channels),
-                 x + image * x_size, dy + (image * s.out_channels + channel) * plane, out, workspace);
+      weight_sum(key(std::min(at_once, last - image), channels), x + image * x_size,
+                 dy + (image * s.out_channels + channel) * plane, out, blocked, workspace);
       if (!totals.empty()) dispatch(AddToTotals{}, static_cast<const float*>(out), totals.data(), count);
     }
     for (std::size_t i = 0; i < totals.size(); ++i) out[i] = static_cast<float>(totals[i]);
   });
-  sum_parts(static_cast<const float*>(parts.as<float>()), s.w_count(), cut.rows, dw);
+  if (cut.rows == 1) return;
+  if (!blocked) return sum_parts(static_cast<const float*>(first), row, cut.rows, dw, row);
+  for (int64_t i = 0; i < cut.columns; ++i) {
+    const auto column = static_cast<std::size_t>(i);
+    const Plan& plan = *plans[column];
+    float* const sums = first + places[column];
+    sum_parts(static_cast<const float*>(sums), row, cut.rows, sums,
+              static_cast<int64_t>(plan.w.blocked.get_size() / sizeof(float)));
+    const Borrowed scratch(workspace, rounded(plan.w.scratch.get_size()));
+    const OneThread one;
+    if (plan.w.bytes == 0) {
+      std::copy_n(sums, channels_of(cut, i) * filter, dw + i * cut.channels * filter);
+    } else {
+      deliver(plan.w, at(plan.w.blocked, sums), dw + i * cut.channels * filter, scratch.bytes_at(0));
+    }
+  }
 }
 
 }  // namespace sluice::cpu_backend::conv

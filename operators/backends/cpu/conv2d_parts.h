@@ -51,15 +51,30 @@ struct AddToTotals {
   }
 };
 
-/// dw = the sum over the parts, each of `count` elements, in order.
-template <class T, class A>
-void sum_parts(const A* parts, std::int64_t count, std::int64_t n, T* dw) {
-  parallel_for(count, 16384, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      auto total = static_cast<TotalOf<A>>(parts[i]);
-      for (std::int64_t p = 1; p < n; ++p) total += static_cast<TotalOf<A>>(parts[p * count + i]);
-      dw[i] = static_cast<T>(total);
+struct SumOfParts {
+  template <class A, class T>
+  SLUICE_KERNEL_BODY void operator()(const A* parts, std::int64_t step, std::int64_t n, T* dw,
+                                     std::int64_t count) const {
+    constexpr std::int64_t block = 256;
+    TotalOf<A> totals[block];
+    for (std::int64_t first = 0; first < count; first += block) {
+      const std::int64_t size = first + block < count ? block : count - first;
+      const A* x = parts + first;
+      for (std::int64_t i = 0; i < size; ++i) totals[i] = static_cast<TotalOf<A>>(x[i]);
+      for (std::int64_t p = 1; p < n; ++p) {
+        x += step;
+        for (std::int64_t i = 0; i < size; ++i) totals[i] += static_cast<TotalOf<A>>(x[i]);
+      }
+      for (std::int64_t i = 0; i < size; ++i) dw[first + i] = static_cast<T>(totals[i]);
     }
+  }
+};
+
+/// dw = the sum over n parts, each of `count` elements and `step` behind the one before, in order. It may be the first.
+template <class T, class A>
+void sum_parts(const A* parts, std::int64_t step, std::int64_t n, T* dw, std::int64_t count) {
+  parallel_for(count, 16384, [=](std::int64_t begin, std::int64_t end) {
+    dispatch(SumOfParts{}, parts + begin, step, n, dw + begin, end - begin);
   });
 }
 
@@ -81,7 +96,7 @@ void sum_over_chunks(const Conv2dShape& shape, std::int64_t images, T* dw, const
       body(first, std::min(images, shape.batch - first), own);
     }
   });
-  sum_parts(static_cast<const A*>(totals.as<A>()), count, chunks, dw);
+  sum_parts(static_cast<const A*>(totals.as<A>()), count, chunks, dw, count);
 }
 
 /// Direct kernels for few input channels (f32): the input's rows stay in the first-level cache.
