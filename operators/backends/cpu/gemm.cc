@@ -19,6 +19,7 @@
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/engine/loops.h"
+#include "sluice/ndarray/strided_copy.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/onednn.h"
 #include "sluice/operators/backends/cpu/openblas.h"
@@ -231,20 +232,10 @@ bool is_worth_turning(int64_t m, int64_t n, int64_t k) {
 /// The transpose of x, rows x columns, as an array of its own.
 std::unique_ptr<float[]> turn(const float* x, int64_t rows, int64_t columns, int64_t step) {
   auto made = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
-  constexpr int64_t block = 32;
-  parallel_for((columns + block - 1) / block, std::max<int64_t>(1, 8192 / (block * rows) + 1),
-               [&](int64_t begin, int64_t end) {
-                 const int64_t last = std::min(end * block, columns);
-                 for (int64_t i = begin * block; i < last; i += block) {
-                   for (int64_t p = 0; p < rows; p += block) {
-                     const int64_t after = std::min(last, i + block), under = std::min(rows, p + block);
-                     for (int64_t q = p; q < under; ++q) {
-                       for (int64_t j = i; j < after; ++j)
-                         made[static_cast<std::size_t>(j * rows + q)] = x[q * step + j];
-                     }
-                   }
-                 }
-               });
+  const auto view = [&](const float* at, const Dims& strides) {
+    return TensorView{reinterpret_cast<std::byte*>(const_cast<float*>(at)), DType::f32, {columns, rows}, strides};
+  };
+  strided_copy(view(x, {1, step}), view(made.get(), {rows, 1}));
   return made;
 }
 
