@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "sluice/operators/backends/cpu/fast_math.h"
 #include "sluice/operators/backends/cpu/fused.h"
 #include "sluice/operators/backends/cpu/gemm.h"
+#include "sluice/operators/backends/cpu/packed_product.h"
 #include "sluice/operators/backends/reference/plain_loops.h"
 #include "sluice/tests/operators/cpu_kernels.h"
 
@@ -80,6 +83,37 @@ TYPED_TEST(GemmTest, SameBitsOnAnyWidth) {
       return c;
     })) << s.m
         << " x " << s.n << " x " << s.k;
+  }
+}
+
+/// Rows, columns and terms around what vectors and panels hold; between rows of c, and of b, there is something else.
+TEST(PackedProduct, MatchesReferenceOnAnyWidth) {
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < 200; ++round) {
+    const bool big = round % 20 == 19;  // large enough to be split
+    const int64_t m = pick(random, 1, big ? 64 : 30), n = pick(random, 1, big ? 700 : 50);
+    const int64_t k = pick(random, 0, big ? 300 : 40), gap = pick(random, 0, 3);
+    const bool tb = pick(random, 0, 1) != 0, add = pick(random, 0, 1) != 0;
+    const int64_t lda = k + gap, ldb = (tb ? k : n) + gap, ldc = n + gap;
+    const auto a = random_values<float>(random, m * lda), b = random_values<float>(random, (tb ? n : k) * ldb);
+    const auto before = random_values<float>(random, m * ldc);
+    const auto size = static_cast<std::size_t>(cpu_backend::PackedMatrix::size(n, k));
+    const auto product = [&] {
+      const std::unique_ptr<void, void (*)(void*)> memory(
+          std::aligned_alloc(64, (size + 1) * sizeof(float) / 64 * 64 + 64), std::free);
+      auto* const panels = static_cast<float*>(memory.get());
+      std::fill_n(panels, size, std::numeric_limits<float>::quiet_NaN());
+      const cpu_backend::PackedMatrix packed(tb, n, k, b.data(), ldb, panels);
+      std::vector<float> c = before;
+      packed.multiply(m, a.data(), lda, add, c.data(), ldc);
+      return c;
+    };
+    std::vector<float> wanted = before;
+    reference::gemm<float>(false, tb, m, n, k, 1, a.data(), lda, b.data(), ldb, add ? 1.0F : 0.0F, wanted.data(), ldc);
+    EXPECT_LE(relative_error(product(), wanted), tolerance<float>())
+        << "seed " << kSeed << " round " << round << ": " << m << " x " << n << " x " << k << " trans " << tb;
+    if (!big) continue;
+    EXPECT_TRUE(same_on_any_width(product)) << m << " x " << n << " x " << k;
   }
 }
 

@@ -210,6 +210,30 @@ TEST(Networks, TheGradientsOfAnLstmAreThoseOfItsCells) {
   }
 }
 
+/// In f32 the weight of larger ones is packed once for all steps; in f64 it is not.
+TEST(Networks, ALargerLstmInFloatIsThatInDouble) {
+  for (const std::int64_t n : {5, 17}) {
+    const std::int64_t steps = 6, in = 3, size = n == 5 ? 70 : 64;
+    const std::vector<NDArray> drawn_in_double{
+        drawn({steps, n, in}, 1),         drawn({n, size}, 2),  drawn({n, size}, 3), drawn({4 * size, in}, 4),
+        drawn({4 * size, size}, 5) * 0.1, drawn({4 * size}, 6), drawn({4 * size}, 7)};
+    const auto all_of = [&](DType dtype) {
+      std::vector<NDArray> x;
+      for (const NDArray& of : drawn_in_double) x.push_back(of.to(DType::f32).to(dtype).with_grad());
+      const LstmResult row = lstm(x[0], {x[1], x[2]}, {x[3], x[4], x[5], x[6]});
+      std::vector<NDArray> all{row.outputs, row.state.cell};
+      for (const NDArray& g : grad(sum(row.outputs * row.outputs) + sum(row.state.cell), x)) all.push_back(g);
+      return all;
+    };
+    const std::vector<NDArray> in_float = all_of(DType::f32), in_double = all_of(DType::f64);
+    for (std::size_t i = 0; i < in_float.size(); ++i) {
+      const double scale = max(abs(in_double[i])).item<double>();
+      const double off = max(abs(in_float[i].to(DType::f64) - in_double[i])).item<double>();
+      EXPECT_LE(off, 1e-5 * scale) << n << ": " << i;
+    }
+  }
+}
+
 TEST(Networks, RotaryEmbeddingTurnsPairs) {
   const NDArray x = drawn({2, 3, 4}, 1);
   const std::vector<double> in = x.to_vector<double>();

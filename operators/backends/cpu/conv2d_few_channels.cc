@@ -25,8 +25,10 @@ struct Functions {
 namespace plain {
 constexpr int kWidth = 4;
 #define SLUICE_FMA(a, b, c) ((a) * (b) + (c))
+#define SLUICE_SPREAD(x) (Vec{} + (x))
 #include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
 #undef SLUICE_FMA
+#undef SLUICE_SPREAD
 }  // namespace plain
 
 #if SLUICE_X86_KERNELS && !defined(__clang__)
@@ -36,8 +38,10 @@ constexpr int kWidth = 4;
 namespace avx2 {
 constexpr int kWidth = 8;
 #define SLUICE_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define SLUICE_SPREAD(x) ((Vec)_mm256_set1_ps(x))
 #include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
 #undef SLUICE_FMA
+#undef SLUICE_SPREAD
 }  // namespace avx2
 #pragma GCC pop_options
 #pragma GCC push_options
@@ -45,8 +49,10 @@ constexpr int kWidth = 8;
 namespace avx512 {
 constexpr int kWidth = 16;
 #define SLUICE_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define SLUICE_SPREAD(x) ((Vec)_mm512_set1_ps(x))
 #include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
 #undef SLUICE_FMA
+#undef SLUICE_SPREAD
 }  // namespace avx512
 #pragma GCC pop_options
 #else

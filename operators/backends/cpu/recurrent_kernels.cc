@@ -1,11 +1,14 @@
 // LSTM of the CPU backend: a product with the hidden weight in each step, and the gates in one pass.
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 
 #include "sluice/engine/loops.h"
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/backends/cpu/fast_functors.h"
 #include "sluice/operators/backends/cpu/gemm.h"
 #include "sluice/operators/backends/cpu/kernels.h"
+#include "sluice/operators/backends/cpu/packed_product.h"
 
 namespace sluice::cpu_backend {
 namespace {
@@ -17,6 +20,36 @@ constexpr std::int64_t kUnits = 2048;  // that a thread takes at once, in whole 
 std::int64_t rows_at_once(std::int64_t size) {
   return std::max<std::int64_t>(1, kUnits / std::max<std::int64_t>(1, size));
 }
+
+/// The product with the hidden weight, which each step takes. In f32 the weight is packed once for all steps.
+template <class T>
+class StepProduct {
+ public:
+  /// As gemm's operand b.
+  StepProduct(ArrayContext& c, std::int64_t steps, bool transposed, std::int64_t rows, std::int64_t n, std::int64_t k,
+              const T* b, std::int64_t ldb)
+      : transposed_(transposed), rows_(rows), n_(n), k_(k), b_(b), ldb_(ldb) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (steps < 4 || !PackedMatrix::pays(rows, n, k)) return;
+      memory_.emplace(c.scratch(static_cast<std::size_t>(PackedMatrix::size(n, k)) * sizeof(float)));
+      packed_.emplace(transposed, n, k, b, ldb, memory_->as<float>());
+    }
+  }
+  void operator()(const T* a, std::int64_t lda, bool add, T* out, std::int64_t ldc) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (packed_) return packed_->multiply(rows_, a, lda, add, out, ldc);
+    }
+    gemm(false, transposed_, rows_, n_, k_, T(1), a, lda, b_, ldb_, add ? T(1) : T(0), out, ldc);
+  }
+
+ private:
+  bool transposed_;
+  std::int64_t rows_, n_, k_;
+  const T* b_;
+  std::int64_t ldb_;
+  std::optional<Scratch> memory_;
+  std::optional<PackedMatrix> packed_;
+};
 
 /// A row's units: the sums in `gates` are replaced by the activated gates.
 struct Units {
@@ -39,9 +72,10 @@ struct Lstm {
     const T *x = c.input(0).as<T>(), *weight = c.input(3).as<T>();
     T *hidden = c.output(0).as<T>(), *cells = c.output(1).as<T>(), *gates = c.output(2).as<T>();
     const T *h = c.input(1).as<T>(), *cell = c.input(2).as<T>();  // of the step before
+    const StepProduct<T> product(c, steps, true, n, 4 * size, size, weight, size);
     for (std::int64_t t = 0; t < steps; ++t) {
       std::copy_n(x, n * 4 * size, gates);
-      gemm(false, true, n, 4 * size, size, T(1), h, size, weight, size, T(1), gates, 4 * size);
+      product(h, size, true, gates, 4 * size);
       parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r) {
           dispatch(Units{}, gates + r * 4 * size, cell + r * size, cells + r * size, hidden + r * size, size);
@@ -95,6 +129,7 @@ struct LstmGrad {
     T *dx = c.output(0).as<T>(), *hidden = c.output(1).as<T>(), *carried = c.output(2).as<T>();
     std::fill_n(hidden, n * size, T(0));
     std::fill_n(carried, n * size, T(0));
+    const StepProduct<T> product(c, steps, false, n, size, 4 * size, weight, size);
     for (std::int64_t t = steps; t-- > 0;) {
       const std::int64_t states = t * n * size, all = t * n * 4 * size;
       const T* before = t > 0 ? cells + states - n * size : first;
@@ -106,7 +141,7 @@ struct LstmGrad {
                    carried + at, dx + of_row, size);
         }
       });
-      gemm(false, false, n, size, 4 * size, T(1), dx + all, 4 * size, weight, size, T(0), hidden, size);
+      product(dx + all, 4 * size, false, hidden, size);
     }
   }
 };
