@@ -125,7 +125,7 @@ void turn_square(const T* from, std::int64_t from_step, std::int64_t rows, std::
     std::int64_t c = 0;
     if constexpr (lanes > 1) {
       for (; c + lanes <= columns; c += lanes) {
-        turn_vectors(row + c, from_step, &square[c][r], &square[1][0] - &square[0][0]);
+        turn_vectors(row + c, from_step, &square[c][r], side + 16 / static_cast<std::int64_t>(sizeof(T)));
       }
     }
     for (; c < columns; ++c) {
@@ -142,51 +142,54 @@ void turn_square(const T* from, std::int64_t from_step, std::int64_t rows, std::
   }
 }
 
-// Asks for the lines of so many rows of kSide elements: they lie in pages of their own, where the processor does not
-// look ahead by itself.
+// Asks for the lines of rows: they lie in pages of their own, where the processor does not look ahead by itself.
 template <bool writes, class T>
-void ask_for(const T* row, std::int64_t step, std::int64_t rows) {
+void ask_for(const T* row, std::int64_t step, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t at = 0; at < kSide<T>; at += line) __builtin_prefetch(row + i * step + at, writes, 2);
+    for (std::int64_t at = 0; at < columns; at += line) __builtin_prefetch(row + i * step + at, writes, 2);
   }
 }
 
+// In units of one row of squares, of which a long one is cut.
 template <class T>
 void copy_turned(const T* from, T* to, const Axes& axes, int turned) {
-  constexpr std::int64_t side = kSide<T>;
+  constexpr std::int64_t side = kSide<T>, longest = 64 * side;
   const int last = axes.shape.rank() - 1;
-  const std::int64_t n = axes.shape[turned], m = axes.shape[last], blocks = (n + side - 1) / side;
+  const std::int64_t n = axes.shape[turned], m = axes.shape[last];
+  const std::int64_t blocks = (n + side - 1) / side, parts = (m + longest - 1) / longest;
   std::int64_t outer = 1;
   for (int i = 0; i < last; ++i) outer *= i == turned ? 1 : axes.shape[i];
   const std::int64_t from_n = axes.from[turned], from_m = axes.from[last], to_n = axes.to[turned], to_m = axes.to[last];
-  parallel_for(
-      outer * blocks, std::max<std::int64_t>(1, kCopyGrain / (side * m)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t unit = begin; unit < end; ++unit) {
-          const T* p = from;
-          T* q = to;
-          std::int64_t rest = unit / blocks;
-          for (int i = last - 1; i >= 0; --i) {
-            if (i == turned) continue;
-            p += rest % axes.shape[i] * axes.from[i];
-            q += rest % axes.shape[i] * axes.to[i];
-            rest /= axes.shape[i];
-          }
-          const std::int64_t first = unit % blocks * side, height = std::min(side, n - first);
-          p += first * from_n;
-          q += first * to_n;
-          for (std::int64_t at = 0; at < m; at += side) {
-            const std::int64_t width = std::min(side, m - at), next = std::clamp(m - at - side, std::int64_t{0}, side);
-            if (to_m == 1) {
-              ask_for<false>(p + (at + side) * from_m, from_m, next);
-              turn_square(p + at * from_m, from_m, width, height, q + at, to_n);
-            } else {
-              ask_for<true>(q + (at + side) * to_m, to_m, next);
-              turn_square(p + at, from_n, height, width, q + at * to_m, to_m);
-            }
-          }
-        }
-      });
+  const auto copy = [&](const T* p, T* q, std::int64_t height, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t at = begin; at < end; at += side) {
+      const std::int64_t width = std::min(side, end - at), next = std::min(side, end - at - width);
+      if (to_m == 1) {
+        if (next > 0) ask_for<false>(p + (at + side) * from_m, from_m, next, height);
+        turn_square(p + at * from_m, from_m, width, height, q + at, to_n);
+      } else {
+        if (next > 0) ask_for<true>(q + (at + side) * to_m, to_m, next, height);
+        turn_square(p + at, from_n, height, width, q + at * to_m, to_m);
+      }
+    }
+  };
+  parallel_for(outer * blocks * parts, std::max<std::int64_t>(1, kCopyGrain / (side * std::min(m, longest))),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t unit = begin; unit < end; ++unit) {
+                   const T* p = from;
+                   T* q = to;
+                   std::int64_t rest = unit / (blocks * parts);
+                   for (int i = last - 1; i >= 0; --i) {
+                     if (i == turned) continue;
+                     p += rest % axes.shape[i] * axes.from[i];
+                     q += rest % axes.shape[i] * axes.to[i];
+                     rest /= axes.shape[i];
+                   }
+                   const std::int64_t first = unit / parts % blocks * side, part = unit % parts * longest;
+                   copy(p + first * from_n, q + first * to_n, std::min(side, n - first), part,
+                        std::min(m, part + longest));
+                 }
+               });
 }
 
 template <class T>

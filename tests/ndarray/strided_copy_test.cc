@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/engine/engine.h"
+
 namespace sluice {
 namespace {
 
@@ -25,8 +27,9 @@ std::int64_t lay_out(const Dims& shape, const std::vector<int>& order, std::int6
 }
 
 /// Transpositions above all: axes in another order of memory on each side, with sizes around those of the squares that
-/// are turned at once. What lies between the elements stays as it is.
+/// are turned at once, broadcast and reversed ones too. What lies between the elements stays as it is.
 TEST(StridedCopy, TurnsAxes) {
+  Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = 4});
   std::mt19937 random(kSeed);
   const auto pick = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
@@ -45,18 +48,54 @@ TEST(StridedCopy, TurnsAxes) {
     std::vector<std::byte> from(static_cast<std::size_t>(from_count * size));
     for (std::byte& b : from) b = static_cast<std::byte>(pick(0, 255));
     std::vector<std::byte> to(static_cast<std::size_t>(to_count * size), std::byte{0xAB}), wanted = to;
+    std::byte *first = from.data(), *into = to.data(), *into_wanted = wanted.data();
+    if (const auto axis = static_cast<int>(pick(0, 5)); axis < 3) {  // the same element along an axis, or its reverse
+      if (pick(0, 1) == 0) {
+        from_strides[axis] = 0;
+      } else {
+        first += (shape[axis] - 1) * from_strides[axis] * size;
+        from_strides[axis] = -from_strides[axis];
+      }
+    } else {
+      into += (shape[axis - 3] - 1) * to_strides[axis - 3] * size;
+      into_wanted += (shape[axis - 3] - 1) * to_strides[axis - 3] * size;
+      to_strides[axis - 3] = -to_strides[axis - 3];
+    }
     for (std::int64_t i = 0; i < shape[0]; ++i) {
       for (std::int64_t j = 0; j < shape[1]; ++j) {
         for (std::int64_t k = 0; k < shape[2]; ++k) {
           const std::int64_t a = i * from_strides[0] + j * from_strides[1] + k * from_strides[2];
           const std::int64_t b = i * to_strides[0] + j * to_strides[1] + k * to_strides[2];
-          std::memcpy(wanted.data() + b * size, from.data() + a * size, static_cast<std::size_t>(size));
+          std::memcpy(into_wanted + b * size, first + a * size, static_cast<std::size_t>(size));
         }
       }
     }
-    strided_copy({from.data(), dtype, shape, from_strides}, {to.data(), dtype, shape, to_strides});
+    const auto copy = [&] { strided_copy({first, dtype, shape, from_strides}, {into, dtype, shape, to_strides}); };
+    round % 10 == 0 ? engine.push(copy, {}).wait() : copy();
     EXPECT_TRUE(to == wanted) << "seed " << kSeed << " round " << round << ": " << to_string(shape) << " of " << size
                               << " bytes, strides " << to_string(from_strides) << " to " << to_string(to_strides);
+  }
+}
+
+/// Few columns of many rows are cut along the rows, for several threads.
+TEST(StridedCopy, TurnsLongOnes) {
+  Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = 4});
+  for (const std::int64_t columns : {8, 33, 64, 70}) {
+    const std::int64_t rows = 20000;
+    std::vector<float> from(static_cast<std::size_t>(rows * columns)), to(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+    const auto view = [&](std::vector<float>& of, const Dims& strides) {
+      return TensorView{reinterpret_cast<std::byte*>(of.data()), DType::f32, {columns, rows}, strides};
+    };
+    engine.push([&] { strided_copy(view(from, {1, columns}), view(to, {rows, 1})); }, {}).wait();
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        ASSERT_EQ(to[static_cast<std::size_t>(j * rows + i)], static_cast<float>(i * columns + j)) << i << " " << j;
+      }
+    }
+    std::vector<float> back(from.size());
+    engine.push([&] { strided_copy(view(to, {rows, 1}), view(back, {1, columns})); }, {}).wait();
+    EXPECT_TRUE(back == from) << columns;
   }
 }
 

@@ -2,6 +2,7 @@
 // threads.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -102,6 +103,20 @@ TEST(Conv2d, MatchesReferenceOnOddShapes) {
     const Conv2dShape s = random_shape(random);
     check_conv<float>(s, random, round % 3 == 0, round % 2 == 0, round % 4 < 2);
     check_conv<double>(s, random, false, round % 2 == 0, round % 4 < 2);
+  }
+}
+
+/// Large enough that images and channels are cut, into pieces that are not all of a size.
+TEST(Conv2d, PiecesOfImagesAndChannelsMatchReference) {
+  std::mt19937 random(kSeed);
+  for (const auto& [batch, in, out] : {std::array<int64_t, 3>{9, 200, 200}, {9, 40, 200}, {9, 200, 40}}) {
+    Conv2dShape s;
+    s.batch = batch;
+    s.in_channels = in;
+    s.out_channels = out;
+    s.height = s.width = 8;
+    s.pad_h = s.pad_w = 1;
+    check_conv<float>(s, random, true, true, false);
   }
 }
 

@@ -2,6 +2,7 @@
 // threads.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -114,6 +115,26 @@ TEST(PackedProduct, MatchesReferenceOnAnyWidth) {
         << "seed " << kSeed << " round " << round << ": " << m << " x " << n << " x " << k << " trans " << tb;
     if (!big) continue;
     EXPECT_TRUE(same_on_any_width(product)) << m << " x " << n << " x " << k;
+  }
+}
+
+/// 4,096 equal terms, whose sum in one run in f32 would be off by 5e-5; and who packs at all.
+TEST(PackedProduct, AddsLongRowsInPieces) {
+  constexpr int64_t m = 5, n = 16, k = 4096;
+  const std::vector<float> a(m * k, 0.9F), b(k * n, 0.9F);
+  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(64, k * n * sizeof(float)), std::free);
+  std::vector<float> c(m * n);
+  cpu_backend::PackedMatrix(false, n, k, b.data(), n, static_cast<float*>(memory.get()))
+      .multiply(m, a.data(), k, false, c.data(), n);
+  const bool has_vectors = cpu_backend::PackedMatrix::pays(m, n, k);
+  for (const float x : c) EXPECT_NEAR(x / (k * double{0.9F} * double{0.9F}), 1, has_vectors ? 4e-6 : 1e-4);
+#if defined(__x86_64__) && !defined(__clang__)
+  EXPECT_EQ(has_vectors, cpu_backend::instruction_set_in_use() != cpu_backend::InstructionSet::plain);
+#endif
+  EXPECT_EQ(cpu_backend::PackedMatrix::pays(5, 280, 70), has_vectors);  // both are in networks_test.cc
+  EXPECT_EQ(cpu_backend::PackedMatrix::pays(17, 64, 256), has_vectors);
+  for (const auto& [rows, columns, terms] : {std::array<int64_t, 3>{65, 256, 256}, {16, 256, 4097}, {1, 4096, 1024}}) {
+    EXPECT_FALSE(cpu_backend::PackedMatrix::pays(rows, columns, terms));
   }
 }
 

@@ -25,7 +25,7 @@ struct Functions {
 namespace plain {
 constexpr int kWidth = 4;
 #define SLUICE_FMA(a, b, c) ((a) * (b) + (c))
-#define SLUICE_SPREAD(x) (Vec{} + (x))
+#define SLUICE_SPREAD(x) (Vec{(x), (x), (x), (x)})
 #include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
 #undef SLUICE_FMA
 #undef SLUICE_SPREAD

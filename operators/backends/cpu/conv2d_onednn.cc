@@ -233,15 +233,18 @@ void relu_in_place(const Plan& plan, const dnnl::memory& made, float* plain, int
   for (int64_t i = 0; i < images; ++i) dispatch(ReluInPlace{}, plain + i * image_pitch, image_size);
 }
 
-// One chunk: copies in, the primitive, the copy out.
+// One chunk: copies in, the primitive, the copy out; with weights elsewhere, if they have memory of their own.
 struct Chunk {
-  Chunk(const Plan& p, const Workspace& workspace)
-      : plan(p), memory(workspace, p.scratch_bytes + p.x.bytes + p.w.bytes + p.y.bytes) {}
+  Chunk(const Plan& p, const Workspace& workspace, bool weights_elsewhere)
+      : plan(p),
+        weights(weights_elsewhere ? 0 : p.w.bytes),
+        memory(workspace, p.scratch_bytes + p.x.bytes + weights + p.y.bytes) {}
   char* scratch() const { return memory.bytes_at(0); }
   char* x() const { return memory.bytes_at(plan.scratch_bytes); }
   char* w() const { return memory.bytes_at(plan.scratch_bytes + plan.x.bytes); }
-  char* y() const { return memory.bytes_at(plan.scratch_bytes + plan.x.bytes + plan.w.bytes); }
+  char* y() const { return memory.bytes_at(plan.scratch_bytes + plan.x.bytes + weights); }
   const Plan& plan;
+  std::size_t weights;
   Borrowed memory;
   OneThread one;
 };
@@ -269,14 +272,14 @@ class Weights {
       }
     });
   }
-  /// Of a piece whose channels begin at this one.
+  /// Whether they are here for a piece of this plan, whose channels begin at this one.
+  bool has(const Plan& plan, int64_t channel) const {
+    if (!memory_ || plan.w.bytes == 0) return false;
+    return plan.w.blocked == plans_[static_cast<std::size_t>(channel / cut_.channels)]->w.blocked;
+  }
   dnnl::memory of(const Chunk& chunk, int64_t channel) const {
-    const int64_t column = channel / cut_.channels;
-    const Operand& operand = chunk.plan.w;
-    if (memory_ && operand.bytes != 0 && operand.blocked == plans_[static_cast<std::size_t>(column)]->w.blocked) {
-      return at(operand.blocked, copy(column));
-    }
-    return bring(operand, w_ + channel * filter_, chunk.w(), chunk.scratch());
+    if (has(chunk.plan, channel)) return at(chunk.plan.w.blocked, copy(channel / cut_.channels));
+    return bring(chunk.plan.w, w_ + channel * filter_, chunk.w(), chunk.scratch());
   }
 
  private:
@@ -319,7 +322,7 @@ void onednn_forward(const Conv2dShape& s, Algorithm algorithm, const float* x, c
   const Weights packed(cut, w, filter, plan_of, workspace);
   for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
     const auto plan = plan_of(images, channels);
-    const Chunk chunk(*plan, workspace);
+    const Chunk chunk(*plan, workspace, packed.has(*plan, channel));
     float* out = y + (image * s.out_channels + channel) * plane;
     const dnnl::memory from = bring(plan->x, x + image * x_size, chunk.x(), chunk.scratch());
     const dnnl::memory weights = packed.of(chunk, channel);
@@ -346,7 +349,7 @@ void onednn_input_grad(const Conv2dShape& s, Algorithm algorithm, const float* d
   const Weights packed(cut, w, s.kernel_h * s.kernel_w, plan_of, workspace);
   for_each_piece(cut, s.batch, [&](int64_t image, int64_t images, int64_t channel, int64_t channels) {
     const auto plan = plan_of(images, channels);
-    const Chunk chunk(*plan, workspace);
+    const Chunk chunk(*plan, workspace, packed.has(*plan, channel));
     float* out = dx + (image * s.in_channels + channel) * plane;
     const dnnl::memory from = bring(plan->y, dy + image * y_size, chunk.y(), chunk.scratch());
     const dnnl::memory weights = packed.of(chunk, channel);
@@ -364,7 +367,7 @@ namespace {
 // The gradient of a weight from a piece, as one sum in f32; blocked, if it is to stay as the primitive makes it.
 void weight_sum(const Key& key, const float* x, const float* dy, float* out, bool blocked, const Workspace& workspace) {
   const auto plan = plan_for(key);
-  const Chunk chunk(*plan, workspace);
+  const Chunk chunk(*plan, workspace, blocked);
   const dnnl::memory from = bring(plan->x, x, chunk.x(), chunk.scratch());
   const dnnl::memory gradient = bring(plan->y, dy, chunk.y(), chunk.scratch());
   const dnnl::memory to = blocked ? at(plan->w.blocked, out) : place_for(plan->w, out, chunk.w());

@@ -196,8 +196,7 @@ void vector_product(int64_t n, int64_t k, float alpha, const float* v, int64_t s
   }
 }
 
-// Terms that a library adds to one f32 sum, and those in the product of a row or with a column.
-constexpr int64_t kMostTerms = 4096, kFewTerms = 512;
+constexpr int64_t kMostTerms = 4096;  // that a library adds to one f32 sum
 
 struct AddToTotals {
   SLUICE_KERNEL_BODY void operator()(const float* x, double* __restrict totals, int64_t n) const {

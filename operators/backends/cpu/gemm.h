@@ -7,6 +7,8 @@
 
 namespace sluice::cpu_backend {
 
+inline constexpr std::int64_t kFewTerms = 512;  ///< of a single row or column, more than these are added in double
+
 /// C = alpha op(A) op(B) + beta C, row-major: op(A) is m x k, op(B) is k x n, C is m x n. A is stored m x k (k x m with
 /// trans_a) with lda elements between its rows; B and C likewise. With beta 0 C is not read (it may hold NaN). C must
 /// not overlap A or B. f32: oneDNN's sgemm, in blocks of 4,096 terms whose products are added in double, and with m or

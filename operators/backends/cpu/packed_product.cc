@@ -64,6 +64,7 @@ void rows_times_panel(long rows, const float* a, long lda, const float* panel, l
 
 bool PackedMatrix::pays(std::int64_t rows, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t most_rows = 64, most_terms = 4096, least_work = 1 << 16;
+  if (rows == 1 && k > kFewTerms) return false;  // gemm adds these in double
 #if SLUICE_PACKED_PRODUCTS
   const bool vectors = instruction_set_in_use() != InstructionSet::plain;
 #else

@@ -11,7 +11,7 @@ namespace sluice::cpu_backend {
 /// product where that has few rows. The same bits on any number of threads; they may differ between instruction sets.
 class PackedMatrix {
  public:
-  /// Whether packing helps: vectors of AVX2 or AVX-512, few rows, and not more terms than are added in f32.
+  /// Whether packing helps: vectors of AVX2 or AVX-512, few rows, and not more terms than gemm adds in f32.
   static bool pays(std::int64_t rows, std::int64_t n, std::int64_t k);
   /// Floats of the memory.
   static std::int64_t size(std::int64_t n, std::int64_t k) { return (n + kPanel - 1) / kPanel * kPanel * k; }

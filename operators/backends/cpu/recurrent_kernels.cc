@@ -25,13 +25,19 @@ std::int64_t rows_at_once(std::int64_t size) {
 template <class T>
 class StepProduct {
  public:
+  /// Bytes of the packed weight; 0 where it is not packed.
+  static std::size_t bytes(std::int64_t steps, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    if (!std::is_same_v<T, float> || steps < 4 || !PackedMatrix::pays(rows, n, k)) return 0;
+    return static_cast<std::size_t>(PackedMatrix::size(n, k)) * sizeof(float);
+  }
   /// As gemm's operand b.
   StepProduct(ArrayContext& c, std::int64_t steps, bool transposed, std::int64_t rows, std::int64_t n, std::int64_t k,
               const T* b, std::int64_t ldb)
       : transposed_(transposed), rows_(rows), n_(n), k_(k), b_(b), ldb_(ldb) {
     if constexpr (std::is_same_v<T, float>) {
-      if (steps < 4 || !PackedMatrix::pays(rows, n, k)) return;
-      memory_.emplace(c.scratch(static_cast<std::size_t>(PackedMatrix::size(n, k)) * sizeof(float)));
+      const std::size_t size = bytes(steps, rows, n, k);
+      if (size == 0) return;
+      memory_.emplace(c.scratch(size));
       packed_.emplace(transposed, n, k, b, ldb, memory_->as<float>());
     }
   }
@@ -67,6 +73,10 @@ struct Units {
 
 template <class T>
 struct Lstm {
+  static std::size_t scratch(const Signature& call) {
+    const Dims& gates = call.shape(0);  // of all steps
+    return StepProduct<T>::bytes(gates[0], gates[1], gates[2], gates[2] / 4);
+  }
   static void run(ArrayContext& c) {
     const std::int64_t steps = c.output(0).shape[0], n = c.output(0).shape[1], size = c.output(0).shape[2];
     const T *x = c.input(0).as<T>(), *weight = c.input(3).as<T>();
@@ -121,6 +131,10 @@ struct UnitsGrad {
 
 template <class T>
 struct LstmGrad {
+  static std::size_t scratch(const Signature& call) {
+    const Dims& cells = call.shape(3);
+    return StepProduct<T>::bytes(cells[0], cells[1], cells[2], 4 * cells[2]);
+  }
   static void run(ArrayContext& c) {
     const std::int64_t steps = c.input(3).shape[0], n = c.input(3).shape[1], size = c.input(3).shape[2];
     const T *of_hidden = c.input(0).as<T>(), *of_cells = c.input(1).as<T>(), *gates = c.input(2).as<T>();
@@ -149,8 +163,15 @@ struct LstmGrad {
 }  // namespace
 
 void add_recurrent_kernels(Registry& registry) {
-  add<Lstm>(registry.get("lstm"), kCpu, Types<float, double>{}, kDense);
-  add<LstmGrad>(registry.get("lstm_grad"), kCpu, Types<float, double>{}, kDense);
+  const auto add_for = [&]<class T>(Types<T> type) {
+    Kernel forward = kDense, backward = kDense;
+    forward.scratch = Lstm<T>::scratch;
+    backward.scratch = LstmGrad<T>::scratch;
+    add<Lstm>(registry.get("lstm"), kCpu, type, forward);
+    add<LstmGrad>(registry.get("lstm_grad"), kCpu, type, backward);
+  };
+  add_for(Types<float>{});
+  add_for(Types<double>{});
 }
 
 }  // namespace sluice::cpu_backend
