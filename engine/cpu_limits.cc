@@ -148,9 +148,9 @@ double cpu_quota(const std::string& root) {
   return least;
 }
 
-CpuLimit cpu_limit() {
+CpuLimit cpu_limit(const std::string& root) {
   const int mask = cpus_of_thread();
-  const double quota = cpu_quota();
+  const double quota = cpu_quota(root);
   if (quota > 0 && std::ceil(quota) < mask) {
     return {std::max(1, static_cast<int>(std::ceil(quota))), "a quota of " + general_text(quota, 4) + " CPUs"};
   }

@@ -42,7 +42,7 @@ struct LstmResult {
   NDArray outputs;  ///< (steps, n, size)
   LstmState state;  ///< after the last step
 };
-/// All steps of x (steps, n, in), of which there must be one at least.
+/// All steps of x (steps, n, in), one at least: one operator on devices with a kernel for it (CPUs), else the cells.
 LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights& weights);
 struct GruResult {
   NDArray outputs;  ///< (steps, n, size)

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/scope_flags.h"
 #include "sluice/operators/operators.h"
 #include "sluice/parallel/action_names.h"
@@ -170,7 +171,7 @@ std::shared_ptr<const Pipeline::Plan> Pipeline::plan(const PipelineStep& options
   }
   if (!options.optimizer && options.max_norm != 0) refuse("with .max_norm needs an .optimizer");
   if (in_parts && options.max_norm != 0) refuse("with .max_norm needs Gate::all: the norm is of all stages' gradients");
-  if (!(options.max_norm >= 0)) refuse("has .max_norm = " + std::to_string(options.max_norm));
+  if (!(options.max_norm >= 0)) refuse("has .max_norm = " + general_text(options.max_norm, 6));
   return plan_;
 }
 

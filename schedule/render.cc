@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sluice/engine/bytes_in_words.h"
+#include "sluice/engine/number_text.h"
 
 namespace sluice::parallel {
 namespace {
@@ -159,8 +160,8 @@ class Picture {
       for (const auto& curve : panel.memory) {
         for (const MemoryPoint& point : curve) {
           if (!std::isfinite(point.time) || !std::isfinite(point.bytes) || point.bytes < 0) {
-            throw std::invalid_argument("a timeline has memory of " + std::to_string(point.bytes) + " bytes at " +
-                                        std::to_string(point.time) + " s");
+            throw std::invalid_argument("a timeline has memory of " + general_text(point.bytes, 6) + " bytes at " +
+                                        general_text(point.time, 6) + " s");
           }
           most_bytes_ = std::max(most_bytes_, point.bytes);
         }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/schedule/verify.h"
 
 namespace sluice::parallel::detail {
@@ -21,7 +22,7 @@ void check_costs(const Schedule& schedule, std::span<const StageCost> costs) {
     for (int kind = 0; kind < kActionKinds; ++kind) {
       const double cost = costs[s].of(static_cast<ActionKind>(kind));
       if (std::isfinite(cost) && cost >= 0) continue;
-      throw std::invalid_argument("stage " + std::to_string(s) + " cannot take " + std::to_string(cost) +
+      throw std::invalid_argument("stage " + std::to_string(s) + " cannot take " + general_text(cost, 6) +
                                   " s for its " + row_of(static_cast<ActionKind>(kind)).name);
     }
   }

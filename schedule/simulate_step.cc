@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/schedule/simulate_parts.h"
 #include "sluice/schedule/simulated_tasks.h"
 #include "sluice/schedule/task_graph.h"
@@ -62,7 +63,7 @@ std::vector<std::vector<MemoryPoint>> memory_of(const Schedule& schedule, const 
 Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, const SimulateOptions& options) {
   check_costs(schedule, costs);
   if (!(options.push >= 0 && std::isfinite(options.push))) {
-    throw std::invalid_argument("cannot simulate a thread that pushes for " + std::to_string(options.push) + " s");
+    throw std::invalid_argument("cannot simulate a thread that pushes for " + general_text(options.push, 6) + " s");
   }
   if (options.cores < 0) throw std::invalid_argument("cannot simulate on " + std::to_string(options.cores) + " cores");
   for (const std::size_t given : {options.output_bytes.size(), options.gradient_share.size(), options.bytes.size()}) {
@@ -72,7 +73,7 @@ Simulation simulate(const Schedule& schedule, std::span<const StageCost> costs, 
   }
   for (const double share : options.gradient_share) {
     if (!(share >= 0 && share <= 1))
-      throw std::invalid_argument("a gradient cannot be sent after " + std::to_string(share) + " of a backward pass");
+      throw std::invalid_argument("a gradient cannot be sent after " + general_text(share, 6) + " of a backward pass");
   }
   const bool in_parts = std::ranges::any_of(options.gradient_share, [](double share) { return share < 1; });
   SimulatedTasks tasks(schedule, options, in_parts);

@@ -1,5 +1,7 @@
 #include "sluice/schedule/task_graph.h"
 
+#include "sluice/engine/number_text.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -25,8 +27,8 @@ int TaskGraph::add_task(const Task& task) {
   };
   if (task.device < kNone || task.device >= devices_) refuse("is on no device");
   if (task.pool < kNone || task.pool >= static_cast<int>(pools_.size())) refuse("is done by no pool");
-  if (!(task.delay >= 0) || !std::isfinite(task.delay)) refuse("has a delay of " + std::to_string(task.delay));
-  if (!(task.work >= 0) || !std::isfinite(task.work)) refuse("has work of " + std::to_string(task.work));
+  if (!(task.delay >= 0) || !std::isfinite(task.delay)) refuse("has a delay of " + general_text(task.delay, 6));
+  if (!(task.work >= 0) || !std::isfinite(task.work)) refuse("has work of " + general_text(task.work, 6));
   tasks_.push_back(task);
   return static_cast<int>(tasks_.size()) - 1;
 }
@@ -34,7 +36,7 @@ int TaskGraph::add_task(const Task& task) {
 void TaskGraph::set_work(int task, double work) {
   if (task < 0 || task >= tasks() || !(work >= 0) || !std::isfinite(work)) {
     throw std::invalid_argument("task " + std::to_string(task) + " of " + std::to_string(tasks()) +
-                                " cannot have work of " + std::to_string(work));
+                                " cannot have work of " + general_text(work, 6));
   }
   tasks_[static_cast<std::size_t>(task)].work = work;
 }

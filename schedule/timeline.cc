@@ -1,5 +1,7 @@
 #include "sluice/schedule/timeline.h"
 
+#include "sluice/engine/number_text.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -21,8 +23,8 @@ TimelineFigures measure(std::span<const TimelineBox> boxes, int stages) {
       throw std::invalid_argument("timeline box " + name + " is outside of " + std::to_string(stages) + " stages");
     }
     if (!std::isfinite(box.start) || !std::isfinite(box.end) || box.end < box.start) {
-      throw std::invalid_argument("timeline box " + name + " runs from " + std::to_string(box.start) + " s to " +
-                                  std::to_string(box.end) + " s");
+      throw std::invalid_argument("timeline box " + name + " runs from " + general_text(box.start, 6) + " s to " +
+                                  general_text(box.end, 6) + " s");
     }
     const auto s = static_cast<std::size_t>(box.stage);
     figures.mean[s].of(box.kind) += box.end - box.start;

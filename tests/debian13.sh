@@ -2,7 +2,7 @@
 # A command in a Debian 13 that has nothing but its base system and a clone of what is committed here: whether Sluice
 # builds with that release's compiler and libraries, and whether cmake/packages.sh names all that it needs there.
 #
-#   tests/debian13.sh              ./test.sh, every test
+#   tests/debian13.sh              ./test.sh, every test; then every installed header alone, in C++20 and 23
 #   tests/debian13.sh --quick      the library and the tests of its operators, which meet most of what other releases of
 #                                  the libraries do differently
 #   tests/debian13.sh COMMAND...   something else, from the clone's root, such as ./quickstart.sh --epochs 1
@@ -16,7 +16,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 dir=$root/build/deep/debian13
 base=$dir/base
 
-command=(./test.sh) cache=
+command=(bash -euo pipefail -c './test.sh
+  cmake -DBUILD="$PWD/build/release" -DWORK="$PWD/build/deep/headers" -DSOURCE="$PWD" -DSLICE=1/1 -DCOMPILERS=g++ \
+    -DSTANDARDS=20,23 -P tests/system/headers_test.cmake') cache=
 case ${1-} in
   "") ;;
   --quick)

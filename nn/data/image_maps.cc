@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sluice/engine/errors.h"
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/formats/resize.h"
 #include "sluice/nn/data/map.h"
 
@@ -86,9 +87,9 @@ Map random_resized_crop(std::int64_t height, std::int64_t width, const ResizedCr
   require(height >= 1 && width >= 1 && o.least_area > 0 && o.least_area <= o.most_area && o.most_area <= 1 &&
               o.least_ratio > 0 && o.least_ratio <= o.most_ratio && std::isfinite(o.most_ratio),
           "random_resized_crop",
-          std::to_string(height) + " x " + std::to_string(width) + ", areas " + std::to_string(o.least_area) + " to " +
-              std::to_string(o.most_area) + ", ratios " + std::to_string(o.least_ratio) + " to " +
-              std::to_string(o.most_ratio) + ": sizes of at least 1, areas in (0, 1] and ratios above 0 are wanted");
+          std::to_string(height) + " x " + std::to_string(width) + ", areas " + general_text(o.least_area, 6) + " to " +
+              general_text(o.most_area, 6) + ", ratios " + general_text(o.least_ratio, 6) + " to " +
+              general_text(o.most_ratio, 6) + ": sizes of at least 1, areas in (0, 1] and ratios above 0 are wanted");
   return {[height, width](const Dims& shape, DType dtype) {
             require_picture("random_resized_crop", shape, dtype);
             require(shape[1] >= 1 && shape[2] >= 1, "random_resized_crop", "images " + to_string(shape));
@@ -106,8 +107,8 @@ Map colour_jitter(const ColourJitter& o) {
   require(o.brightness >= 0 && o.contrast >= 0 && o.saturation >= 0 && std::isfinite(o.brightness) &&
               std::isfinite(o.contrast) && std::isfinite(o.saturation),
           "colour_jitter",
-          "brightness " + std::to_string(o.brightness) + ", contrast " + std::to_string(o.contrast) + ", saturation " +
-              std::to_string(o.saturation) + ": at least 0 is wanted of each");
+          "brightness " + general_text(o.brightness, 6) + ", contrast " + general_text(o.contrast, 6) +
+              ", saturation " + general_text(o.saturation, 6) + ": at least 0 is wanted of each");
   return {[](const Dims& shape, DType dtype) {
             require_picture("colour_jitter", shape, dtype);
             require(shape[0] == 1 || shape[0] == 3, "colour_jitter",

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/resources/random.h"
 
@@ -133,11 +134,11 @@ std::int64_t Loader::batches_of(const Table& table, const Samples* lazy, const L
           std::to_string(o.weights.size()) + " weights of " + std::to_string(n) + " samples");
   double sum = 0;
   for (const double weight : o.weights) {
-    require(weight >= 0, "a weight of " + std::to_string(weight) + ": at least 0 is wanted");
+    require(weight >= 0, "a weight of " + general_text(weight, 6) + ": at least 0 is wanted");
     sum += weight;
   }
   require(o.weights.empty() || (sum > 0 && std::isfinite(sum)),
-          "weights whose sum is " + std::to_string(sum) + ": a finite one above 0 is wanted");
+          "weights whose sum is " + general_text(sum, 6) + ": a finite one above 0 is wanted");
   return o.drop_last ? n / o.batch : n / o.batch + (n % o.batch != 0);
 }
 

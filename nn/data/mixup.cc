@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/ndarray/called.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/operators.h"
@@ -44,7 +45,7 @@ Mixed mixup(const NDArray& x, const NDArray& y, RandomStream& stream, double alp
     require(is_floating(array.dtype()),
             to_string(array.spec()) + ": floating-point numbers are wanted; labels by one_hot");
   }
-  require(alpha > 0 && std::isfinite(alpha), "an alpha of " + std::to_string(alpha) + ": above 0 is wanted");
+  require(alpha > 0 && std::isfinite(alpha), "an alpha of " + general_text(alpha, 6) + ": above 0 is wanted");
   const sluice::detail::Called called("nn::mixup", where);
   const double lambda = beta_draw(stream.next(), alpha);
   const DeviceScope on(x.device());

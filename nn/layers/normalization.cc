@@ -1,5 +1,6 @@
 #include "sluice/operators/normalization.h"
 
+#include "sluice/engine/number_text.h"
 #include "sluice/nn/layers/normalization.h"
 #include "sluice/nn/net/mode.h"
 #include "sluice/operators/network.h"
@@ -32,7 +33,7 @@ NDArray BatchNorm::operator()(const NDArray& x) const {
 NDArray Dropout::operator()(const NDArray& x) const {
   const Here here = place();
   if (!(p >= 0 && p <= 1)) {
-    throw ArrayError("Dropout", where, "p is " + std::to_string(p) + ": from 0 to 1 is wanted");
+    throw ArrayError("Dropout", where, "p is " + general_text(p, 6) + ": from 0 to 1 is wanted");
   }
   if (p == 0 || !is_training("Dropout", where)) return x;
   RandomStream stream = training_stream("Dropout", place, where);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "sluice/engine/number_text.h"
 #include "sluice/operators/operators.h"
 
 namespace sluice::nn {
@@ -36,23 +37,23 @@ Init constant(double value) {
 }
 
 Init normal(double deviation, double mean) {
-  require(deviation >= 0, "normal", "the deviation is " + std::to_string(deviation) + ", which is negative");
+  require(deviation >= 0, "normal", "the deviation is " + general_text(deviation, 6) + ", which is negative");
   return [=](const Dims& shape, DType dtype, RandomStream& stream) {
     return sluice::normal(shape, stream, mean, deviation, dtype);
   };
 }
 
 Init uniform(double low, double high) {
-  require(low <= high, "uniform", "from " + std::to_string(low) + " to " + std::to_string(high));
+  require(low <= high, "uniform", "from " + general_text(low, 6) + " to " + general_text(high, 6));
   return [=](const Dims& shape, DType dtype, RandomStream& stream) {
     return sluice::uniform(shape, stream, low, high, dtype);
   };
 }
 
 Init truncated_normal(double deviation, double cut) {
-  require(
-      deviation > 0 && cut > 0, "truncated_normal",
-      "the deviation is " + std::to_string(deviation) + ", the cut " + std::to_string(cut) + ": both must be above 0");
+  require(deviation > 0 && cut > 0, "truncated_normal",
+          "the deviation is " + general_text(deviation, 6) + ", the cut " + general_text(cut, 6) +
+              ": both must be above 0");
   return [=](const Dims& shape, DType dtype, RandomStream& stream) {
     return sluice::truncated_normal(
         shape, stream, {.mean = 0, .deviation = deviation, .low = -cut * deviation, .high = cut * deviation}, dtype);

@@ -89,7 +89,8 @@ void scale(const NDArray& gradient, const NDArray& factor) {
 NDArray clip_gradients(const Contents& net, double max_norm, Where where) {
   const sluice::detail::Called called("nn::clip_gradients", where);
   if (!(max_norm > 0)) {
-    throw ArrayError("nn::clip_gradients", where, "max_norm is " + std::to_string(max_norm) + ", which is not above 0");
+    throw ArrayError("nn::clip_gradients", where,
+                     "max_norm is " + general_text(max_norm, 6) + ", which is not above 0");
   }
   const NoGrad off;
   const std::vector<Gradient> list = gradients_of(net);

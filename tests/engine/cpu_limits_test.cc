@@ -33,7 +33,8 @@ class Root {
   }
   Root& group(const std::string& text) { return file("/proc/self/cgroup", text); }
   Root& mounts(const std::string& text) { return file("/proc/self/mountinfo", text); }
-  double quota() const { return cpu_quota(there_.path().string()); }
+  std::string path() const { return there_.path().string(); }
+  double quota() const { return cpu_quota(path()); }
 
  private:
   const test::TemporaryDirectory there_;
@@ -92,6 +93,21 @@ TEST(CpuLimits, FilesThatSayNothingAreNoLimit) {
   Root outside;  // of what the process can see
   outside.group("0::/../../b\n").mounts(kSecond).file("/sys/fs/cgroup/cpu.max", "100000 100000\n");
   EXPECT_EQ(outside.quota(), 1);
+}
+
+TEST(CpuLimits, AQuotaIsRoundedUpAndCountsWhereItIsLess) {
+  const int mask = cpu_limit(Root().path()).cpus;
+  Root root;
+  root.group("0::/a\n").mounts(kSecond);
+  const auto limit = [&](const char* text) { return cpu_limit(root.file("/sys/fs/cgroup/a/cpu.max", text).path()); };
+  EXPECT_EQ(limit("max 100000").cpus, mask);
+  EXPECT_EQ(limit("100000000 100000").cpus, mask);
+  if (mask < 2) GTEST_SKIP() << "one CPU, of which no quota is less than 1";
+  EXPECT_EQ(limit("50000 100000").cpus, 1);
+  EXPECT_EQ(limit("50000 100000").why, "a quota of 0.5 CPUs");
+  EXPECT_EQ(limit("1000 100000").cpus, 1);
+  if (mask < 3) GTEST_SKIP() << "two CPUs, which is 1.5 rounded up";
+  EXPECT_EQ(limit("150000 100000").cpus, 2);
 }
 
 class Unset {

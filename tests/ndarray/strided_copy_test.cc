@@ -71,7 +71,7 @@ TEST(StridedCopy, TurnsAxes) {
       }
     }
     const auto copy = [&] { strided_copy({first, dtype, shape, from_strides}, {into, dtype, shape, to_strides}); };
-    round % 10 == 0 ? engine.push(copy, {}).wait() : copy();
+    round % 10 == 0 ? engine.push(copy, {}, {.on = cpu(0)}).wait() : copy();
     EXPECT_TRUE(to == wanted) << "seed " << kSeed << " round " << round << ": " << to_string(shape) << " of " << size
                               << " bytes, strides " << to_string(from_strides) << " to " << to_string(to_strides);
   }
@@ -87,14 +87,14 @@ TEST(StridedCopy, TurnsLongOnes) {
     const auto view = [&](std::vector<float>& of, const Dims& strides) {
       return TensorView{reinterpret_cast<std::byte*>(of.data()), DType::f32, {columns, rows}, strides};
     };
-    engine.push([&] { strided_copy(view(from, {1, columns}), view(to, {rows, 1})); }, {}).wait();
+    engine.push([&] { strided_copy(view(from, {1, columns}), view(to, {rows, 1})); }, {}, {.on = cpu(0)}).wait();
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < columns; ++j) {
         ASSERT_EQ(to[static_cast<std::size_t>(j * rows + i)], static_cast<float>(i * columns + j)) << i << " " << j;
       }
     }
     std::vector<float> back(from.size());
-    engine.push([&] { strided_copy(view(to, {rows, 1}), view(back, {1, columns})); }, {}).wait();
+    engine.push([&] { strided_copy(view(to, {rows, 1}), view(back, {1, columns})); }, {}, {.on = cpu(0)}).wait();
     EXPECT_TRUE(back == from) << columns;
   }
 }

@@ -1,12 +1,12 @@
-// docs/adding-an-optimizer.md and docs/adding-a-schedule.md: their diffs fit the files as they are, and cost what is
-// said.
+// docs/adding-a-layer.md, adding-an-optimizer.md and adding-a-schedule.md: their diffs fit the files as they are, and
+// cost what is said.
 #include "../support/page_diffs.h"
 
 namespace sluice {
 namespace {
 
 TEST(AddingPages, TheirDiffsFitTheFilesAndCostWhatIsSaid) {
-  for (const char* page : {"adding-an-optimizer.md", "adding-a-schedule.md"}) {
+  for (const char* page : {"adding-a-layer.md", "adding-an-optimizer.md", "adding-a-schedule.md"}) {
     const std::vector<test::Example> examples = test::examples_of(page);
     ASSERT_EQ(examples.size(), 1U) << page;
     const test::Example& example = examples[0];

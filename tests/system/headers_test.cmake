@@ -1,6 +1,7 @@
 # Installs the headers and has them compiled, each in a file of its own (headers.py): a quarter of them, by turns, as the
 # commit's hash says, because all take two minutes.
-#   cmake -DBUILD=... -DWORK=... -DSOURCE=... -DCOMPILERS=A,B -DSTANDARDS=20,23 [-DSLICE=K/N] -P headers_test.cmake
+#   cmake -DBUILD=... -DWORK=... -DSOURCE=... -DCOMPILERS=A,B -DSTANDARDS=20,23 [-DALONE=20] [-DSLICE=K/N]
+#         -P headers_test.cmake
 file(REMOVE_RECURSE ${WORK})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --component headers --prefix ${WORK} OUTPUT_QUIET
   COMMAND_ERROR_IS_FATAL ANY)
@@ -16,8 +17,11 @@ if(NOT SLICE)
 endif()
 message("slice ${SLICE}")
 string(REPLACE "," ";" COMPILERS "${COMPILERS}")
+if(NOT ALONE)
+  set(ALONE ${STANDARDS})
+endif()
 execute_process(COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/headers.py ${WORK}/include --slice ${SLICE}
-    --std ${STANDARDS} ${COMPILERS} RESULT_VARIABLE status)
+    --std ${STANDARDS} --alone ${ALONE} ${COMPILERS} RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "headers.py: exit status ${status}")
 endif()

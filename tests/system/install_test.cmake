@@ -20,6 +20,10 @@ if(SHARED)
 endif()
 file(RENAME ${WORK}/first ${prefix})
 
+if(NOT EXISTS "${prefix}/share/sluice/tsan.supp")
+  message(FATAL_ERROR "the suppressions for ThreadSanitizer are not installed")
+endif()
+
 # The program in the README is one of them.
 file(READ ${PROJECTS}/../../../README.md readme)
 if(NOT readme MATCHES "```cpp\n([^`]+)```")
@@ -93,7 +97,48 @@ if(PKG_CONFIG)
     -o ${WORK}/pkg_config/program ${--libs})
   run("a program by pkg-config: running" ${WORK}/pkg_config/program)
   message("a program by pkg-config printed: ${output}")
+
+  # What docs/embedding.md says of `using namespace`: which names are ambiguous beside those of std, and which are not.
+  set(ambiguous any greater greater_equal less less_equal logical_and logical_or logical_not)
+  set(plain "")
+  set(qualified "")
+  foreach(name ${ambiguous})
+    set(arguments "(x, y)")
+    if(name MATCHES "any|logical_not")
+      set(arguments "(x)")
+    endif()
+    string(APPEND plain "  (void)${name}${arguments};\n")
+    string(APPEND qualified "  (void)sluice::${name}${arguments};\n")
+  endforeach()
+  foreach(how plain qualified)
+    file(WRITE ${WORK}/names_${how}.cc "#include <algorithm>\n#include <any>\n#include <cmath>\n#include <functional>\n"
+      "#include <sluice/sluice.h>\nusing namespace std;\nusing namespace sluice;\nint main() {\n"
+      "  const NDArray x = zeros({2}), y = zeros({2});\n  (void)(exp(x), log(x), pow(x, 2), abs(x), max(x), min(x));\n"
+      "  (void)(minimum(x, y), sort(x), where(x > y, x, y));\n${${how}}}\n")
+  endforeach()
+  set(syntax ${COMPILER} ${FLAGS} -fsyntax-only -Wno-unused-value ${--cflags})
+  run("names of std and sluice" ${syntax} ${WORK}/names_qualified.cc)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env LC_ALL=C ${syntax} ${WORK}/names_plain.cc RESULT_VARIABLE status
+    ERROR_VARIABLE output)
+  string(REGEX MATCHALL "reference to '[a-z_]+' is ambiguous" said "${output}")
+  string(REGEX REPLACE "reference to '([a-z_]+)' is ambiguous" "\\1" said "${said}")
+  if(status EQUAL 0 OR NOT said STREQUAL ambiguous)
+    message(FATAL_ERROR "ambiguous are '${said}', and docs/embedding.md names '${ambiguous}':\n${output}")
+  endif()
 endif()
+
+# What a configuration refuses, by one line.
+function(refused what wanted)
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${PROJECTS}/../../.. -B ${WORK}/refused -G ${GENERATOR} ${ARGN}
+    RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE output)
+  file(REMOVE_RECURSE ${WORK}/refused)
+  if(status EQUAL 0 OR NOT output MATCHES "${wanted}")
+    message(FATAL_ERROR "${what} is not refused by '${wanted}' (${status}):\n${output}")
+  endif()
+endfunction()
+refused("SLUICE_CUDA=foo" "SLUICE_CUDA=foo" -DCMAKE_CXX_COMPILER=${COMPILER} -DSLUICE_CUDA=foo)
+refused("an old compiler" "g\\+\\+ 12 or clang 16" -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_ID_RUN=1
+  -DCMAKE_CXX_COMPILER_FORCED=1 -DCMAKE_CXX_COMPILER_ID=GNU -DCMAKE_CXX_COMPILER_VERSION=11.4.0)
 
 # SLUICE_INSTALL=OFF: a project with Sluice in it installs what is its own, and nothing of Sluice need be built for that.
 run("inside: configuring" ${CMAKE_COMMAND} -S ${PROJECTS}/inside -B ${WORK}/inside -G ${GENERATOR}

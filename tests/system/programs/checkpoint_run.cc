@@ -30,7 +30,8 @@ int main(int argc, char** argv) try {
                   {.batch = 4, .shuffle = true, .seed = 5});
   Net net;
   nn::initialise(net, 1);
-  nn::Optimizer opt(net, nn::AdamW{.lr = 0.01});
+  nn::Plateau plateau{.lr = 0.01, .factor = 0.9, .patience = 5, .cooldown = 2};
+  nn::Optimizer opt(net, nn::AdamW{.lr = plateau});
   RandomStream stream(2);
   nn::Log log(folder + "/log.csv");
   nn::Patience patience;
@@ -40,7 +41,11 @@ int main(int argc, char** argv) try {
                         {"stream", stream},
                         {"log", log},
                         {"best", patience.best},
-                        {"tries", patience.tries}};
+                        {"tries", patience.tries},
+                        {"plateau_scale", plateau.scale},
+                        {"plateau_best", plateau.best},
+                        {"plateau_tries", plateau.tries},
+                        {"plateau_cooling", plateau.cooling}};
   nn::Checkpoints checkpoints(folder, saved, {.every = 3, .keep = 2});
   const nn::Interrupt interrupt;
   std::printf("from %s\n", checkpoints.resume().c_str());
@@ -52,7 +57,9 @@ int main(int argc, char** argv) try {
     loss.backward();
     opt.step();
     log.add(opt.steps(), {{"loss", loss}});
-    if (patience.better(loss.item<float>())) checkpoints.best();
+    const float now = loss.item<float>();
+    plateau.report(now);
+    if (patience.better(now)) checkpoints.best();
     checkpoints.step(opt.steps());
     std::printf("%d\n", static_cast<int>(opt.steps()));
     std::fflush(stdout);
