@@ -13,7 +13,7 @@ set -euo pipefail
 build="g++ cmake ninja-build libtbb-dev libconcurrentqueue-dev libopenblas-pthread-dev libdnnl-dev ocl-icd-opencl-dev
        zlib1g-dev libpng-dev libjpeg62-turbo-dev nlohmann-json3-dev libcli11-dev"
 data="dataset-fashion-mnist"
-test="libgtest-dev libgmock-dev spin python3-numpy pkg-config"
+test="libgtest-dev libgmock-dev spin python3-numpy pkg-config locales"
 bench="libbenchmark-dev"
 format="clang-format git"
 peer_libomp="clang-19 libomp-19-dev"  # bench/engine.sh's peers; libomp-19-dev takes the place of another libomp

@@ -3,13 +3,56 @@
 #include "sluice/resources/memory_summary.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 
-namespace sluice {
-DevicePool::DevicePool(std::shared_ptr<Provider> provider, Device device)
-    : provider_(std::move(provider)), device_(device), observer_(dynamic_cast<OrderObserver*>(provider_.get())) {}
+#include "sluice/engine/detail/forks.h"
 
-DevicePool::~DevicePool() { trim_locked(); }  // the engine is gone, and its streams with it: all is over
+namespace sluice {
+namespace {
+
+/// Which pools were made in which process. Looked at as a first use, so that no fork falls into it.
+struct Made {
+  std::mutex mutex;
+  std::map<const DevicePool*, std::uint32_t> in;
+  static Made& get() {
+    return detail::first_use([] { return new Made; });
+  }
+};
+
+std::uint32_t this_process() { return detail::fork_generation.load(std::memory_order_relaxed); }
+
+/// In a forked child a lock of the parent's may be held by a thread that is not there, and the memory is of the
+/// parent's devices: what comes back to such a pool stays where it is.
+bool is_of_parent(const DevicePool* pool) noexcept {
+  if (this_process() == 0) return false;  // was not forked
+  Made& made = Made::get();
+  const detail::InFirstUse in_use;
+  const std::lock_guard lock(made.mutex);
+  const auto found = made.in.find(pool);
+  return found == made.in.end() || found->second != this_process();
+}
+
+}  // namespace
+
+DevicePool::DevicePool(std::shared_ptr<Provider> provider, Device device)
+    : provider_(std::move(provider)), device_(device), observer_(dynamic_cast<OrderObserver*>(provider_.get())) {
+  Made& made = Made::get();
+  const detail::InFirstUse in_use;
+  const std::lock_guard lock(made.mutex);
+  made.in[this] = this_process();
+}
+
+DevicePool::~DevicePool() {
+  {
+    Made& made = Made::get();
+    const detail::InFirstUse in_use;
+    const std::lock_guard lock(made.mutex);
+    made.in.erase(this);
+  }
+  trim_locked();  // the engine is gone, and its streams with it: all is over
+}
 
 std::shared_ptr<StreamProgress> DevicePool::progress(Stream& stream, Device device) {
   std::lock_guard lock(mutex_);
@@ -122,6 +165,7 @@ bool DevicePool::may_grow(std::size_t size) const noexcept {
 }
 
 void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Holder holder, BlockUses uses) noexcept {
+  if (is_of_parent(this)) return;
   const int size_class = MemoryPool::class_of(bytes);
   const std::size_t size = MemoryPool::size_of_class(size_class);
   std::lock_guard lock(mutex_);
@@ -138,6 +182,7 @@ void DevicePool::deallocate(Kind kind, void* block, std::size_t bytes, Holder ho
 }
 
 void DevicePool::discard(void* block, std::size_t bytes, Context* context, Holder holder) noexcept {
+  if (is_of_parent(this)) return;
   const int size_class = MemoryPool::class_of(bytes);
   const std::size_t size = MemoryPool::size_of_class(size_class);
   std::lock_guard lock(mutex_);

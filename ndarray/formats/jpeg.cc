@@ -26,7 +26,8 @@ struct Reader {
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
   std::jmp_buf back{};
-  char message[JMSG_LENGTH_MAX + 32] = "corrupt JPEG: ";
+  char message[JMSG_LENGTH_MAX + 32] = "";
+  bool corrupt = false;  ///< the message is libjpeg's
 
   Reader() = default;
   ~Reader() { jpeg_destroy_decompress(&jpeg); }
@@ -38,7 +39,8 @@ Reader& reader_of(j_common_ptr jpeg) { return *static_cast<Reader*>(jpeg->client
 
 [[noreturn]] void on_error(j_common_ptr jpeg) {
   Reader& r = reader_of(jpeg);
-  jpeg->err->format_message(jpeg, r.message + std::strlen(r.message));
+  jpeg->err->format_message(jpeg, r.message);
+  r.corrupt = true;
   std::longjmp(r.back, 1);
 }
 
@@ -109,7 +111,11 @@ void to_rgb(Pixels& pixels, bool inverted) {
 
 Pixels decode_jpeg(const std::filesystem::path& name, std::span<const std::byte> bytes, std::int64_t most_pixels,
                    bool grey) {
-  const auto refuse = [&](const Reader& r) { throw FormatError(name, r.message); };
+  const auto refuse = [&](const Reader& r) {
+    if (!r.corrupt) throw FormatError(name, r.message);
+    const std::size_t at = r.jpeg.src ? bytes.size() - r.jpeg.src->bytes_in_buffer : 0;
+    throw FormatError(name, "corrupt JPEG at byte " + std::to_string(at) + ": " + r.message);
+  };
   Reader r;
   r.jpeg.err = jpeg_std_error(&r.errors);
   r.jpeg.client_data = &r;

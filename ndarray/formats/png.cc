@@ -115,7 +115,9 @@ bool to_colours(const Reader& r, Pixels& pixels) {
 
 Pixels decode_png(const std::filesystem::path& name, std::span<const std::byte> bytes, std::int64_t most_pixels,
                   bool opacity) {
-  const auto refuse = [&](const Reader& r) { throw FormatError(name, std::string("corrupt PNG: ") + r.message); };
+  const auto refuse = [&](const Reader& r) {
+    throw FormatError(name, "corrupt PNG at byte " + std::to_string(bytes.size() - r.left.size()) + ": " + r.message);
+  };
   Reader r;
   r.left = bytes;
   r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "sluice/engine/detail/forks.h"
 #include "sluice/engine/number_text.h"
 #include "sluice/ndarray/interpreter.h"
 #include "sluice/ndarray/nd_array.h"
@@ -143,7 +144,7 @@ void Profile::step() {
 bool Profile::done() const { return state_ && state_->done; }
 
 const std::vector<LayerProfile>& Profile::layers() const {
-  static const std::vector<LayerProfile> none;
+  const std::vector<LayerProfile>& none = sluice::detail::first_use([] { return new std::vector<LayerProfile>; });
   return state_ ? state_->layers : none;
 }
 

@@ -199,8 +199,9 @@ TEST(ImagePng, WhatLibpngOnlyWarnsOfIsAnError) {
         with_chunk(good, "IDAT", "behind", good.size() - 12)}) {
     EXPECT_EQ(values(decode(file)), values(decode(good))) << "what says nothing of pixels does not count";
   }
-  EXPECT_THAT(refused(with_chunk(good, "tEXt", "a", 33, 1)), ::testing::HasSubstr("corrupt PNG: tEXt: CRC error"));
-  EXPECT_THAT(refused(with_chunk(good, "tRNS", "a")), ::testing::HasSubstr("corrupt PNG: tRNS: invalid"));
+  EXPECT_THAT(refused(with_chunk(good, "tEXt", "a", 33, 1)),
+              ::testing::HasSubstr("corrupt PNG at byte 46: tEXt: CRC error"));
+  EXPECT_THAT(refused(with_chunk(good, "tRNS", "a")), ::testing::HasSubstr("corrupt PNG at byte 46: tRNS: invalid"));
   const std::string indexed =
       png(1, 4, PNG_COLOR_TYPE_PALETTE, "\x1b", {.depth = 2, .palette = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}});
   EXPECT_THAT(refused(indexed), ::testing::EndsWith("corrupt PNG: a pixel's colour is beyond the palette of 3"));
@@ -226,17 +227,17 @@ TEST(ImageFiles, WrongOnesAreRefused) {
   const std::string good = png(2, 2, PNG_COLOR_TYPE_RGB, bytes(kColours));
   refuses("", "is neither PNG nor JPEG: it begins with ''");
   refuses("GIF89a", "is neither PNG nor JPEG: it begins with 'GIF89a'");
-  refuses(good.substr(0, 50), "corrupt PNG: truncated");
+  refuses(good.substr(0, 50), "corrupt PNG at byte 41: truncated");  // the data, behind its length and name
   refuses(good, "is 2 x 2 pixels, wanted at least one and at most 3", {.most_pixels = 3});
   refuses(png(5, 1, PNG_COLOR_TYPE_GRAY, "abcde"), "is 5 x 1 pixels, wanted at least one and at most 3",
           {.most_pixels = 3});
   refuses(png(1, 5, PNG_COLOR_TYPE_GRAY, "abcde"), "is 1 x 5 pixels", {.most_pixels = 3});
   std::string changed = good;
   changed[45] = static_cast<char>(changed[45] ^ 1);
-  refuses(changed, "corrupt PNG: ");
+  refuses(changed, "corrupt PNG at byte ");
   refuses(jpeg(8, 8, JCS_RGB, 3, smooth(8, 8, 3)), "is 8 x 8 pixels", {.most_pixels = 63});
   const std::string grey = jpeg(64, 64, JCS_GRAYSCALE, 1, smooth(64, 64, 1));
-  refuses(grey.substr(0, grey.size() - 30), "corrupt JPEG: ");
+  refuses(grey.substr(0, grey.size() - 30), "corrupt JPEG at byte ");
   std::string bomb = grey;  // a header that promises 65,000 x 65,000
   const std::size_t size = bomb.find("\xff\xc0") + 5;
   for (const std::size_t at : {size, size + 2})

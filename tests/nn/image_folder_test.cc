@@ -106,7 +106,8 @@ TEST_F(ImageFolders, NameTheFileThatCannotBeRead) {
   const NDArray cut = loader.next().x;
   const auto at = [](int number) { return "image_folder_test.cc:" + std::to_string(number) + ": "; };
   EXPECT_EQ(test::what_of([&] { cut.wait(); }), "[load batch] " + at(line + 1) + "[nn::ImageFolder] " + at(line) +
-                                                    (folder_ / "dog/2.PNG").string() + ": corrupt PNG: truncated");
+                                                    (folder_ / "dog/2.PNG").string() +
+                                                    ": corrupt PNG at byte 57: truncated");
   EXPECT_EQ(loader.next().y.item<std::int64_t>(), 2) << "the others are as they were";
   const NDArray large = loader.next().x;
   EXPECT_THAT(test::what_of([&] { large.wait(); }),

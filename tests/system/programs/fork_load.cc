@@ -107,8 +107,10 @@ class Threads {
 };
 
 int load(int forks) {
-  Engine shared({.threads = 2});
+  Engine shared({.threads = 2, .providers = {sim_devices(1)}});
   set_default_engine(&shared);
+  NDArray of_device = full({1000}, 1).to(sim(0));  // which each child lets go of
+  of_device.wait();
   Threads threads;
   for (int i = 0; i < 2; ++i) threads.add([] { use_arrays(3); });
   threads.add([] {  // blocks of the pool, and nothing else
@@ -117,17 +119,30 @@ int load(int forks) {
       pool.deallocate(pool.allocate(1000), 1000);
     }
   });
+  threads.add([&] {
+    DevicePool& pool = device_pool(shared, sim(0));
+    for (int i = 0; i < 1000; ++i) {
+      if (void* const block = pool.allocate(DevicePool::device_memory, 1000, nullptr)) {
+        pool.deallocate(DevicePool::device_memory, block, 1000);
+      }
+    }
+  });
   threads.add([] {
     Engine one({.threads = 1});
     const Variable v = one.variable();
     one.push([] {}, {update(v)});
     one.wait(v);
   });
+  const auto child = [&] {
+    of_device = {};
+    return use_everything();
+  };
   int wrong = 0;
   for (int i = 0; i < forks && wrong < 3; ++i)
-    if (!fork_one(use_everything, kSeconds, "fork " + std::to_string(i))) ++wrong;
+    if (!fork_one(child, kSeconds, "fork " + std::to_string(i))) ++wrong;
   threads.end();
   if (threads.rounds() < forks / 20) std::printf("the load stood still\n"), ++wrong;
+  of_device = {};
   shared.wait_all();
   set_default_engine(nullptr);
   return wrong;
