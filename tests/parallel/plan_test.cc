@@ -4,12 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cctype>
 #include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -212,6 +214,22 @@ TEST(MeasuredLayers, FunctionsMayPassSeveralArrays) {
   parallel::Pipeline pipeline(net, {batch.x[0].spec(), batch.x[1].spec()},
                               parallel::pipeline_options(planned.best(), engine.all));
   EXPECT_GT(pipeline.step(batch.x, batch.target, {.microbatches = 3, .schedule = "zb-h1"}).item<double>(), 0);
+}
+
+TEST(MeasuredLayers, CoresAreThoseThatTheProcessMayUse) {
+  if (test::on_streams()) GTEST_SKIP() << "cores are those of CPU devices";
+  std::thread([] {
+    cpu_set_t mask;
+    ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+    int one = 0;
+    while (!CPU_ISSET(one, &mask)) ++one;
+    CPU_ZERO(&mask);
+    CPU_SET(one, &mask);
+    ASSERT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+    TestEngine engine(2);  // of two threads each
+    const nn::Sequential net = small_net();
+    EXPECT_EQ(parallel::measure_layers(net, small_batch(8), engine.all, {.rows = {4}, .rounds = 1}).cores, 1);
+  }).join();
 }
 
 TEST(MeasuredLayers, TimesAreOfWhatALayerDoes) {

@@ -142,8 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(ExampleRuns, ASignalSavesTheStepAndIsTheStatus) {
   bool sent = false;
   const auto interrupt = [&](pid_t process, const std::string& out) {
-    if (!sent && out.find("mlp") != std::string::npos) ::kill(process, SIGTERM);
+    if (sent || out.find("mlp") == std::string::npos) return;
     sent = true;
+    ::kill(process, SIGTERM);
   };
   const Outcome cut = run("mlp", "images", {"--epochs", "1000"}, {.environment = {}, .on_output = interrupt});
   EXPECT_EQ(cut.status, 128 + SIGTERM) << cut.out << cut.err;

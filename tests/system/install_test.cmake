@@ -98,6 +98,11 @@ if(PKG_CONFIG)
   run("a program by pkg-config: running" ${WORK}/pkg_config/program)
   message("a program by pkg-config printed: ${output}")
 
+  # A program of the engine alone does without run-time type information.
+  run("engine_only with -fno-rtti: building" ${COMPILER} -Wall -Wextra -Werror ${FLAGS} -fno-rtti ${--cflags}
+    ${WORK}/engine_only/main.cc -o ${WORK}/pkg_config/no_rtti ${--libs})
+  run("engine_only with -fno-rtti: running" ${WORK}/pkg_config/no_rtti)
+
   # What docs/embedding.md says of `using namespace`: which names are ambiguous beside those of std, and which are not.
   set(ambiguous any greater greater_equal less less_equal logical_and logical_or logical_not)
   set(plain "")
