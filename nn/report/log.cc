@@ -253,9 +253,9 @@ void Log::State::hand_over(const std::shared_ptr<State>& self, const std::source
   std::shared_ptr<Batch> batch;
   try {
     batch = std::make_shared<Batch>();
+    batch->rows.swap(pending);  // at once, so that below they are swapped back whatever failed
     std::vector<NDArray> all;
     all.reserve(arrays);
-    batch->rows.swap(pending);
     batch->for_each_array([&](const Cell& cell) { all.push_back(cell.array); });
     {
       const std::lock_guard lock(mutex);

@@ -2,7 +2,6 @@
 // threads; and the line that SLUICE_REPORT=1 prints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "../support/one_cpu.h"
 #include "../support/temporary_directory.h"
 #include "sluice/engine/cpu_limits.h"
 #include "support.h"
@@ -124,18 +124,11 @@ class Unset {
 
 TEST(CpuLimits, AnEngineOfOneCpuHasOneThread) {
   const Unset unset;
-  std::thread([] {
-    cpu_set_t mask;
-    ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
-    int one = 0;
-    while (!CPU_ISSET(one, &mask)) ++one;
-    CPU_ZERO(&mask);
-    CPU_SET(one, &mask);
-    ASSERT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+  test::on_one_cpu([] {
     EXPECT_EQ(cpu_limit().cpus, 1);
     EXPECT_EQ(cpu_limit().why, "1 CPU in the affinity mask");
     EXPECT_EQ(Engine().threads(), 1);
-  }).join();
+  });
 }
 
 TEST(CpuLimits, AsManyThreadsRunAsAreAccepted) {

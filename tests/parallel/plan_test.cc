@@ -4,18 +4,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <cctype>
 #include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "../support/devices.h"
+#include "../support/one_cpu.h"
 #include "sluice/autograd/autograd.h"
 #include "sluice/autograd/halves.h"
 #include "sluice/nn/nets.h"
@@ -218,18 +217,11 @@ TEST(MeasuredLayers, FunctionsMayPassSeveralArrays) {
 
 TEST(MeasuredLayers, CoresAreThoseThatTheProcessMayUse) {
   if (test::on_streams()) GTEST_SKIP() << "cores are those of CPU devices";
-  std::thread([] {
-    cpu_set_t mask;
-    ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
-    int one = 0;
-    while (!CPU_ISSET(one, &mask)) ++one;
-    CPU_ZERO(&mask);
-    CPU_SET(one, &mask);
-    ASSERT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+  test::on_one_cpu([] {
     TestEngine engine(2);  // of two threads each
     const nn::Sequential net = small_net();
     EXPECT_EQ(parallel::measure_layers(net, small_batch(8), engine.all, {.rows = {4}, .rounds = 1}).cores, 1);
-  }).join();
+  });
 }
 
 TEST(MeasuredLayers, TimesAreOfWhatALayerDoes) {

@@ -8,7 +8,8 @@
 namespace sluice::cpu_backend {
 
 /// A k x n matrix, packed once into panels of 16 columns: what a library does anew in each call costs it as much as the
-/// product where that has few rows. The same bits on any number of threads; they may differ between instruction sets.
+/// product where that has few rows. Sums of 256 terms, in f32, are added to each other. The same bits on any number of
+/// threads; they may differ between instruction sets.
 class PackedMatrix {
  public:
   /// Whether packing helps: vectors of AVX2 or AVX-512, few rows, and not more terms than gemm adds in f32.
