@@ -31,33 +31,8 @@ constexpr int kWidth = 4;
 #undef SLUICE_SPREAD
 }  // namespace plain
 
-#if SLUICE_X86_KERNELS && !defined(__clang__)
-#define SLUICE_WIDE_VECTORS 1
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-constexpr int kWidth = 8;
-#define SLUICE_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define SLUICE_SPREAD(x) ((Vec)_mm256_set1_ps(x))
-#include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
-#undef SLUICE_FMA
-#undef SLUICE_SPREAD
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512bw,avx512dq,prefer-vector-width=512")
-namespace avx512 {
-constexpr int kWidth = 16;
-#define SLUICE_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define SLUICE_SPREAD(x) ((Vec)_mm512_set1_ps(x))
-#include "sluice/operators/backends/cpu/conv2d_few_channels.inc"
-#undef SLUICE_FMA
-#undef SLUICE_SPREAD
-}  // namespace avx512
-#pragma GCC pop_options
-#else
-#define SLUICE_WIDE_VECTORS 0
-#endif
+#define SLUICE_WIDE_KERNELS "sluice/operators/backends/cpu/conv2d_few_channels.inc"
+#include "sluice/operators/backends/cpu/wide_vectors.inc"
 
 // The widest vectors that a row of y fills; null if there are none.
 const Functions* functions_for(std::int64_t out_width) {

@@ -14,36 +14,11 @@
 namespace sluice::cpu_backend {
 namespace {
 
-#if SLUICE_X86_KERNELS && !defined(__clang__)
-#define SLUICE_PACKED_PRODUCTS 1
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-constexpr int kWidth = 8;
-#define SLUICE_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define SLUICE_SPREAD(x) ((Vec)_mm256_set1_ps(x))
-#include "sluice/operators/backends/cpu/packed_product.inc"
-#undef SLUICE_FMA
-#undef SLUICE_SPREAD
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512bw,avx512dq,prefer-vector-width=512")
-namespace avx512 {
-constexpr int kWidth = 16;
-#define SLUICE_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define SLUICE_SPREAD(x) ((Vec)_mm512_set1_ps(x))
-#include "sluice/operators/backends/cpu/packed_product.inc"
-#undef SLUICE_FMA
-#undef SLUICE_SPREAD
-}  // namespace avx512
-#pragma GCC pop_options
-#else
-#define SLUICE_PACKED_PRODUCTS 0
-#endif
+#define SLUICE_WIDE_KERNELS "sluice/operators/backends/cpu/packed_product.inc"
+#include "sluice/operators/backends/cpu/wide_vectors.inc"
 
 void rows_times_panel(long rows, const float* a, long lda, const float* panel, long k, bool add, float* c, long ldc) {
-#if SLUICE_PACKED_PRODUCTS
+#if SLUICE_WIDE_VECTORS
   if (instruction_set_in_use() == InstructionSet::avx512) {
     return avx512::rows_times_panel(rows, a, lda, panel, k, add, c, ldc);
   }
@@ -65,7 +40,7 @@ void rows_times_panel(long rows, const float* a, long lda, const float* panel, l
 bool PackedMatrix::pays(std::int64_t rows, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t most_rows = 64, most_terms = 4096, least_work = 1 << 16;
   if (rows == 1 && k > kFewTerms) return false;  // gemm adds these in double
-#if SLUICE_PACKED_PRODUCTS
+#if SLUICE_WIDE_VECTORS
   const bool vectors = instruction_set_in_use() != InstructionSet::plain;
 #else
   const bool vectors = false;
