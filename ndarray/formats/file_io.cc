@@ -49,7 +49,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) throw FormatError(path_, "cannot open: the path is empty");
   // Without O_NONBLOCK, opening a pipe that nobody writes would wait for ever.
   do {

@@ -19,12 +19,12 @@ class InputFile {
  public:
   /// Throws FormatError where the file is missing, is not a regular file (a folder, a pipe, a device), or cannot be
   /// opened. Opening a pipe does not wait for its writer.
-  explicit InputFile(std::filesystem::path path);
+  explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::string& path() const { return path_; }
   /// Bytes, as the file system said when it was opened.
   std::uint64_t size() const { return size_; }
   /// Bytes not read yet, by the same word.
@@ -42,7 +42,7 @@ class InputFile {
   int descriptor() const { return descriptor_; }
 
  private:
-  std::filesystem::path path_;
+  std::string path_;  // not a std::filesystem::path, which takes memory for each of its parts
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
   std::uint64_t position_ = 0;

@@ -96,21 +96,18 @@ bool read_rows(Reader& r, std::uint8_t* to) {
 /// Ink to light, in place. Adobe's programs store 255 - ink.
 void to_rgb(Pixels& pixels, bool inverted) {
   const auto light = [&](unsigned ink) { return inverted ? ink : 255 - ink; };
-  const std::size_t n = pixels.bytes.size() / 4;
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < pixels.count(); ++i) {
     const unsigned black = light(pixels.bytes[4 * i + 3]);
     for (std::size_t c = 0; c < 3; ++c) {
       pixels.bytes[3 * i + c] = static_cast<std::uint8_t>((light(pixels.bytes[4 * i + c]) * black + 127) / 255);
     }
   }
-  pixels.bytes.resize(3 * n);
   pixels.channels = 3;
 }
 
 }  // namespace
 
-Pixels decode_jpeg(const std::filesystem::path& name, std::span<const std::byte> bytes, std::int64_t most_pixels,
-                   bool grey) {
+Pixels decode_jpeg(const std::string& name, std::span<const std::byte> bytes, std::int64_t most_pixels, bool grey) {
   const auto refuse = [&](const Reader& r) {
     if (!r.corrupt) throw FormatError(name, r.message);
     const std::size_t at = r.jpeg.src ? bytes.size() - r.jpeg.src->bytes_in_buffer : 0;
@@ -131,9 +128,8 @@ Pixels decode_jpeg(const std::filesystem::path& name, std::span<const std::byte>
                                 " pixels, more than a file of " + std::to_string(bytes.size()) + " bytes can hold");
   }
   if (!start(r)) refuse(r);
-  Pixels pixels{height, width, r.jpeg.output_components, {}};
-  pixels.bytes.resize(static_cast<std::size_t>(height * width * pixels.channels));
-  if (!read_rows(r, pixels.bytes.data())) refuse(r);
+  Pixels pixels(height, width, r.jpeg.output_components);
+  if (!read_rows(r, pixels.bytes.get())) refuse(r);
   if (r.jpeg.out_color_space == JCS_CMYK) to_rgb(pixels, r.jpeg.saw_Adobe_marker != FALSE);
   return pixels;
 }

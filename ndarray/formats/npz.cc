@@ -48,7 +48,7 @@ struct Member {
 class Reader {
  public:
   Reader(const std::filesystem::path& path, const NpzReadOptions& options)
-      : file_(path), path_(file_.path()), options_(options) {}
+      : file_(path), options_(options) {}
 
   std::vector<std::pair<std::string, HostTensor>> read() {
     const std::vector<Member> members = directory();
@@ -57,13 +57,13 @@ class Reader {
     for (const Member& member : members) {
       const std::vector<std::byte> npy = unpack(member);
       result.emplace_back(member.name.substr(0, member.name.size() - 4),
-                          formats::parse_npy(path_.string() + ", member " + in_quotes(member.name), npy));
+                          formats::parse_npy(file_.path() + ", member " + in_quotes(member.name), npy));
     }
     return result;
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw FormatError(path_, what); }
+  [[noreturn]] void fail(const std::string& what) const { throw FormatError(file_.path(), what); }
   [[noreturn]] void fail(const Member& member, const std::string& what) const {
     fail("member " + in_quotes(member.name) + ": " + what);
   }
@@ -251,7 +251,6 @@ class Reader {
   }
 
   formats::InputFile file_;
-  const std::filesystem::path& path_;
   const NpzReadOptions& options_;
   std::uint64_t directory_at_ = 0;
 };

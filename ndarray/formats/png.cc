@@ -98,9 +98,9 @@ bool read_rows(Reader& r, std::uint8_t* to, int passes) {
 
 /// Makes colours of their numbers, which are the last bytes, in place. Returns whether all of them are in the palette.
 bool to_colours(const Reader& r, Pixels& pixels) {
-  const auto n = static_cast<std::size_t>(pixels.height * pixels.width);
-  const std::uint8_t* from = pixels.bytes.data() + (pixels.bytes.size() - n);
-  std::uint8_t* to = pixels.bytes.data();
+  const std::size_t n = pixels.count();
+  std::uint8_t* to = pixels.bytes.get();
+  const std::uint8_t* from = to + n * static_cast<std::size_t>(pixels.channels - 1);
   for (std::size_t i = 0; i < n; ++i) {
     const int number = *from++;
     if (number >= r.colours) return false;
@@ -113,8 +113,7 @@ bool to_colours(const Reader& r, Pixels& pixels) {
 
 }  // namespace
 
-Pixels decode_png(const std::filesystem::path& name, std::span<const std::byte> bytes, std::int64_t most_pixels,
-                  bool opacity) {
+Pixels decode_png(const std::string& name, std::span<const std::byte> bytes, std::int64_t most_pixels, bool opacity) {
   const auto refuse = [&](const Reader& r) {
     throw FormatError(name, "corrupt PNG at byte " + std::to_string(bytes.size() - r.left.size()) + ": " + r.message);
   };
@@ -130,12 +129,10 @@ Pixels decode_png(const std::filesystem::path& name, std::span<const std::byte> 
                                 " pixels, more than a file of " + std::to_string(bytes.size()) + " bytes can hold");
   }
   if (!start(r, opacity)) refuse(r);
-  Pixels pixels{r.height, r.width, !r.palette ? r.channels : r.opacity ? 4 : 3, {}};
-  const auto n = std::size_t{r.height} * r.width;
-  pixels.bytes.resize(n * static_cast<std::size_t>(pixels.channels));
+  Pixels pixels(r.height, r.width, !r.palette ? r.channels : r.opacity ? 4 : 3);
   const int passes = png_get_interlace_type(r.png, r.info) == PNG_INTERLACE_ADAM7 ? 7 : 1;
-  const std::size_t begin = pixels.bytes.size() - n * static_cast<std::size_t>(r.channels);
-  if (!read_rows(r, pixels.bytes.data() + begin, passes)) refuse(r);
+  const std::size_t begin = pixels.count() * static_cast<std::size_t>(pixels.channels - r.channels);
+  if (!read_rows(r, pixels.bytes.get() + begin, passes)) refuse(r);
   if (r.palette && !to_colours(r, pixels)) {
     throw FormatError(name, "corrupt PNG: a pixel's colour is beyond the palette of " + std::to_string(r.colours));
   }

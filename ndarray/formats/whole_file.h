@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,7 @@
 namespace sluice::formats {
 
 /// Throws FormatError as InputFile does, and before it takes memory where there are more bytes than `most`. Blocks.
-inline std::vector<std::byte> whole_file(const std::filesystem::path& path, std::uint64_t most = ~std::uint64_t{0}) {
+inline std::vector<std::byte> whole_file(const std::string& path, std::uint64_t most = ~std::uint64_t{0}) {
   InputFile file(path);
   if (file.size() > most) {
     throw FormatError(path, "holds " + std::to_string(file.size()) + " bytes, wanted at most " + std::to_string(most));

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "sluice/ndarray/called.h"
 #include "sluice/ndarray/formats/file_io.h"
+#include "sluice/ndarray/formats/picture.h"
 #include "sluice/nn/data/table.h"
 
 namespace sluice::nn {
@@ -20,18 +20,18 @@ class Pictures final : public Samples {
       : files_(std::move(files)),
         options_(options),
         where_(where),
-        shape_(load_image(files_[0], options, where).shape) {}
+        shape_(formats::Picture::load(files_[0], options).shape()) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   Map::Result sample() const override { return {shape_, DType::u8}; }
   void read(std::int64_t i, const TensorView& out) const override {
     const std::string& file = files_[static_cast<std::size_t>(i)];
     const sluice::detail::Called called("nn::ImageFolder", where_);
-    const HostTensor image = load_image(file, options_, where_);
-    if (image.shape != shape_) {
-      throw FormatError(file, "is " + to_string(image.shape) + ", and the folder's first picture " + to_string(shape_) +
-                                  ": give the ImageFolder a .height and a .width");
+    const auto picture = formats::Picture::load(file, options_);
+    if (picture.shape() != shape_) {
+      throw FormatError(file, "is " + to_string(picture.shape()) + ", and the folder's first picture " +
+                                  to_string(shape_) + ": give the ImageFolder a .height and a .width");
     }
-    std::memcpy(out.data, image.bytes.data(), image.bytes.size());
+    picture.write(out.as<std::uint8_t>());
   }
 
  private:

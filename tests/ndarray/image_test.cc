@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -72,6 +73,36 @@ TEST(ImagePng, EveryKindAndDepth) {
   const std::string indexed = png(1, 2, PNG_COLOR_TYPE_PALETTE, "\x10", palette);
   EXPECT_EQ(values(decode(indexed)), (Values{4, 1, 5, 2, 6, 3}));
   EXPECT_EQ(values(decode(indexed, {.channels = 4})), (Values{4, 1, 5, 2, 6, 3, 255, 7}));
+}
+
+/// Pixels of `channels`, all different from their neighbours, and what planes hold of them by the definition.
+TEST(ImagePng, PlanesOfEveryKindAndLength) {
+  const std::vector<int> kinds{PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
+  for (int channels = 1; channels <= 4; ++channels) {
+    for (const int width : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
+      Values pixels;
+      for (int i = 0; i < width * channels; ++i) pixels.push_back((i * 151 + i / 256 * 7 + 3) % 256);
+      const std::string file = png(1, width, kinds[static_cast<std::size_t>(channels - 1)], bytes(pixels));
+      for (const int wanted : {1, 3, 4}) {
+        SCOPED_TRACE(std::to_string(channels) + " channels as " + std::to_string(wanted) + " of " +
+                     std::to_string(width));
+        const HostTensor image = decode(file, {.channels = wanted});
+        const auto planes = image.as<std::uint8_t>();
+        for (int i = 0; i < width; ++i) {
+          const auto of = [&](int c) { return pixels[static_cast<std::size_t>(i * channels + c)]; };
+          const auto seen = [&](int c) { return int{planes[static_cast<std::size_t>(c * width + i)]}; };
+          if (wanted == 1 && channels >= 3) {
+            ASSERT_EQ(seen(0), std::lround((299 * of(0) + 587 * of(1) + 114 * of(2)) / 1000.0));
+            continue;
+          }
+          for (int c = 0; c < std::min(wanted, 3); ++c) ASSERT_EQ(seen(c), of(channels >= 3 ? c : 0));
+          if (wanted == 4) {
+            ASSERT_EQ(seen(3), channels % 2 == 0 ? of(channels - 1) : 255);
+          }
+        }
+      }
+    }
+  }
 }
 
 /// A picture without sharp edges, so that JPEG of the best quality is off by little.

@@ -1,7 +1,9 @@
 // What a run tells: logs, progress, patience.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -522,6 +524,30 @@ TEST(Progress, OneLineOnATerminal) {
     for (const std::int64_t done : {29, 57, 100}) all.show(done * by);
     EXPECT_EQ(other.text(), "t  29 %\nt  57 %\nt 100 %\n") << by;
   }
+}
+
+/// Asked of the system: whether it is a terminal, and how wide. A line longer than that would wrap, and be left there.
+TEST(Progress, ATerminalIsKnownAndItsWidthKept) {
+  int screen = -1, terminal = -1;
+  const winsize size{.ws_row = 24, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(::openpty(&screen, &terminal, nullptr, nullptr, &size), 0);
+  std::FILE* const to = ::fdopen(terminal, "w");
+  {
+    double now = 0;
+    nn::Progress progress("train", 2, {.to = to, .now = [&] { return now; }});
+    now = 1;
+    progress.show(1, "loss 1.5");
+    now = 2;
+    progress.show(2, "loss 1.4");
+  }
+  std::fclose(to);
+  std::string text;
+  char some[256];
+  for (ssize_t n = 0; (n = ::read(screen, some, sizeof(some))) > 0;) text.append(some, static_cast<std::size_t>(n));
+  ::close(screen);
+  EXPECT_EQ(text,
+            "\rtrain ██████████████··············  50 \033[K"
+            "\rtrain ████████████████████████████ 100 \033[K\r\n");  // 39 columns
 }
 
 TEST(Patience, CountsWhatIsNoBetter) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "paths.h"
+#include "sluice/ndarray/formats/safetensors.h"
 #include "sluice/tests/support/program.h"
 #include "sluice/tests/support/temporary_directory.h"
 
@@ -57,6 +58,7 @@ TEST_F(CheckpointRuns, AKillAtAnyMomentLeavesAWholeFile) {
   std::minstd_rand random(static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed()));
   const int kills = std::getenv("SLUICE_DEEP") ? 50 : 3, steps = 200 + 60 * kills;
   const std::string end = whole(steps);
+  const std::filesystem::path best = directory_ / "killed/best.safetensors";
   int newest = 0;  // of a file that was whole before
   for (int i = 0; i < kills; ++i) {
     const test::Outcome outcome =
@@ -66,6 +68,9 @@ TEST_F(CheckpointRuns, AKillAtAnyMomentLeavesAWholeFile) {
     EXPECT_GE(first, newest) << "a file that was whole is lost, after kill " << i;
     EXPECT_TRUE(i > 0 || first == 0);
     newest = std::max(newest, first);
+    if (std::filesystem::exists(best)) {
+      EXPECT_GT(load_safetensors(best).tensors.size(), 4U);  // throws where it is not whole
+    }
   }
   if (kills > 3) {
     EXPECT_GT(newest, 0) << "no run went on from a file";
@@ -74,6 +79,7 @@ TEST_F(CheckpointRuns, AKillAtAnyMomentLeavesAWholeFile) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_GE(first_step(outcome), newest);
   EXPECT_TRUE(read_file(directory_ / "killed/final") == end);
+  EXPECT_TRUE(read_file(best) == read_file(directory_ / "whole/best.safetensors"));
   EXPECT_EQ(read_file(directory_ / "killed/log.csv"), read_file(directory_ / "whole/log.csv"));
 }
 
