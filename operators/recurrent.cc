@@ -1,5 +1,8 @@
-// Recurrent layers: cells made of operators, and LSTM's row for whole sequences.
+// Recurrent layers: cells made of operators, and the rows of LSTM and GRU for whole sequences.
+#include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "sluice/engine/detail/forks.h"
@@ -12,6 +15,7 @@
 #include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/network.h"
 #include "sluice/operators/placed_owner.h"
+#include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
@@ -77,13 +81,35 @@ void check_cell(const builtin::Composition& made, const LstmState& state) {
 
 NDArray sum_of(const NDArray& a, const NDArray& b) { return !b.defined() ? a : !a.defined() ? b : a + b; }
 
-/// Whether the row takes them: plain arrays of f32 or f64, on a device with kernels for it.
-bool has_row(const NDArray& x, const LstmState& state, const RecurrentWeights& w) {
-  const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm"); });
-  for (const NDArray* array : {&x, &state.hidden, &state.cell, &w.input, &w.hidden, &w.input_bias, &w.hidden_bias}) {
-    if (array->defined() && (owner_of(*array) || array->dtype() != x.dtype())) return false;
-  }
-  return row.kernel(x.device().kind, x.dtype()) != nullptr;
+/// Whether the row takes them: plain arrays of f32 or f64 (empty handles aside), on a device with kernels for it.
+bool has_row(const Operator& row, const NDArray& x, const RecurrentWeights& w,
+             std::initializer_list<const NDArray*> states) {
+  const auto fits = [&](const NDArray* array) {
+    return !array->defined() || (!owner_of(*array) && array->dtype() == x.dtype());
+  };
+  return std::ranges::all_of(states, fits) &&
+         std::ranges::all_of(std::array{&x, &w.input, &w.hidden, &w.input_bias, &w.hidden_bias}, fits) &&
+         row.kernel(x.device().kind, x.dtype()) != nullptr;
+}
+
+/// By cells: `step` takes what a step's inputs add to the gates, and gives the hidden state behind it.
+template <class Step>
+NDArray each_step(const NDArray& inputs, std::int64_t steps, const Step& step) {
+  const std::int64_t n = inputs.shape()[0] / steps;
+  std::vector<NDArray> outputs;
+  for (std::int64_t t = 0; t < steps; ++t) outputs.push_back(step(inputs.narrow(0, t * n, (t + 1) * n)));
+  return stack(outputs);
+}
+
+/// The last of the states that a row gives. A copy: who keeps it does not keep all steps, nor write to them.
+NDArray last_of(const NDArray& states, const builtin::Composition& made) {
+  const std::int64_t steps = states.shape()[0];
+  return states.narrow(0, steps - 1, steps).squeeze(0).copy(made.where());
+}
+
+/// Gate i of step t.
+NDArray gate_of(const NDArray& all, std::int64_t t, std::int64_t i, std::int64_t size) {
+  return all(t).narrow(1, i * size, (i + 1) * size);
 }
 
 /// Gates are activated ones. What reaches a gate before its activation, of what reaches it behind that.
@@ -91,13 +117,11 @@ NDArray before_sigmoid(const NDArray& g, const NDArray& y) { return g * y * (1 -
 NDArray before_tanh(const NDArray& g, const NDArray& y) { return g * (1 - y * y); }
 
 /// lstm_grad by operators, for gradients of gradients: of the inputs to the gates, and of the first state.
-std::array<NDArray, 3> composed_gradients(const NDArray& of_hidden, const NDArray& of_cells, const NDArray& of_gates,
+std::array<NDArray, 3> composed_lstm_grad(const NDArray& of_hidden, const NDArray& of_cells, const NDArray& of_gates,
                                           const NDArray& gates, const NDArray& cells, const NDArray& cell,
                                           const NDArray& weight) {
   const std::int64_t steps = cells.shape()[0], size = cells.shape()[2];
-  const auto gate = [&](const NDArray& all, std::int64_t t, std::int64_t i) {
-    return all(t).narrow(1, i * size, (i + 1) * size);
-  };
+  const auto gate = [&](const NDArray& all, std::int64_t t, std::int64_t i) { return gate_of(all, t, i, size); };
   NDArray hidden, carried;  // gradients that the step behind gives
   std::vector<NDArray> before(static_cast<std::size_t>(steps));
   for (std::int64_t t = steps; t-- > 0;) {
@@ -119,13 +143,20 @@ std::array<NDArray, 3> composed_gradients(const NDArray& of_hidden, const NDArra
   return {stack(before), hidden, carried};
 }
 
-void lstm_gradient(GradientContext& c) {
-  const NDArray &first = c.input(1), &cell = c.input(2), &weight = c.input(3);
-  const NDArray &hidden = c.output(0), &cells = c.output(1), &gates = c.output(2);
+/// Of what the hidden states give to the gates, (steps, n, gates * size): the gradient of the hidden weight.
+NDArray weight_gradient(const NDArray& of_gates, const NDArray& first, const NDArray& hidden) {
   const std::int64_t steps = hidden.shape()[0], n = hidden.shape()[1], size = hidden.shape()[2];
+  NDArray before = first.unsqueeze(0);  // the hidden state before each step
+  if (steps > 1) before = concat({before, hidden.narrow(0, 0, steps - 1)}, 0);
+  return matmul(of_gates.reshape({steps * n, of_gates.shape()[2]}), before.reshape({steps * n, size}),
+                {.transpose_a = true});
+}
+
+void lstm_gradient(GradientContext& c) {
+  const NDArray &cell = c.input(2), &weight = c.input(3), &cells = c.output(1), &gates = c.output(2);
   std::array<NDArray, 3> gradients;
   if (c.create_graph()) {
-    gradients = composed_gradients(c.gradient(0), c.gradient(1), c.has_gradient(2) ? c.gradient(2) : NDArray(), gates,
+    gradients = composed_lstm_grad(c.gradient(0), c.gradient(1), c.has_gradient(2) ? c.gradient(2) : NDArray(), gates,
                                    cells, cell, weight);
   } else {
     const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm_grad"); });
@@ -137,34 +168,85 @@ void lstm_gradient(GradientContext& c) {
   for (int i = 0; i < 3; ++i) {
     if (c.wanted(i)) c.set(i, gradients[static_cast<std::size_t>(i)]);
   }
-  if (!c.wanted(3)) return;
-  NDArray before = first.unsqueeze(0);  // the hidden state before each step
-  if (steps > 1) before = concat({before, hidden.narrow(0, 0, steps - 1)}, 0);
-  c.set(3,
-        matmul(gradients[0].reshape({steps * n, 4 * size}), before.reshape({steps * n, size}), {.transpose_a = true}));
+  if (c.wanted(3)) c.set(3, weight_gradient(gradients[0], c.input(1), c.output(0)));
 }
 
-/// Inputs: (steps, n, 4 size) for the gates, the first state, the hidden weight.
-void infer_lstm(Signature& s) {
+/// gru_grad by operators: of the inputs to the gates, of the first state, and of what hidden states give to the gates.
+std::array<NDArray, 3> composed_gru_grad(const NDArray& of_hidden, const NDArray& of_gates, const NDArray& gates,
+                                         const NDArray& hidden, const NDArray& first, const NDArray& weight) {
+  const std::int64_t steps = hidden.shape()[0], size = hidden.shape()[2];
+  NDArray behind;  // the gradient that the step behind gives
+  std::vector<NDArray> of_inputs(static_cast<std::size_t>(steps)), of_before(of_inputs.size());
+  for (std::int64_t t = steps; t-- > 0;) {
+    const auto gate = [&](std::int64_t i) { return gate_of(gates, t, i, size); };
+    const auto with_given = [&](const NDArray& g, std::int64_t i) {
+      return of_gates.defined() ? g + gate_of(of_gates, t, i, size) : g;
+    };
+    const NDArray reset = gate(0), update = gate(1), before = gate(2), fresh = gate(3);
+    const NDArray of_h = sum_of(of_hidden(t), behind), state = t > 0 ? hidden(t - 1) : first;
+    const NDArray of_update = before_sigmoid(with_given(of_h * (state - fresh), 1), update),
+                  of_fresh = before_tanh(with_given(of_h * (1 - update), 3), fresh),
+                  of_reset = before_sigmoid(with_given(of_fresh * before, 0), reset);
+    const std::size_t at = static_cast<std::size_t>(t);
+    of_inputs[at] = concat({of_reset, of_update, of_fresh}, 1);
+    of_before[at] = concat({of_reset, of_update, with_given(of_fresh * reset, 2)}, 1);
+    behind = of_h * update + matmul(of_before[at], weight);
+  }
+  return {stack(of_inputs), behind, stack(of_before)};
+}
+
+void gru_gradient(GradientContext& c) {
+  const NDArray &first = c.input(1), &weight = c.input(2), &hidden = c.output(0), &gates = c.output(1);
+  std::array<NDArray, 3> gradients;
+  if (c.create_graph()) {
+    gradients =
+        composed_gru_grad(c.gradient(0), c.has_gradient(1) ? c.gradient(1) : NDArray(), gates, hidden, first, weight);
+  } else {
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("gru_grad"); });
+    std::vector<const NDArray*> inputs{&c.gradient(0), &gates, &hidden, &first, &weight};
+    if (c.has_gradient(1)) inputs.push_back(&c.gradient(1));
+    const std::vector<NDArray> made = apply_all(row, inputs, {}, {.where = c.where()});
+    std::copy(made.begin(), made.end(), gradients.begin());
+  }
+  if (c.wanted(0)) c.set(0, gradients[0]);
+  if (c.wanted(1)) c.set(1, gradients[1]);
+  if (c.wanted(2)) c.set(2, weight_gradient(gradients[2], first, hidden));
+  if (c.inputs() == 4 && c.wanted(3)) c.set(3, sum(gradients[2], {0, 1}));
+}
+
+/// Inputs: (steps, n, gates * size) for the gates, the first states, the hidden weight. The shape of all states.
+Dims infer_states(Signature& s, std::int64_t gates, int weight) {
   s.same_dtypes();
   s.floating();
   s.rank(0, 3);
   const Dims& x = s.shape(0);
-  const std::int64_t steps = x[0], n = x[1], size = x[2] / 4;
-  if (steps < 1 || x[2] != 4 * size) s.fail("the gates' inputs are not (steps, n, 4 size)");
-  for (const int i : {1, 2}) {
-    if (!(s.shape(i) == Dims{n, size})) s.fail("a state is not (n, size)");
+  const std::int64_t size = x[2] / gates;
+  const std::string rows = std::to_string(gates) + " size";
+  if (x[0] < 1 || x[2] != gates * size) s.fail("the gates' inputs are not (steps, n, " + rows + ")");
+  for (int i = 1; i < weight; ++i) {
+    if (!(s.shape(i) == Dims{x[1], size})) s.fail("a state is not (n, size)");
   }
-  if (!(s.shape(3) == Dims{4 * size, size})) s.fail("the hidden weight is not (4 size, size)");
-  s.output({steps, n, size}, s.dtype());
-  s.output({steps, n, size}, s.dtype());
-  s.output(x, s.dtype());
+  if (!(s.shape(weight) == Dims{gates * size, size})) s.fail("the hidden weight is not (" + rows + ", size)");
+  return {x[0], x[1], size};
 }
 
-/// A product with the hidden weight in each step, and some twenty operations for each unit.
-Cost lstm_cost(const Signature& s) {
-  const Dims& gates = s.outputs().size() == 3 && s.inputs() == 4 ? s.shape(0) : s.shape(2);
-  return costs::of(costs::count(gates) * (2 * static_cast<double>(gates[2] / 4) + 5), s);
+void infer_lstm(Signature& s) {
+  const Dims states = infer_states(s, 4, 3);
+  s.output(states, s.dtype());
+  s.output(states, s.dtype());
+  s.output(s.shape(0), s.dtype());
+}
+
+void infer_gru(Signature& s) {
+  const Dims states = infer_states(s, 3, 2);
+  if (s.inputs() == 4 && !(s.shape(3) == Dims{3 * states[2]})) s.fail("the hidden bias is not (3 size)");
+  s.output(states, s.dtype());
+  s.output({states[0], states[1], 4 * states[2]}, s.dtype());
+}
+
+/// A product with the hidden weight in each step, and some five operations for each gate of a unit.
+Cost cost_of(const Dims& states, int gates, const Signature& s) {
+  return costs::of(gates * costs::count(states) * (2 * static_cast<double>(states[2]) + 5), s);
 }
 
 }  // namespace
@@ -172,7 +254,7 @@ Cost lstm_cost(const Signature& s) {
 void builtin::add_recurrent_rows(Registry& registry) {
   // Outputs: the hidden states and the cells behind each step, and the activated gates, which the gradient needs.
   add_operator(registry, "lstm", [](Operator& op) {
-    op.cost = lstm_cost;
+    op.cost = [](const Signature& s) { return cost_of(s.outputs()[0].shape, 4, s); };
     op.min_inputs = op.max_inputs = 4;
     op.infer = infer_lstm;
     const Needs kept =
@@ -184,13 +266,40 @@ void builtin::add_recurrent_rows(Registry& registry) {
   // Inputs: the gradients of the hidden states and of the cells, the gates, the cells, the first cell, the hidden
   // weight, and the gates' gradient, or none. Outputs: the gradients of the gates' inputs and of the first state.
   add_operator(registry, "lstm_grad", [](Operator& op) {
-    op.cost = lstm_cost;
+    op.cost = [](const Signature& s) { return cost_of(s.shape(0), 4, s); };
     op.min_inputs = 6;
     op.max_inputs = 7;
     op.infer = [](Signature& s) {
       s.output(s.shape(2), s.dtype());
       s.output(s.shape(4), s.dtype());
       s.output(s.shape(4), s.dtype());
+    };
+  });
+  // The hidden bias, or none, is the last input: reset multiplies what it adds to the new gate. Outputs: the hidden
+  // states, and for each unit reset, update, what hidden states give to the new gate, and the new gate, activated.
+  add_operator(registry, "gru", [](Operator& op) {
+    op.cost = [](const Signature& s) { return cost_of(s.outputs()[0].shape, 3, s); };
+    op.min_inputs = 3;
+    op.max_inputs = 4;
+    op.infer = infer_gru;
+    const Needs kept = needs::input(1) | needs::input(2) | needs::output(0) | needs::output(1);
+    op.needs = {kept, kept, kept, kept};
+    op.joint_gradient = true;
+    op.gradient = gru_gradient;
+  });
+  // Inputs: the gradient of the hidden states, gru's second output and its first, the first state, the hidden weight,
+  // and the gradient of the second output, or none. Outputs: the gradients of the gates' inputs, of the first state,
+  // and of what hidden states give to the gates.
+  add_operator(registry, "gru_grad", [](Operator& op) {
+    op.cost = [](const Signature& s) { return cost_of(s.shape(0), 3, s); };
+    op.min_inputs = 5;
+    op.max_inputs = 6;
+    op.infer = [](Signature& s) {
+      const Dims& states = s.shape(0);
+      const Dims of_gates{states[0], states[1], 3 * states[2]};
+      s.output(of_gates, s.dtype());
+      s.output(s.shape(3), s.dtype());
+      s.output(of_gates, s.dtype());
     };
   });
 }
@@ -214,26 +323,20 @@ LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights
   check_cell(made, state);
   const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
   made.require(steps > 0, "needs a step at least");
-  if (has_row(x.array, state, weights)) {
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm"); });
+  if (has_row(row, x.array, weights, {&state.hidden, &state.cell})) {
     RecurrentWeights of_inputs = weights;  // both biases are added to what the inputs give
     of_inputs.input_bias = sum_of(weights.input_bias, weights.hidden_bias);
     const NDArray inputs =
         Recurrent(made, x.array, 3, state.hidden, of_inputs, 4).of_inputs(x.array).reshape({steps, n, 4 * layer.size});
-    const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm"); });
     const std::vector<NDArray> results =
         apply_all(row, std::array{&inputs, &state.hidden, &state.cell, &weights.hidden}, {}, {.where = made.where()});
-    // A copy: who keeps the state does not keep all steps, nor write to them.
-    const auto last = [&](const NDArray& y) { return y.narrow(0, steps - 1, steps).squeeze(0).copy(made.where()); };
-    return {results[0], {last(results[0]), last(results[1])}};
+    return {results[0], {last_of(results[0], made), last_of(results[1], made)}};
   }
-  const NDArray inputs = layer.of_inputs(x.array);
-  std::vector<NDArray> outputs;
   LstmState now = state;
-  for (std::int64_t t = 0; t < steps; ++t) {
-    now = layer.lstm_step(inputs.narrow(0, t * n, (t + 1) * n), now);
-    outputs.push_back(now.hidden);
-  }
-  return {stack(outputs), now};
+  const NDArray outputs = each_step(layer.of_inputs(x.array), steps,
+                                    [&](const NDArray& inputs) { return (now = layer.lstm_step(inputs, now)).hidden; });
+  return {outputs, now};
 }
 
 GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& weights) {
@@ -242,13 +345,18 @@ GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& w
   const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
   made.require(steps > 0, "needs a step at least");
   const NDArray inputs = layer.of_inputs(x.array);
-  std::vector<NDArray> outputs;
-  NDArray now = hidden;
-  for (std::int64_t t = 0; t < steps; ++t) {
-    now = layer.gru_step(inputs.narrow(0, t * n, (t + 1) * n), now);
-    outputs.push_back(now);
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("gru"); });
+  if (has_row(row, x.array, weights, {&hidden})) {
+    const NDArray of_inputs = inputs.reshape({steps, n, 3 * layer.size});
+    std::vector<const NDArray*> operands{&of_inputs, &hidden, &weights.hidden};
+    if (weights.hidden_bias.defined()) operands.push_back(&weights.hidden_bias);
+    const NDArray outputs = apply_all(row, operands, {}, {.where = made.where()})[0];
+    return {outputs, last_of(outputs, made)};
   }
-  return {stack(outputs), now};
+  NDArray now = hidden;
+  const NDArray outputs =
+      each_step(inputs, steps, [&](const NDArray& of_step) { return now = layer.gru_step(of_step, now); });
+  return {outputs, now};
 }
 
 }  // namespace sluice

@@ -173,7 +173,8 @@ TEST(BatchNormRow, IsOneCallForwardAndOneBack) {
     sum(batch_norm(x, {}, weight, bias)).backward();
     sum(lstm(ones({2, 1, 3}), {ones({1, 2}), ones({1, 2})}, {ones({8, 3}), ones({8, 2}).with_grad()}).outputs)
         .backward();
-    for (const char* row : {"batch_norm", "batch_norm_grad", "lstm", "lstm_grad"}) {
+    sum(gru(ones({2, 1, 3}), ones({1, 2}), {ones({6, 3}), ones({6, 2}).with_grad()}).outputs).backward();
+    for (const char* row : {"batch_norm", "batch_norm_grad", "lstm", "lstm_grad", "gru", "gru_grad"}) {
       EXPECT_EQ(names->counts[row], 1) << row;
     }
     engine.wait_all();

@@ -263,7 +263,7 @@ void check(const Operator& row, const RowCase& c, DType half, int rank) {
 /// Rows that say in their errors that they take f32 and f64, or f64, alone.
 const std::set<std::string>& without_half() {
   static const std::set<std::string> names{
-      "batch_norm", "batch_norm_grad", "bernoulli", "cholesky", "det",   "eigh", "inv",
+      "batch_norm", "batch_norm_grad", "bernoulli", "cholesky", "det",   "eigh", "gru", "gru_grad", "inv",
       "lstm",       "lstm_grad",       "qr",        "slogdet",  "solve", "svd"};
   return names;
 }

@@ -210,28 +210,127 @@ TEST(Networks, TheGradientsOfAnLstmAreThoseOfItsCells) {
   }
 }
 
-/// In f32 the weight of larger ones is packed once for all steps; in f64 it is not.
-TEST(Networks, ALargerLstmInFloatIsThatInDouble) {
-  for (const std::int64_t n : {5, 17}) {
-    const std::int64_t steps = 6, in = 3, size = n == 5 ? 70 : 64;
-    const std::vector<NDArray> drawn_in_double{
-        drawn({steps, n, in}, 1),         drawn({n, size}, 2),  drawn({n, size}, 3), drawn({4 * size, in}, 4),
-        drawn({4 * size, size}, 5) * 0.1, drawn({4 * size}, 6), drawn({4 * size}, 7)};
-    const auto all_of = [&](DType dtype) {
-      std::vector<NDArray> x;
-      for (const NDArray& of : drawn_in_double) x.push_back(of.to(DType::f32).to(dtype).with_grad());
-      const LstmResult row = lstm(x[0], {x[1], x[2]}, {x[3], x[4], x[5], x[6]});
-      std::vector<NDArray> all{row.outputs, row.state.cell};
-      for (const NDArray& g : grad(sum(row.outputs * row.outputs) + sum(row.state.cell), x)) all.push_back(g);
-      return all;
-    };
-    const std::vector<NDArray> in_float = all_of(DType::f32), in_double = all_of(DType::f64);
-    for (std::size_t i = 0; i < in_float.size(); ++i) {
-      const double scale = max(abs(in_double[i])).item<double>();
-      const double off = max(abs(in_float[i].to(DType::f64) - in_double[i])).item<double>();
-      EXPECT_LE(off, 1e-5 * scale) << n << ": " << i;
+/// The same of GRU's row, with both biases, with either and without, and of second order.
+TEST(Networks, TheGradientsOfAGruAreThoseOfItsCells) {
+  struct Sizes {
+    std::int64_t steps, n, in, size;
+  };
+  for (const auto& [steps, n, in, size] :
+       {Sizes{4, 3, 2, 5}, {1, 2, 3, 1}, {3, 1, 1, 33}, {2, 0, 3, 2}, {2, 3, 2, 0}}) {
+    for (int biases = 0; biases < 4; ++biases) {
+      for (int wanted = -1; wanted < 6; ++wanted) {
+        if ((wanted == 4 && !(biases & 1)) || (wanted == 5 && !(biases & 2))) continue;
+        SCOPED_TRACE(std::to_string(steps) + " " + std::to_string(n) + " " + std::to_string(size) + ": " +
+                     std::to_string(biases) + " " + std::to_string(wanted));
+        std::vector<NDArray> x{drawn({steps, n, in}, 1),   drawn({n, size}, 2),  drawn({3 * size, in}, 3),
+                               drawn({3 * size, size}, 4), drawn({3 * size}, 5), drawn({3 * size}, 6)};
+        std::vector<NDArray> of;
+        for (std::size_t i = 0; i < 6; ++i) {
+          const bool there = i < 4 || biases & (i == 4 ? 1 : 2);
+          if (!there) x[i] = NDArray();
+          if (!there || (wanted >= 0 && wanted != static_cast<int>(i))) continue;
+          of.push_back(x[i] = x[i].with_grad());
+        }
+        const RecurrentWeights weights{x[2], x[3], x[4], x[5]};
+        const GruResult row = gru(x[0], x[1], weights);
+        NDArray hidden = x[1];
+        std::vector<NDArray> outputs;
+        for (std::int64_t t = 0; t < steps; ++t) outputs.push_back(hidden = gru_cell(x[0](t), hidden, weights));
+        expect_near(row.outputs, values_of(stack(outputs)));
+        const auto gradients = [&](const NDArray& all, const NDArray& last) {
+          const NDArray loss = sum(all * all * drawn({steps, n, size}, 7)) + sum(last * drawn({n, size}, 8));
+          std::vector<NDArray> both = grad(loss, of, {.create_graph = true});
+          NDArray squares = sum(square(both[0]));
+          for (std::size_t i = 1; i < of.size(); ++i) squares = squares + sum(square(both[i]));
+          for (const std::vector<NDArray>& more : {grad(loss, of, {.retain = true}), grad(squares, of)}) {
+            both.insert(both.end(), more.begin(), more.end());
+          }
+          return both;
+        };
+        const std::vector<NDArray> a = gradients(row.outputs, row.hidden), b = gradients(stack(outputs), hidden);
+        // The second derivatives, which come last, go up to 1e5.
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          expect_near(a[i], values_of(b[i]), i < 2 * of.size() ? 1e-11 : 1e-8);
+        }
+      }
     }
   }
+}
+
+/// The state is an array of its own.
+TEST(Networks, TheStateOfAGruIsNoViewOfItsOutputs) {
+  GruResult y = gru(drawn({3, 2, 4}, 1), drawn({2, 5}, 2), {drawn({15, 4}, 3), drawn({15, 5}, 4)});
+  const NDArray before = y.outputs.copy();
+  y.hidden.fill(7.0);
+  expect_near(y.outputs, values_of(before));
+}
+
+/// In f32 the weight of larger ones is packed once for all steps; in f64 it is not.
+template <class Net>
+void expect_float_is_double(const std::vector<NDArray>& drawn_in_double, const Net& net) {
+  const auto all_of = [&](DType dtype) {
+    std::vector<NDArray> x;
+    for (const NDArray& of : drawn_in_double) x.push_back(of.to(DType::f32).to(dtype).with_grad());
+    std::vector<NDArray> all = net(x);
+    for (const NDArray& g : grad(sum(all[0] * all[0]) + sum(all[1]), x)) all.push_back(g);
+    return all;
+  };
+  const std::vector<NDArray> in_float = all_of(DType::f32), in_double = all_of(DType::f64);
+  for (std::size_t i = 0; i < in_float.size(); ++i) {
+    const double scale = max(abs(in_double[i])).item<double>();
+    const double off = max(abs(in_float[i].to(DType::f64) - in_double[i])).item<double>();
+    EXPECT_LE(off, 1e-5 * scale) << i;
+  }
+}
+
+TEST(Networks, ALargerLstmInFloatIsThatInDouble) {
+  for (const std::int64_t n : {5, 17}) {
+    SCOPED_TRACE(n);
+    const std::int64_t steps = 6, in = 3, size = n == 5 ? 70 : 64;
+    expect_float_is_double(
+        {drawn({steps, n, in}, 1), drawn({n, size}, 2), drawn({n, size}, 3), drawn({4 * size, in}, 4),
+         drawn({4 * size, size}, 5) * 0.1, drawn({4 * size}, 6), drawn({4 * size}, 7)},
+        [](const std::vector<NDArray>& x) {
+          const LstmResult row = lstm(x[0], {x[1], x[2]}, {x[3], x[4], x[5], x[6]});
+          return std::vector<NDArray>{row.outputs, row.state.cell};
+        });
+  }
+}
+
+TEST(Networks, ALargerGruInFloatIsThatInDouble) {
+  for (const std::int64_t n : {5, 17}) {
+    SCOPED_TRACE(n);
+    const std::int64_t steps = 6, in = 3, size = n == 5 ? 70 : 64;
+    expect_float_is_double({drawn({steps, n, in}, 1), drawn({n, size}, 2), drawn({3 * size, in}, 3),
+                            drawn({3 * size, size}, 4) * 0.1, drawn({3 * size}, 5), drawn({3 * size}, 6)},
+                           [](const std::vector<NDArray>& x) {
+                             const GruResult row = gru(x[0], x[1], {x[2], x[3], x[4], x[5]});
+                             return std::vector<NDArray>{row.outputs, row.hidden};
+                           });
+  }
+}
+
+TEST(Networks, BitsOfAGruDoNotDependOnThreads) {
+  const auto results = [](int threads) {
+    Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = threads});
+    set_default_engine(&engine);
+    std::vector<std::vector<std::byte>> bytes;
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const std::int64_t steps = 5, n = 67, size = 70;
+      std::vector<NDArray> x{drawn({steps, n, 3}, 1),          drawn({n, size}, 2),  drawn({3 * size, 3}, 3),
+                             drawn({3 * size, size}, 4) * 0.1, drawn({3 * size}, 5), drawn({3 * size}, 6)};
+      for (NDArray& of : x) of = of.to(dtype).with_grad();
+      const NDArray y = gru(x[0], x[1], {x[2], x[3], x[4], x[5]}).outputs;
+      bytes.push_back(y.to_bytes());
+      for (const NDArray& of : grad(sum(y * y), x)) bytes.push_back(of.to_bytes());
+    }
+    engine.wait_all();
+    set_default_engine(nullptr);
+    return bytes;
+  };
+  const auto one = results(1);
+  EXPECT_TRUE(one == results(2));
+  EXPECT_TRUE(one == results(4));
 }
 
 TEST(Networks, RotaryEmbeddingTurnsPairs) {

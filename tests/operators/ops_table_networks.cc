@@ -179,7 +179,11 @@ static void add_layer_cases(std::vector<OperatorCase>& list) {
                       return concat({y.outputs, stack({y.state.hidden, y.state.cell})}, 0);
                     }});
   }
-  list.push_back({"gru", {{3, 2, 3}, {2, 2}, {6, 3}, {6, 2}}, [](const Arrays& x) {
+  list.push_back({"gru", {{3, 2, 3}, {2, 2}, {6, 3}, {6, 2}, {6}, {6}}, [](const Arrays& x) {
+                    const GruResult y = gru(x[0], x[1], {x[2], x[3], x[4], x[5]});
+                    return concat({y.outputs, y.hidden.unsqueeze(0)}, 0);
+                  }});
+  list.push_back({"gru of one step, no biases", {{1, 2, 3}, {2, 2}, {6, 3}, {6, 2}}, [](const Arrays& x) {
                     return gru(x[0], x[1], {x[2], x[3]}).outputs;
                   }});
   for (const bool interleaved : {false, true}) {

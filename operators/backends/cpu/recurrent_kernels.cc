@@ -1,4 +1,4 @@
-// LSTM of the CPU backend: a product with the hidden weight in each step, and the gates in one pass.
+// LSTM and GRU of the CPU backend: a product with the hidden weight in each step, and the gates in one pass.
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -58,7 +58,7 @@ class StepProduct {
 };
 
 /// A row's units: the sums in `gates` are replaced by the activated gates.
-struct Units {
+struct LstmUnits {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(T* __restrict gates, const T* __restrict before, T* __restrict cell,
                                      T* __restrict hidden, std::int64_t size) const {
@@ -88,7 +88,7 @@ struct Lstm {
       product(h, size, true, gates, 4 * size);
       parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r) {
-          dispatch(Units{}, gates + r * 4 * size, cell + r * size, cells + r * size, hidden + r * size, size);
+          dispatch(LstmUnits{}, gates + r * 4 * size, cell + r * size, cells + r * size, hidden + r * size, size);
         }
       });
       h = hidden;
@@ -103,7 +103,7 @@ struct Lstm {
 
 /// A row of a step. `hidden` and `carried` are the gradients that the step behind gives; carried becomes that for the
 /// step before.
-struct UnitsGrad {
+struct LstmUnitsGrad {
   template <class T>
   SLUICE_KERNEL_BODY void operator()(const T* __restrict gates, const T* __restrict of_gates, const T* __restrict cell,
                                      const T* __restrict before, const T* __restrict of_hidden,
@@ -150,7 +150,7 @@ struct LstmGrad {
       parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r) {
           const std::int64_t at = r * size, of_row = all + r * 4 * size;
-          dispatch(UnitsGrad{}, gates + of_row, of_gates ? of_gates + of_row : nullptr, cells + states + at,
+          dispatch(LstmUnitsGrad{}, gates + of_row, of_gates ? of_gates + of_row : nullptr, cells + states + at,
                    before + at, of_hidden + states + at, of_cells + states + at, static_cast<const T*>(hidden + at),
                    carried + at, dx + of_row, size);
         }
@@ -160,15 +160,129 @@ struct LstmGrad {
   }
 };
 
+/// A row's units: what the hidden state gives to the gates, in `gates`, is replaced by the activated gates reset and
+/// update and, for the new gate, is followed by that gate.
+struct GruUnits {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(T* __restrict gates, const T* __restrict x, const T* __restrict bias,
+                                     const T* __restrict before, T* __restrict hidden, std::int64_t size) const {
+    const T *reset = gates, *update = gates + size, *product = gates + 2 * size;
+    T* fresh = gates + 3 * size;
+    if (bias) {
+      for (std::int64_t k = 0; k < 3 * size; ++k) gates[k] += bias[k];
+    }
+    for (std::int64_t k = 0; k < 2 * size; ++k) gates[k] = FastSigmoid{}(gates[k] + x[k]);
+    for (std::int64_t k = 0; k < size; ++k) fresh[k] = fast_tanh(x[2 * size + k] + reset[k] * product[k]);
+    for (std::int64_t k = 0; k < size; ++k) hidden[k] = fresh[k] + update[k] * (before[k] - fresh[k]);
+  }
+};
+
+template <class T>
+struct Gru {
+  static std::size_t scratch(const Signature& call) {
+    const Dims& x = call.shape(0);
+    return StepProduct<T>::bytes(x[0], x[1], x[2], x[2] / 3);
+  }
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.output(0).shape[0], n = c.output(0).shape[1], size = c.output(0).shape[2];
+    const T *x = c.input(0).as<T>(), *weight = c.input(2).as<T>();
+    const T* bias = c.inputs() == 4 ? c.input(3).as<T>() : nullptr;
+    T *hidden = c.output(0).as<T>(), *gates = c.output(1).as<T>();
+    const T* h = c.input(1).as<T>();  // of the step before
+    const StepProduct<T> product(c, steps, true, n, 3 * size, size, weight, size);
+    for (std::int64_t t = 0; t < steps; ++t) {
+      product(h, size, false, gates, 4 * size);
+      parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          dispatch(GruUnits{}, gates + r * 4 * size, x + r * 3 * size, bias, h + r * size, hidden + r * size, size);
+        }
+      });
+      h = hidden;
+      x += n * 3 * size;
+      gates += n * 4 * size;
+      hidden += n * size;
+    }
+  }
+};
+
+/// A row of a step. `hidden` is the gradient that the step behind gives, and becomes what goes to the step before past
+/// the gates. dx and `product` are those of the gates' inputs and of what the hidden state gives to the gates.
+struct GruUnitsGrad {
+  template <class T>
+  SLUICE_KERNEL_BODY void operator()(const T* __restrict gates, const T* __restrict of_gates,
+                                     const T* __restrict before, const T* __restrict of_hidden, T* __restrict hidden,
+                                     T* __restrict dx, T* __restrict product, std::int64_t size) const {
+    const T *reset = gates, *update = gates + size, *of_state = gates + 2 * size, *fresh = gates + 3 * size;
+    T *of_update = dx + size, *of_fresh = dx + 2 * size, *of_product = product + 2 * size;
+    for (std::int64_t k = 0; k < size; ++k) {
+      const T g = of_hidden[k] + hidden[k];
+      of_update[k] = g * (before[k] - fresh[k]);
+      of_fresh[k] = g * (T(1) - update[k]);
+      hidden[k] = g * update[k];
+    }
+    if (of_gates) {
+      for (std::int64_t k = 0; k < size; ++k) {
+        of_update[k] += of_gates[size + k];
+        of_fresh[k] += of_gates[3 * size + k];
+      }
+    }
+    for (std::int64_t k = 0; k < size; ++k) {
+      of_fresh[k] *= (T(1) + fresh[k]) * (T(1) - fresh[k]);
+      dx[k] = of_fresh[k] * of_state[k];
+      of_product[k] = of_fresh[k] * reset[k];
+    }
+    if (of_gates) {
+      for (std::int64_t k = 0; k < size; ++k) {
+        dx[k] += of_gates[k];
+        of_product[k] += of_gates[2 * size + k];
+      }
+    }
+    for (std::int64_t k = 0; k < 2 * size; ++k) product[k] = dx[k] *= gates[k] * (T(1) - gates[k]);
+  }
+};
+
+template <class T>
+struct GruGrad {
+  static std::size_t scratch(const Signature& call) {
+    const Dims& states = call.shape(0);
+    return StepProduct<T>::bytes(states[0], states[1], states[2], 3 * states[2]);
+  }
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.input(0).shape[0], n = c.input(0).shape[1], size = c.input(0).shape[2];
+    const T *of_hidden = c.input(0).as<T>(), *gates = c.input(1).as<T>(), *states = c.input(2).as<T>();
+    const T *first = c.input(3).as<T>(), *weight = c.input(4).as<T>();
+    const T* of_gates = c.inputs() == 6 ? c.input(5).as<T>() : nullptr;
+    T *dx = c.output(0).as<T>(), *hidden = c.output(1).as<T>(), *of_products = c.output(2).as<T>();
+    std::fill_n(hidden, n * size, T(0));
+    const StepProduct<T> product(c, steps, false, n, size, 3 * size, weight, size);
+    for (std::int64_t t = steps; t-- > 0;) {
+      const std::int64_t of_step = t * n * size;
+      const T* before = t > 0 ? states + of_step - n * size : first;
+      parallel_for(n, rows_at_once(size), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          const std::int64_t at = of_step + r * size;
+          dispatch(GruUnitsGrad{}, gates + 4 * at, of_gates ? of_gates + 4 * at : nullptr, before + r * size,
+                   of_hidden + at, hidden + r * size, dx + 3 * at, of_products + 3 * at, size);
+        }
+      });
+      product(of_products + 3 * of_step, 3 * size, true, hidden, size);
+    }
+  }
+};
+
 }  // namespace
 
 void add_recurrent_kernels(Registry& registry) {
   const auto add_for = [&]<class T>(Types<T> type) {
-    Kernel forward = kDense, backward = kDense;
-    forward.scratch = Lstm<T>::scratch;
-    backward.scratch = LstmGrad<T>::scratch;
-    add<Lstm>(registry.get("lstm"), kCpu, type, forward);
-    add<LstmGrad>(registry.get("lstm_grad"), kCpu, type, backward);
+    const auto with_scratch = [](std::size_t (*scratch)(const Signature&)) {
+      Kernel kernel = kDense;
+      kernel.scratch = scratch;
+      return kernel;
+    };
+    add<Lstm>(registry.get("lstm"), kCpu, type, with_scratch(Lstm<T>::scratch));
+    add<LstmGrad>(registry.get("lstm_grad"), kCpu, type, with_scratch(LstmGrad<T>::scratch));
+    add<Gru>(registry.get("gru"), kCpu, type, with_scratch(Gru<T>::scratch));
+    add<GruGrad>(registry.get("gru_grad"), kCpu, type, with_scratch(GruGrad<T>::scratch));
   };
   add_for(Types<float>{});
   add_for(Types<double>{});

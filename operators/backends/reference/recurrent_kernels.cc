@@ -1,4 +1,4 @@
-// LSTM of the reference backend, step by step as its definition says; sums in double.
+// LSTM and GRU of the reference backend, step by step as its definition says; sums in double.
 #include <cmath>
 #include <vector>
 
@@ -96,11 +96,91 @@ struct LstmGrad {
   }
 };
 
+template <class T>
+struct Gru {
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.output(0).shape[0], n = c.output(0).shape[1], size = c.output(0).shape[2];
+    const T *x = c.input(0).as<T>(), *weight = c.input(2).as<T>();
+    const T* bias = c.inputs() == 4 ? c.input(3).as<T>() : nullptr;
+    T *hidden = c.output(0).as<T>(), *gates = c.output(1).as<T>();
+    const T* h = c.input(1).as<T>();  // of the step before
+    for (std::int64_t t = 0; t < steps; ++t) {
+      for (std::int64_t r = 0; r < n; ++r) {
+        for (std::int64_t k = 0; k < size; ++k) {
+          double of_x[3], of_h[3];
+          for (std::int64_t i = 0; i < 3; ++i) {
+            const std::int64_t row = i * size + k;
+            of_x[i] = static_cast<double>(x[r * 3 * size + row]);
+            of_h[i] = bias ? static_cast<double>(bias[row]) : 0;
+            for (std::int64_t j = 0; j < size; ++j) {
+              of_h[i] += static_cast<double>(h[r * size + j]) * static_cast<double>(weight[row * size + j]);
+            }
+          }
+          const double reset = sigmoid(of_x[0] + of_h[0]), update = sigmoid(of_x[1] + of_h[1]);
+          const double fresh = std::tanh(of_x[2] + reset * of_h[2]), before = static_cast<double>(h[r * size + k]);
+          const double unit[4] = {reset, update, of_h[2], fresh};
+          for (std::int64_t i = 0; i < 4; ++i) gates[r * 4 * size + i * size + k] = static_cast<T>(unit[i]);
+          hidden[r * size + k] = static_cast<T>(fresh + update * (before - fresh));
+        }
+      }
+      h = hidden;
+      x += n * 3 * size;
+      gates += n * 4 * size;
+      hidden += n * size;
+    }
+  }
+};
+
+template <class T>
+struct GruGrad {
+  static void run(ArrayContext& c) {
+    const std::int64_t steps = c.input(0).shape[0], n = c.input(0).shape[1], size = c.input(0).shape[2];
+    const T *of_hidden = c.input(0).as<T>(), *gates = c.input(1).as<T>(), *states = c.input(2).as<T>();
+    const T *first = c.input(3).as<T>(), *weight = c.input(4).as<T>();
+    const T* of_gates = c.inputs() == 6 ? c.input(5).as<T>() : nullptr;
+    T *dx = c.output(0).as<T>(), *dh = c.output(1).as<T>(), *of_products = c.output(2).as<T>();
+    std::vector<double> h(static_cast<std::size_t>(n * size));
+    for (std::int64_t t = steps; t-- > 0;) {
+      for (std::int64_t r = 0; r < n; ++r) {
+        const std::int64_t of_row = (t * n + r) * size;
+        double* carried = h.data() + r * size;  // the gradient that the step behind gives
+        for (std::int64_t k = 0; k < size; ++k) {
+          const auto unit = [&](const T* of, std::int64_t i) {
+            return of ? static_cast<double>(of[4 * of_row + i * size + k]) : 0;
+          };
+          const double reset = unit(gates, 0), update = unit(gates, 1), of_h = unit(gates, 2), fresh = unit(gates, 3);
+          const double before = static_cast<double>(t > 0 ? states[of_row - n * size + k] : first[r * size + k]);
+          const double g = static_cast<double>(of_hidden[of_row + k]) + carried[k];
+          const double of_update = (g * (before - fresh) + unit(of_gates, 1)) * update * (1 - update);
+          const double of_fresh = (g * (1 - update) + unit(of_gates, 3)) * (1 - fresh * fresh);
+          const double of_reset = (of_fresh * of_h + unit(of_gates, 0)) * reset * (1 - reset);
+          const double of_inputs[3] = {of_reset, of_update, of_fresh};
+          const double of_product[3] = {of_reset, of_update, of_fresh * reset + unit(of_gates, 2)};
+          for (std::int64_t i = 0; i < 3; ++i) {
+            dx[3 * of_row + i * size + k] = static_cast<T>(of_inputs[i]);
+            of_products[3 * of_row + i * size + k] = static_cast<T>(of_product[i]);
+          }
+          carried[k] = g * update;
+        }
+        for (std::int64_t j = 0; j < size; ++j) {
+          for (std::int64_t row = 0; row < 3 * size; ++row) {
+            carried[j] +=
+                static_cast<double>(of_products[3 * of_row + row]) * static_cast<double>(weight[row * size + j]);
+          }
+        }
+      }
+    }
+    for (std::size_t i = 0; i < h.size(); ++i) dh[i] = static_cast<T>(h[i]);
+  }
+};
+
 }  // namespace
 
 void add_recurrent_kernels(Registry& registry) {
   add<Lstm>(registry.get("lstm"), kReference, Types<float, double>{}, kDense);
   add<LstmGrad>(registry.get("lstm_grad"), kReference, Types<float, double>{}, kDense);
+  add<Gru>(registry.get("gru"), kReference, Types<float, double>{}, kDense);
+  add<GruGrad>(registry.get("gru_grad"), kReference, Types<float, double>{}, kDense);
 }
 
 }  // namespace sluice::reference
