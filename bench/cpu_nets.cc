@@ -1,7 +1,11 @@
-// Steps of training of five networks on one CPU device, for bench/cpu.sh: in f32, with random inputs made before.
-//   bench_cpu_nets mlp | cnn | resnet18 | gpt | lstm SECONDS
-// Prints the median of the milliseconds of a step, over as many steps as fit SECONDS after five. A step clears
-// gradients, computes forward, cross-entropy, backward and the optimiser, and waits.
+// Steps of training of five networks on one CPU device, for bench/cpu.sh: in f32, with random inputs made before. And
+// of two programs (cpu_learning.h).
+//   bench_cpu_nets mlp | cnn | resnet18 | gpt | lstm | gan | rl SECONDS
+// Prints the median of the milliseconds of a step, over as many steps as fit SECONDS after five, and by how many MiB
+// they raise the most memory that the process had (resident) above that after an addition of two numbers. A step of a
+// network clears gradients, computes forward, cross-entropy, backward and the optimiser, and waits.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_learning.h"
 #include "sluice/sluice.h"
 
 namespace {
@@ -111,6 +116,14 @@ std::function<void()> training(Rule rule, NDArray x, NDArray y) {
   };
 }
 
+template <class Program>
+std::function<void()> program() {
+  return [run = std::make_shared<Program>()] {
+    run->step();
+    default_engine().wait_all();
+  };
+}
+
 std::function<void()> step_of(const std::string& name) {
   RandomStream random(7);
   const auto labels = [&](std::int64_t n, std::int64_t classes) {
@@ -124,13 +137,24 @@ std::function<void()> step_of(const std::string& name) {
   if (name == "gpt")
     return training<Gpt>(nn::AdamW{.lr = 1e-3}, labels(8 * 128, 96).reshape({8, 128}), labels(8 * 128, 96));
   if (name == "lstm") return training<Recurrent>(nn::Adam{.lr = 1e-3}, drawn({64, 16, 96}), labels(64 * 16, 96));
+  if (name == "gan") return program<bench::Gan>();
+  if (name == "rl") return program<bench::Reinforce>();
   throw UsageError("no network " + name);
+}
+
+/// The most resident memory so far.
+double peak_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc != 3) return 2;
+  (ones({1}) + ones({1})).wait();
+  const double before = peak_mib();
   const std::function<void()> step = step_of(argv[1]);
   using Clock = std::chrono::steady_clock;
   for (int i = 0; i < 5; ++i) step();
@@ -142,7 +166,7 @@ int main(int argc, char** argv) try {
     times.push_back(1e3 * std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  std::printf("%.4f\n", times[times.size() / 2]);
+  std::printf("%.4f %.1f\n", times[times.size() / 2], peak_mib() - before);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bench_cpu_nets: %s\n", error.what());
   return 1;
