@@ -6,9 +6,11 @@
 
 #include "sluice/autograd/recomputation.h"
 #include "sluice/engine/detail/forks.h"
+#include "sluice/engine/scope.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/ndarray/rerun.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/rearranging.h"
 #include "sluice/operators/reduction.h"
 
@@ -196,6 +198,15 @@ NDArray kept_value(const NDArray& given) {
   return x.on(sluice::detail::snapshot_of(x.array()));
 }
 
+/// Whether the answers are arrays of their own already: those of a mesh are, of shards that each place made; but for a
+/// reshard's, whose places may share what did not move, and where an interpreter might have answered for a place.
+bool answers_anew(const Operator& op, std::span<const NDArray* const> inputs) {
+  if (current_scope().interpreter != 0 || &op == &builtin::reshard_row()) return false;
+  const auto owned = [](const NDArray* x) { return static_cast<bool>(x->array()->owned()); };
+  const auto first = std::ranges::find_if(inputs, owned);  // whose owner answers
+  return first != inputs.end() && builtin::Placed::of(**first);
+}
+
 /// An answer as an array of its own: an owner may answer with an operand, or with an array that it keeps.
 NDArray own_result(const NDArray& y, const std::source_location& where) {
   if (window_of(y) || y.array()->stays()) return y.copy(where);
@@ -241,10 +252,10 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
   std::vector<Past> past;
   const bool records = grad_mode();
   bool flows = false;
-  for (const NDArray* x : inputs) {
-    Past one = records && is_floating(x->dtype()) ? past_of(*x) : Past();
-    flows = flows || one.node;
-    past.push_back(std::move(one));
+  past.reserve(records ? inputs.size() : 0);
+  for (std::size_t i = 0; records && i < inputs.size(); ++i) {
+    past.push_back(is_floating(inputs[i]->dtype()) ? past_of(*inputs[i]) : Past());
+    flows = flows || past.back().node;
   }
   flows = flows && op.gradient;
   const bool writes = records && check_targets(op, targets, updates, flows, where);
@@ -253,13 +264,21 @@ std::vector<NDArray> record_owned(const Operator& op, std::span<const NDArray* c
   std::vector<NDArray> saved_inputs, saved_outputs, results;
   {
     const NoGrad scope;
-    const std::vector<bool> kept = keeps ? Keeping(op, past, 0).inputs : std::vector<bool>(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {  // before the call, which may write them
+    const std::vector<bool> kept = keeps ? Keeping(op, past, 0).inputs : std::vector<bool>();
+    for (std::size_t i = 0; i < kept.size(); ++i) {  // before the call, which may write them
       if (!kept[i]) continue;
       saved_inputs.resize(inputs.size());
       saved_inputs[i] = kept_value(*inputs[i]);
     }
-    for (const NDArray& y : ask()) results.push_back(own_result(y, where));
+    const bool anew = answers_anew(op, inputs);
+    results = ask();
+    for (NDArray& y : results) {
+      if (anew) {
+        Rerun::made(y);
+      } else {
+        y = own_result(y, where);
+      }
+    }
   }
   const std::span<const NDArray> made = targets.empty() ? std::span<const NDArray>(results) : targets;
   if (!flows || !is_floating(made[0].dtype())) {

@@ -112,12 +112,11 @@ void Call::set_attributes(Attributes attributes) {
 
 void Call::answer(std::vector<NDArray> results) {
   before_next("answer");
-  std::vector<Spec> given;
-  for (const NDArray& y : results) {
-    y.checked(row_.name, where_);
-    given.push_back(y.spec());
-  }
-  if (!std::equal(given.begin(), given.end(), specs_.begin(), specs_.end())) {
+  for (const NDArray& y : results) y.checked(row_.name, where_);
+  const auto fits = [](const NDArray& y, const Spec& spec) { return y.spec() == spec; };
+  if (!std::equal(results.begin(), results.end(), specs_.begin(), specs_.end(), fits)) {
+    std::vector<Spec> given;
+    for (const NDArray& y : results) given.push_back(y.spec());
     throw ArrayError(row_.name, where_,
                      std::string(who_) + " answered with " + in_words(given) + "; the call gives " + in_words(specs_));
   }

@@ -1,6 +1,7 @@
 // The path of every operator: checks, shapes, recording, push.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "sluice/ndarray/interpreter.h"
 #include "sluice/ndarray/owner.h"
 #include "sluice/operators/infer.h"
+#include "sluice/operators/placed_owner.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -112,8 +114,9 @@ void ask_owner(const Operator& op, std::span<const NDArray* const> inputs, const
     return results;
   };
   const detail::Recorder* const recorder = tape_recorder.load(std::memory_order_acquire);
-  for (NDArray& y :
-       recorder ? recorder->owned(op, inputs, attributes, options.into, options.updates, where, ask) : ask()) {
+  for (NDArray& y : recorder
+                        ? recorder->owned(op, inputs, attributes, options.into, options.updates, where, std::ref(ask))
+                        : ask()) {
     made.emplace_back(std::move(y));
   }
 }
@@ -241,6 +244,13 @@ std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* cons
   apply_row(op, inputs, attributes, options, made);
   if (!options.into.empty()) return {options.into.begin(), options.into.end()};
   return {std::make_move_iterator(made.begin()), std::make_move_iterator(made.end())};
+}
+
+NDArray builtin::apply_one(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                           const std::source_location& where) {
+  Made made;
+  apply_row(op, inputs, attributes, {.where = where}, made);
+  return std::move(made[0]);
 }
 
 void apply_into(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,

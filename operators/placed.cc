@@ -1,5 +1,7 @@
 #include "sluice/operators/placed.h"
 
+#include <typeinfo>
+
 #include "sluice/engine/detail/forks.h"
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/grad_mode.h"
@@ -11,7 +13,9 @@ namespace sluice {
 namespace builtin {
 
 const Placed* Placed::of(const NDArray& x) {
-  return dynamic_cast<const Placed*>(x.array()->owned() ? owner_of(x).get() : nullptr);
+  const Ref<sluice::detail::Owned>& owned = x.array()->owned();
+  const Owner* const owner = owned ? owned->owner.get() : nullptr;
+  return owner && typeid(*owner) == typeid(Placed) ? static_cast<const Placed*>(owner) : nullptr;
 }
 
 NDArray Placed::array(const Layout& layout, DType dtype, std::vector<NDArray> shards, const std::source_location& where,
@@ -40,6 +44,7 @@ NDArray Placed::part(int rank, const Layout& wanted, const std::source_location&
 
 Ref<Owner> Placed::snapshot() const {
   std::vector<NDArray> kept;
+  kept.reserve(shards_.size());
   for (const NDArray& x : shards_) kept.push_back(x.detach());
   return Ref<Owner>(new Placed(layout_, std::move(kept), in_calls_));
 }

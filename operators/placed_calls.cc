@@ -3,8 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "sluice/engine/scope.h"
+#include "sluice/ndarray/short_list.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/placed.h"
 #include "sluice/operators/placed_owner.h"
@@ -40,10 +42,11 @@ struct Answered {
   std::vector<Layout> inputs, targets;
   std::vector<DType> dtypes;  ///< of the inputs
   PlacedCall placed;
+  std::vector<bool> cut;  ///< which inputs are to be cut first; empty: none
 
   /// Not for attributes whose fields nobody knows: they may hold arrays.
   static bool may_be_kept(const Call& call) { return !call.attributes() || !call.attributes().fields().empty(); }
-  bool is_of(const Call& call, const std::vector<const Placed*>& operands) const {
+  bool is_of(const Call& call, std::span<const Placed* const> operands) const {
     if (row != &call.row() || inputs.size() != call.inputs().size() || targets.size() != call.targets().size()) {
       return false;
     }
@@ -58,7 +61,7 @@ struct Answered {
 };
 
 /// Where a thread keeps the answer for a call.
-std::shared_ptr<const Answered>& kept_answer(const Call& call, const std::vector<const Placed*>& operands) {
+std::shared_ptr<const Answered>& kept_answer(const Call& call, std::span<const Placed* const> operands) {
   thread_local std::array<std::shared_ptr<const Answered>, 64> answers;
   auto key = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(&call.row()) >> 4U);
   const auto mix = [&key](std::int64_t with) { key = key * 31 + static_cast<std::size_t>(with); };
@@ -75,18 +78,18 @@ std::shared_ptr<const Answered>& kept_answer(const Call& call, const std::vector
 class Places {
  public:
   explicit Places(Call& call) : call_(call), row_(row_of(call)) {
-    for (const NDArray* x : call.inputs()) operands_.push_back(Placed::of(*x));
-    for (const NDArray& y : call.targets()) operands_.push_back(Placed::of(y));
-    std::shared_ptr<const Answered>& kept = kept_answer(call, operands_);
-    if (kept && kept->is_of(call, operands_)) {
+    for (const NDArray* x : call.inputs()) operands_.emplace_back(Placed::of(*x));
+    for (const NDArray& y : call.targets()) operands_.emplace_back(Placed::of(y));
+    const std::span<const Placed* const> operands(operands_.begin(), operands_.size());
+    std::shared_ptr<const Answered>& kept = kept_answer(call, operands);
+    if (kept && kept->is_of(call, operands)) {
       answered_ = kept;
     } else {
       answered_ = answer();
       if (Answered::may_be_kept(call)) kept = answered_;
     }
-    for (std::size_t i = 0; i < inputs().size(); ++i) {
-      cut_.push_back(!(placed().inputs[i] == inputs()[i]));
-      if (!cut_[i] || !call.inputs()[i]->requires_grad()) continue;
+    for (std::size_t i = 0; i < answered_->cut.size(); ++i) {
+      if (!answered_->cut[i] || !call.inputs()[i]->requires_grad()) continue;
       refuse(call, "operand " + std::to_string(i) + " wants a gradient and is to be cut: reshard(x, ..) as " +
                        to_string(placed().inputs[i]) + " first");
     }
@@ -94,29 +97,40 @@ class Places {
 
   void make() {
     const int places = mesh().places();
-    const std::size_t outputs = placed().outputs.size();
-    std::vector<std::vector<NDArray>> shards(outputs);
-    for (std::vector<NDArray>& list : shards) list.reserve(static_cast<std::size_t>(places));
-    std::vector<const NDArray*> operands(inputs().size());
-    std::vector<NDArray> parts(inputs().size()), targets;
+    const std::size_t outputs = placed().outputs.size(), given = inputs().size();
+    const bool in_place = !call_.targets().empty(), cuts = !answered_->cut.empty();
+    ShortList<std::vector<NDArray>, 1> shards;
+    shards.resize(outputs);
+    for (std::vector<NDArray>& list : shards) list.reserve(in_place ? 0 : at(places));
+    ShortList<const NDArray*, 4> list;
+    list.resize(given);
+    const std::span<const NDArray* const> operands(list.begin(), given);
+    std::vector<NDArray> parts(cuts ? given : 0), targets;
+    const ScopeGuard scope;  // one for all places' devices
     for (int rank = 0; rank < places; ++rank) {
-      for (std::size_t i = 0; i < operands.size(); ++i) {
+      for (std::size_t i = 0; i < given; ++i) {
         const Placed& x = *operands_[i];
-        if (cut_[i]) parts[i] = x.part(rank, placed().inputs[i], call_.where());
-        operands[i] = cut_[i] ? &parts[i] : &x.shards()[at(rank)];
+        const bool cut = cuts && answered_->cut[i];
+        if (cut) parts[i] = x.part(rank, placed().inputs[i], call_.where());
+        list[i] = cut ? &parts[i] : &x.shards()[at(rank)];
       }
-      targets.clear();
-      for (std::size_t i = operands.size(); i < operands_.size(); ++i) {
-        targets.push_back(operands_[i]->shards()[at(rank)]);
+      current_scope().device = mesh().device(rank);
+      const Attributes own = placed().local ? attributes(rank) : Attributes();
+      const Attributes& with = placed().local ? own : call_.attributes();
+      if (in_place) {
+        targets.clear();
+        for (std::size_t i = given; i < operands_.size(); ++i) targets.push_back(operands_[i]->shards()[at(rank)]);
+        apply_into(row_, operands, with, {.where = call_.where(), .into = targets, .updates = call_.updates()});
+      } else if (outputs == 1) {
+        shards[0].push_back(apply_one(row_, operands, with, call_.where()));
+      } else {
+        std::vector<NDArray> made = apply_all(row_, operands, with, {.where = call_.where()});
+        for (std::size_t o = 0; o < outputs; ++o) shards[o].push_back(std::move(made[o]));
       }
-      ApplyOptions options{.where = call_.where(), .into = targets, .updates = call_.updates()};
-      const DeviceScope scope(mesh().device(rank));
-      std::vector<NDArray> made = placed().local ? apply_all(row_, operands, attributes(rank), options)
-                                                 : apply_all(row_, operands, call_.attributes(), options);
-      for (std::size_t o = 0; o < outputs; ++o) shards[o].push_back(std::move(made[o]));
     }
-    if (!call_.targets().empty()) return call_.answer({call_.targets().begin(), call_.targets().end()});
+    if (in_place) return call_.answer({call_.targets().begin(), call_.targets().end()});
     std::vector<NDArray> results;
+    results.reserve(outputs);
     for (std::size_t o = 0; o < outputs; ++o) {
       results.push_back(
           Placed::array(placed().outputs[o], call_.specs()[o].dtype, std::move(shards[o]), call_.where()));
@@ -158,6 +172,11 @@ class Places {
     for (const NDArray* x : call_.inputs()) made->dtypes.push_back(x->dtype());
     made->row = &row_;
     made->attributes = call_.attributes();
+    for (std::size_t i = 0; i < made->inputs.size(); ++i) {
+      if (made->placed.inputs[i] == made->inputs[i]) continue;
+      made->cut.resize(made->inputs.size());
+      made->cut[i] = true;
+    }
     answered_ = made;
     for (int rank = 0; rank < mesh.places(); ++rank) {
       if (!like_the_last(rank)) check(rank);
@@ -194,9 +213,8 @@ class Places {
 
   Call& call_;
   const Operator& row_;
-  std::vector<const Placed*> operands_;  ///< inputs, then targets; null: on no mesh
+  ShortList<const Placed*, 4> operands_;  ///< inputs, then targets; null: on no mesh
   std::shared_ptr<const Answered> answered_;
-  std::vector<bool> cut_;  ///< which inputs are to be cut first
 };
 
 }  // namespace

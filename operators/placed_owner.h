@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <source_location>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,10 @@ class Placed final : public Owner {
   Layout in_calls_;  ///< none: as it lies
   bool is_copy_;
 };
+
+/// apply_all() of a call without targets that has one result, without a list of it.
+NDArray apply_one(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                  const std::source_location& where);
 
 /// Whether x is on a mesh, and calls see it cut along this axis.
 bool is_cut(const NDArray& x, int axis);
