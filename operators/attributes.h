@@ -51,6 +51,20 @@ struct RandomAttributes {
   friend bool operator==(const RandomAttributes&, const RandomAttributes&) = default;
 };
 
+/// The draw, the probability, and which elements of the draw x has: as in RandomAttributes.
+struct DropoutAttributes {
+  std::uint64_t seed = 0, stream = 0, draw = 0, first = 0;
+  double p = 0;
+  std::int64_t piece = 0, stride = 0;
+  static constexpr auto fields() {
+    using A = DropoutAttributes;
+    return std::array{field<&A::seed>("seed"),    field<&A::stream>("stream"), slot<&A::draw>("draw"),
+                      field<&A::first>("first"),  field<&A::p>("p"),           field<&A::piece>("piece"),
+                      field<&A::stride>("stride")};
+  }
+  friend bool operator==(const DropoutAttributes&, const DropoutAttributes&) = default;
+};
+
 struct RandomIntegerAttributes {
   std::uint64_t seed = 0, stream = 0, draw = 0;
   std::int64_t low = 0, high = 1;

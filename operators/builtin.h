@@ -23,6 +23,7 @@ void add_decomposition_rows(Registry& registry);
 void add_convolution_rows(Registry& registry);
 void add_unfolding_rows(Registry& registry);
 void add_attention_rows(Registry& registry);
+void add_network_rows(Registry& registry);
 void add_recurrent_rows(Registry& registry);
 void add_normalization_rows(Registry& registry);
 void add_optimizer_rows(Registry& registry);

@@ -1,24 +1,68 @@
-// Dropout, embeddings and positions, made of operators.
+// Dropout's row; embeddings and positions, made of operators.
 #include "sluice/operators/network.h"
 
 #include <cmath>
 
+#include "sluice/engine/detail/forks.h"
+#include "sluice/operators/attributes.h"
+#include "sluice/operators/builtin.h"
 #include "sluice/operators/composition.h"
+#include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/placed_owner.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/shaping.h"
 
 namespace sluice {
+namespace {
+
+/// Whether x's device has a kernel, and, of an array on a mesh, each place can draw its own part. Other owners do not
+/// know which elements of the draw their parts have.
+bool has_row(const Operator& row, const NDArray& x) {
+  if (x.array()->owned()) {
+    const builtin::Placed* const placed = builtin::Placed::of(x);
+    if (!placed || !builtin::draws_in_parts(*placed)) return false;
+  }
+  return row.kernel(x.device().kind, x.dtype()) != nullptr;
+}
+
+/// The row, or the same of other operators, bit by bit.
+NDArray dropped(const NDArray& x, const DropoutAttributes& a, const std::source_location& where) {
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("dropout"); });
+  if (has_row(row, x)) return apply(row, {&x}, a, {.where = where});
+  const RandomKey key{a.seed, a.stream, a.draw};
+  const NDArray kept = builtin::uniform_like(x, key, a.first, where) >= static_cast<float>(a.p);
+  return sluice::where(kept, x * (a.p < 1 ? 1 / (1 - a.p) : 0), 0);
+}
+
+}  // namespace
+
+void builtin::add_network_rows(Registry& registry) {
+  // Its gradient is the same of the gradient: the mask is drawn again, so that nothing is kept for it.
+  add_operator(registry, "dropout", [](Operator& op) {
+    op.place = [](Placing& p) {
+      p.elementwise();
+      p.local(local_dropout);
+    };
+    op.cost = costs::each_output<2>;
+    op.infer = [](Signature& s) {
+      s.floating();
+      s.output(s.shape(0), s.dtype());
+    };
+    op.gradient = [](GradientContext& c) {
+      c.set(0, dropped(c.gradient(), c.attributes().get<DropoutAttributes>(), c.where()));
+    };
+  });
+}
 
 NDArray dropout(const Operand& x, double p, RandomStream& stream, const DropoutOptions& options) {
   const builtin::Composition made("dropout", x);
   made.require(p >= 0 && p <= 1, "p must be from 0 to 1");
   if (!is_floating(x.array.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.array.dtype())));
   if (p == 0 || !options.training) return x.array;
-  // f32 for every dtype of x: the same elements are dropped.
-  const NDArray kept = builtin::uniform_like(x.array, stream, options.first, made.where()) >= static_cast<float>(p);
-  return where(kept, x.array * (p < 1 ? 1 / (1 - p) : 0), 0);
+  const RandomKey key = stream.next();
+  return dropped(x.array, {key.seed, key.stream, key.draw, options.first, p}, made.where());
 }
 
 NDArray embedding(const Operand& weight, const NDArray& indices) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/short_list.h"
@@ -195,7 +196,12 @@ class Places {
     for (std::size_t i = 0; i < inputs().size(); ++i) {
       specs.push_back({placed().inputs[i].extent(rank), call_.inputs()[i]->dtype(), mesh().device(rank)});
     }
-    const Attributes own = attributes(rank);
+    Attributes own;
+    try {
+      own = attributes(rank);
+    } catch (const std::invalid_argument& e) {
+      refuse(call_, e.what());
+    }
     Signature signature(row_.name, call_.where(), std::span<const Spec>(specs), own, mesh().device(rank));
     try {
       row_.infer(signature);

@@ -12,6 +12,10 @@
 #include "sluice/operators/registry.h"
 #include "sluice/resources/random.h"
 
+namespace sluice {
+struct PlacedCall;
+}
+
 namespace sluice::builtin {
 
 class Placed final : public Owner {
@@ -66,7 +70,16 @@ Layout added_up(const Layout& layout, const Layout* where_replicated = nullptr);
 
 /// Numbers of f32 in [0, 1) for the elements of x: uniform() of its shape, laid out as x is. Each place draws its own
 /// part of the one draw.
-NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first, const std::source_location& where);
+NDArray uniform_like(const NDArray& x, const RandomKey& key, std::uint64_t first, const std::source_location& where);
+inline NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_t first,
+                            const std::source_location& where) {
+  return uniform_like(x, stream.next(), first, where);
+}
+
+/// Whether dropout's row takes x, an array on a mesh: each place can name its part of the draw.
+bool draws_in_parts(const Placed& x);
+/// The attributes of dropout's row at a place (Placing::local).
+Attributes local_dropout(const Attributes& whole, const PlacedCall& placed, int rank);
 
 /// The row of reshard(), which is not registered: it has no kernel, and an owner alone answers it.
 const Operator& reshard_row();

@@ -159,6 +159,7 @@ Registry::Registry() : state_(std::make_unique<State>()) {
   builtin::add_convolution_rows(*this);
   builtin::add_unfolding_rows(*this);
   builtin::add_attention_rows(*this);
+  builtin::add_network_rows(*this);
   builtin::add_recurrent_rows(*this);
   builtin::add_normalization_rows(*this);
   builtin::add_add_n_rows(*this);

@@ -1,4 +1,4 @@
-// From uniform numbers of [0, 1) to those of [low, high), for the kernels of all backends.
+// What the kernels of all backends make of draws: uniform numbers of [low, high), and dropout's choice.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,8 @@ inline double largest_below(double limit, DType dtype, bool or_equal = false) {
 struct DrawWindow {
   std::uint64_t first;
   std::int64_t piece, stride;
-  explicit DrawWindow(const RandomAttributes& a) : first(a.first), piece(a.piece), stride(a.stride) {}
+  template <class A>
+  explicit DrawWindow(const A& a) : first(a.first), piece(a.piece), stride(a.stride) {}
   SLUICE_HD std::uint64_t operator()(std::int64_t i) const {
     return first + static_cast<std::uint64_t>(piece == 0 ? i : i / piece * stride + i % piece);
   }
@@ -59,6 +60,20 @@ struct UniformRange {
     const C y = wide ? low * (1 - u) + high * u : low + width * u;
     return y < least ? least : y < most ? y : most;
   }
+};
+
+/// What dropout makes of an element, as a C, and the draw's word for it.
+template <class C>
+struct DropoutChoice {
+  std::uint32_t least;  ///< of the word's highest 24 bits, k: k * 2^-24 >= float(p) where k >= this
+  C scale;
+
+  explicit DropoutChoice(double p)
+      : least(static_cast<std::uint32_t>(std::ceil(static_cast<double>(static_cast<float>(p)) * 0x1p24))),
+        scale(static_cast<C>(p < 1 ? 1 / (1 - p) : 0)) {}
+
+  /// A choice, not a product with 0: dropped elements are 0 whatever x is.
+  SLUICE_HD C operator()(std::uint32_t word, C x) const { return word >> 8U >= least ? x * scale : C(0); }
 };
 
 }  // namespace sluice

@@ -47,6 +47,18 @@ TEST(CudaRandom, UniformsHaveTheBitsOfTheCpu) {
   }
 }
 
+TEST(CudaRandom, DropoutHasTheBitsOfTheCpu) {
+  const auto dropped = [](const Dims& shape, RandomStream& stream, double p, double, DType dtype, std::uint64_t first,
+                          std::source_location) {
+    return dropout((arange(shape.count()).to(DType::f64) * 0.37 + 0.5).to(dtype), p, stream, {.first = first});
+  };
+  for (const double p : {0.1, 1.0}) {
+    for_all(dropped, p, 0, [](const auto& got, const auto& want, const std::string& what, DType) {
+      ASSERT_TRUE(got == want) << what;
+    });
+  }
+}
+
 /// A floating number's place among all of its dtype.
 std::int64_t place_of(const std::byte* number, DType dtype) {
   std::int64_t bits = 0;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "placing_support.h"
+#include "sluice/operators/attributes.h"
 #include "sluice/operators/placed_owner.h"
 
 namespace sluice {
@@ -148,14 +149,21 @@ TEST_F(Placing, MasksAreDrawnInParts) {
     for (const Placement& b : all_of_them) {
       const Layout layout(mesh_, x.shape(), {{"dp", a}, {"tp", b}});
       RandomStream one(9), other(9), third(9);
-      const NDArray y = dropout(place(x, layout), 0.4, one, {.first = 11});
+      const NDArray plain = x.detach().with_grad(), placed = place(x, layout).with_grad();
+      const NDArray y = dropout(placed, 0.4, one, {.first = 11}), same = dropout(plain, 0.4, other, {.first = 11});
       EXPECT_EQ(layout_of(y), layout);
-      EXPECT_TRUE(bits(gathered(y)) == bits(dropout(x, 0.4, other, {.first = 11}))) << to_string(layout);
+      EXPECT_TRUE(bits(gathered(y)) == bits(same)) << to_string(layout);
+      sum(square(y)).backward();
+      sum(square(same)).backward();
+      EXPECT_TRUE(bits(gathered(placed.grad())) == bits(plain.grad())) << to_string(layout);
       const NDArray u = builtin::uniform_like(place(x, layout), third, 0, std::source_location::current());
       parts += layout_of(u) == layout && !layout.replicated();
     }
   }
   EXPECT_EQ(parts, 13) << "cut by axes 1 and 2 at once, each draws the whole";
+  // dropout() asks no row for it, which would refuse it.
+  const NDArray cut = place(x, mesh_, {{"dp", shard(1)}, {"tp", shard(2)}});
+  EXPECT_THROW(apply(Registry::instance().get("dropout"), {&cut}, DropoutAttributes{}), ArrayError);
 }
 
 TEST_F(Placing, RulesThatAreComposedGiveTheSameNumbers) {

@@ -122,6 +122,7 @@ std::map<std::string, RowCase> cases() {
       {"cross_entropy", {.inputs = {s, labels}, .attributes = always(LossAttributes{0.2})}},
       {"cross_entropy_grad",
        {.inputs = {{{5, 7}, 0, 1}, labels, {{}, 0.5, 2}}, .attributes = always(LossAttributes{0.2})}},
+      {"dropout", {.inputs = {s}, .attributes = always(DropoutAttributes{7, 8, 9, 3, 0.4})}},
       {"fill",
        {.attributes =
             [](DType t) {

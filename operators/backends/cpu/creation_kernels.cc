@@ -5,6 +5,7 @@
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/backends/cpu/convert.h"
 #include "sluice/operators/backends/cpu/draws.h"
+#include "sluice/operators/backends/cpu/elementwise_halves.h"
 #include "sluice/operators/backends/cpu/elementwise_loops.h"
 #include "sluice/operators/backends/cpu/first_bad.h"
 #include "sluice/operators/backends/cpu/kernels.h"
@@ -60,10 +61,10 @@ struct Random {
       constexpr int each = sizeof(T) == sizeof(float) ? 4 : 2;  // of a block
       parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
         if constexpr (is_normal) {
-          draw(key, Normal01{}, window, each, begin, end, y);
+          draw(key, Normal01{}, window, each, begin, end, y + begin);
           for (std::int64_t i = begin; i < end; ++i) y[i] = mean + deviation * y[i];
         } else {
-          draw(key, Uniform01{}, window, each, begin, end, y);
+          draw(key, Uniform01{}, window, each, begin, end, y + begin);
           dispatch(InRange{}, &range, y + begin, end - begin);
         }
       });
@@ -78,6 +79,45 @@ struct Random {
   };
 };
 
+struct DropoutLoop {
+  template <class C>
+  SLUICE_KERNEL_BODY void operator()(const DropoutChoice<C>* choice, const std::uint32_t* words, const C* x, C* y,
+                                     std::int64_t n) const {
+    const DropoutChoice<C> of = *choice;
+    for (std::int64_t i = 0; i < n; ++i) y[i] = of(words[i], x[i]);
+  }
+};
+
+/// One pass over x: the words of a stretch stay in the first-level cache.
+template <class T>
+struct Dropout {
+  static void run(ArrayContext& c) {
+    using C = compute_of<T>;
+    const auto& a = c.attributes<DropoutAttributes>();
+    const RandomKey key{a.seed, a.stream, a.draw};
+    const DropoutChoice<C> choice(a.p);
+    const DrawWindow window(a);
+    const T* x = c.input(0).as<T>();
+    T* y = c.output().as<T>();
+    parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
+      std::uint32_t words[kStretch];
+      for (std::int64_t n; begin < end; begin += n) {
+        n = std::min(kStretch, end - begin);
+        draw(key, Words{}, window, 4, begin, begin + n, static_cast<std::uint32_t*>(words));
+        const std::uint32_t* const drawn = words;
+        if constexpr (kIsHalf<T>) {
+          float in[kStretch], out[kStretch];
+          dispatch(Widen{}, x + begin, static_cast<float*>(in), n);
+          dispatch(DropoutLoop{}, &choice, drawn, static_cast<const float*>(in), static_cast<float*>(out), n);
+          dispatch(Narrow{}, static_cast<const float*>(out), y + begin, n);
+        } else {
+          dispatch(DropoutLoop{}, &choice, drawn, x + begin, y + begin, n);
+        }
+      }
+    });
+  }
+};
+
 template <class T>
 struct RandomIntegers {
   static void run(ArrayContext& c) {
@@ -85,7 +125,7 @@ struct RandomIntegers {
     const RandomKey key{a.seed, a.stream, a.draw};
     T* y = c.output().as<T>();
     parallel_for(c.output().count(), kElementwiseGrain / 8, [&](std::int64_t begin, std::int64_t end) {
-      draw(key, UniformIntegers{a.low, a.high}, DrawWindow(RandomAttributes()), 2, begin, end, y);
+      draw(key, UniformIntegers{a.low, a.high}, DrawWindow(RandomAttributes()), 2, begin, end, y + begin);
     });
   }
 };
@@ -107,6 +147,7 @@ void add_creation_kernels(Registry& registry) {
   add(registry.get("fill"), kCpu, fill);  // ranges are made as new arrays only, so they are dense
   add<Random<false>::Make>(registry.get("uniform"), kCpu, Direct<Floating>{}, kDense);
   add<Random<true>::Make>(registry.get("normal"), kCpu, Direct<Floating>{}, kDense);
+  add<Dropout>(registry.get("dropout"), kCpu, Floating{}, kDense);
   add<RandomIntegers>(registry.get("randint"), kCpu, Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
                       kDense);
   Kernel of_draws = kDense;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "sluice/operators/backends/cpu/dispatch.h"
 #include "sluice/operators/uniform_range.h"
@@ -45,6 +46,8 @@ class DrawBlocks {
       }
     }
   }
+  /// The words of blocks `first` to first + batches * kDrawBlocks - 1, in their order.
+  void words(std::uint64_t first, std::int64_t batches, std::uint32_t* out) const;
 
  private:
   std::uint32_t k0_, k1_, high0_, high1_;
@@ -92,6 +95,11 @@ struct Normal01 {
   }
 };
 
+/// The draw's words of 32 bits.
+struct Words {
+  static void one(const ElementKey& key, std::uint64_t e, std::uint32_t* out) { *out = key.word32(e); }
+};
+
 /// Integers of [low, high).
 struct UniformIntegers {
   std::int64_t low, high;
@@ -124,7 +132,7 @@ struct DrawBatches {
   }
 };
 
-/// Elements `begin` to `end` of the array y. `each` elements of the draw are made of a block.
+/// Elements `begin` to `end` of an array, to y[0], y[1], ... `each` elements of the draw are made of a block.
 template <class Numbers, class T>
 void draw(const RandomKey& of, const Numbers& numbers, const DrawWindow& window, int each, std::int64_t begin,
           std::int64_t end, T* y) {
@@ -132,7 +140,11 @@ void draw(const RandomKey& of, const Numbers& numbers, const DrawWindow& window,
   const ElementKey key(of);
   const std::int64_t batch = each * kDrawBlocks;
   const auto make = [&](std::uint64_t first, std::int64_t batches, T* out) {
-    dispatch(DrawBatches<Numbers>{}, &blocks, &numbers, first, batches, batch, out);
+    if constexpr (std::is_same_v<Numbers, Words>) {
+      blocks.words(first, batches, out);
+    } else {
+      dispatch(DrawBatches<Numbers>{}, &blocks, &numbers, first, batches, batch, out);
+    }
   };
   T some[4 * kDrawBlocks];
   while (begin < end) {
@@ -144,15 +156,16 @@ void draw(const RandomKey& of, const Numbers& numbers, const DrawWindow& window,
     std::int64_t made = run;
     if (skipped == 0 && run >= batch) {
       made = run / batch * batch;
-      make(first, run / batch, y + begin);
+      make(first, run / batch, y);
     } else if (run < batch / 2) {  // a whole batch would take longer
-      for (std::int64_t i = 0; i < run; ++i) numbers.one(key, e + static_cast<std::uint64_t>(i), y + begin + i);
+      for (std::int64_t i = 0; i < run; ++i) numbers.one(key, e + static_cast<std::uint64_t>(i), y + i);
     } else {
       made = std::min(run, batch - skipped);
       make(first, 1, some);
-      std::copy_n(some + skipped, made, y + begin);
+      std::copy_n(some + skipped, made, y);
     }
     begin += made;
+    y += made;
   }
 }
 

@@ -79,6 +79,32 @@ struct Random {
 };
 
 template <class T>
+struct DroppedAt {
+  T* y;
+  const T* x;
+  ElementKey key;
+  DrawWindow window;
+  DropoutChoice<compute_of<T>> choice;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(x);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    y[i] = T(choice(key.word32(window(i)), static_cast<compute_of<T>>(x[i])));
+  }
+};
+template <class T>
+struct Dropout {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<DropoutAttributes>();
+    for_index(Issue(c), c.output().count(),
+              DroppedAt<T>{c.output().as<T>(), c.input(0).as<T>(), ElementKey(RandomKey{a.seed, a.stream, a.draw}),
+                           DrawWindow(a), DropoutChoice<compute_of<T>>(a.p)});
+  }
+};
+
+template <class T>
 struct RandomIntegerAt {
   T* y;
   ElementKey key;
@@ -132,6 +158,7 @@ void add_creation_kernels(const Rows& rows) {
   for (int t = 0; t < kDTypeCount; ++t) rows.add("fill", {static_cast<DType>(t)}, fill);
   rows.add<Random<false>::Make>("uniform", backends::Floating{}, {.dense_outputs = true});
   rows.add<Random<true>::Make>("normal", backends::Floating{}, {.dense_outputs = true});
+  rows.add<Dropout>("dropout", backends::Floating{}, {.dense_inputs = true, .dense_outputs = true});
   rows.add<RandomIntegers>("randint", backends::Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{},
                            {.dense_outputs = true});
   rows.add("bernoulli", {DType::f64}, bernoulli, {.dense_inputs = true, .dense_outputs = true});

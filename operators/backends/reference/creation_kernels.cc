@@ -54,6 +54,21 @@ struct Random {
 };
 
 template <class T>
+struct Dropout {
+  static void run(ArrayContext& c) {
+    const auto& a = c.attributes<DropoutAttributes>();
+    const ElementKey key(RandomKey{a.seed, a.stream, a.draw});
+    const DropoutChoice<compute_of<T>> choice(a.p);
+    const DrawWindow window(a);
+    const T* x = c.input(0).as<T>();
+    T* y = c.output().as<T>();
+    std::int64_t i = 0;
+    for_each_element<2>({&c.output(), &c.input(0)},
+                        [&](auto at) { y[at[0]] = T(choice(key.word32(window(i++)), number(x[at[1]]))); });
+  }
+};
+
+template <class T>
 struct RandomIntegers {
   static void run(ArrayContext& c) {
     const auto& a = c.attributes<RandomIntegerAttributes>();
@@ -79,6 +94,7 @@ void add_creation_kernels(Registry& registry) {
   add(registry.get("fill"), kReference, fill);
   add<Random<false>::Make>(registry.get("uniform"), kReference, Floating{});
   add<Random<true>::Make>(registry.get("normal"), kReference, Floating{});
+  add<Dropout>(registry.get("dropout"), kReference, Floating{});
   add<RandomIntegers>(registry.get("randint"), kReference,
                       Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>{});
   Kernel of_draws = kDense;
