@@ -1,19 +1,25 @@
-"""PyTorch's side of bench/cpu.sh: cpu_torch.py NAME SECONDS [--channels-last]
+"""PyTorch's side of bench/cpu.sh: cpu_torch.py NAME SECONDS [--compile] [--channels-last]
 
-The networks of bench/cpu_nets.cc, eager, in f32; prints the median of the milliseconds of a step.
+The networks of bench/cpu_nets.cc in f32, eager unless they are compiled. Prints the median of the milliseconds of a
+step, and MiB: the process's peak less that after imports and one small call.
 """
 import os
-import statistics
 import sys
-import time
 
 import torch
+import torch._dynamo  # which an optimiser imports when the first is made
 import torch.nn.functional as F
 from torch import nn
 
-name, seconds, last = sys.argv[1], float(sys.argv[2]), "--channels-last" in sys.argv
+import cpu_measure
+import cpu_torch_gan_rl
+
+name, seconds, compiled, last = sys.argv[1], float(sys.argv[2]), "--compile" in sys.argv, "--channels-last" in sys.argv
 torch.set_num_threads(int(os.environ.get("SLUICE_THREADS", "2")))
 torch.manual_seed(7)
+empty = lambda x: x + 1
+(torch.compile(empty) if compiled else empty)(torch.ones(1))
+before = cpu_measure.peak()
 
 
 def conv_norm(i, o, k, s=1):
@@ -81,24 +87,25 @@ NETS = {
     "gpt": (Gpt, lambda p: torch.optim.AdamW(p, 1e-3, fused=True), lambda: torch.randint(96, (8, 128)), (1024, 96)),
     "lstm": (Recurrent, lambda p: torch.optim.Adam(p, 1e-3, fused=True), lambda: torch.randn(64, 16, 96), (1024, 96)),
 }
-make, rule, inputs, (rows, classes) = NETS[name]
-net, x, y = make(), inputs(), torch.randint(classes, (rows,))
-if last:
-    net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-optimiser = rule(list(net.parameters()))
 
 
-def step():
-    optimiser.zero_grad(set_to_none=True)
-    F.cross_entropy(net(x), y).backward()
-    optimiser.step()
+def training(make, rule, inputs, labels):
+    net, x, y = make(), inputs(), torch.randint(labels[1], (labels[0],))
+    if last:
+        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    optimiser = rule(list(net.parameters()))
+    loss = lambda x, y: F.cross_entropy(net(x), y)
+    if compiled:
+        loss = torch.compile(loss)
+
+    def step():
+        optimiser.zero_grad(set_to_none=True)
+        loss(x, y).backward()
+        optimiser.step()
+
+    return step
 
 
-for _ in range(5):
-    step()
-times, begin = [], time.perf_counter()
-while time.perf_counter() - begin < seconds or len(times) < 3:
-    start = time.perf_counter()
-    step()
-    times.append(1e3 * (time.perf_counter() - start))
-print(f"{statistics.median(times):.4f}")
+OTHERS = {"gan": cpu_torch_gan_rl.gan, "rl": cpu_torch_gan_rl.rl}
+step = OTHERS[name](compiled) if name in OTHERS else training(*NETS[name])
+cpu_measure.report(step, seconds, before)
