@@ -26,7 +26,7 @@ class Gan {
     nn::initialise(generator_, 1);
     nn::initialise(average_, 1);
     nn::initialise(critic_, 2);
-    for (int i = 0; i < 2; ++i) real_.push_back(tanh(normal({kBatch, 784}, random_)));
+    for (int i = 0; i < 2; ++i) real_.push_back(normal({kBatch, 784}, random_));
   }
   void step() {
     for (int i = 0; i < 5; ++i) {
@@ -52,7 +52,8 @@ class Gan {
     const NDArray part = uniform({kBatch, 1}, random_), between = (fake + part * (real - fake)).with_grad();
     const NDArray slope = grad(sum(critic_(between)), {between}, {.create_graph = true})[0];
     const NDArray penalty = mean(square(sqrt(sum(square(slope), {1})) - 1));
-    return mean(critic_(fake)) - mean(critic_(real)) + 10 * penalty;
+    const NDArray scores = critic_(concat({fake, real}));
+    return mean(scores.narrow(0, 0, kBatch)) - mean(scores.narrow(0, kBatch, 2 * kBatch)) + 10 * penalty;
   }
 
   RandomStream random_{7};
@@ -64,17 +65,16 @@ class Gan {
   static nn::Adam rule() { return {.lr = 1e-4, .beta1 = 0.5, .beta2 = 0.9}; }
 };
 
-/// The pole's and the cart's state, (n, 4): place, speed, angle, and its speed. After Barto, Sutton and Anderson,
-/// Neuronlike adaptive elements that can solve difficult learning control problems (1983), in steps of 0.02 s.
+/// The cart's and the pole's state, (n, 4): place, speed, angle, and its speed, after 0.02 s of a force, (n, 1). After
+/// Barto, Sutton and Anderson, Neuronlike adaptive elements that can solve difficult learning control problems (1983).
 inline NDArray moved(const NDArray& state, const NDArray& force) {
   constexpr double kGravity = 9.8, kPole = 0.1, kMass = 1.1, kHalf = 0.5, kTime = 0.02;
-  const auto part = [&](std::int64_t i) { return state.narrow(1, i, i + 1); };
-  const NDArray x = part(0), speed = part(1), angle = part(2), turn = part(3);
+  const NDArray speed = state.narrow(1, 1, 2), angle = state.narrow(1, 2, 3), turn = state.narrow(1, 3, 4);
   const NDArray sine = sin(angle), cosine = cos(angle);
   const NDArray push = (force + kPole * kHalf * square(turn) * sine) / kMass;
-  const NDArray turned = (kGravity * sine - cosine * push) / (kHalf * (4.0 / 3 - kPole / kMass * square(cosine)));
+  const NDArray turned = (kGravity * sine - cosine * push) / (kHalf * 4 / 3 - kHalf * kPole / kMass * square(cosine));
   const NDArray sped = push - kPole * kHalf / kMass * turned * cosine;
-  return concat({x + kTime * speed, speed + kTime * sped, angle + kTime * turn, turn + kTime * turned}, 1);
+  return state + kTime * concat({speed, sped, turn, turned}, 1);
 }
 
 /// Two logits, for a push to the left and to the right, and what the rewards from here on are taken to be.
@@ -89,13 +89,13 @@ class Reinforce {
   Reinforce() { nn::initialise(policy_, 1); }
   void step() {
     play();
-    const NDArray seen = concat(states_), chosen = concat(actions_), returns = concat(returns_);
-    const NDArray y = policy_(seen), value = y.narrow(1, 2, 3), missed = returns - value;
+    const NDArray y = policy_(concat(states_)), missed = concat(returns_) - y.narrow(1, 2, 3);
     NDArray advantage = missed.detach();
     advantage = advantage - mean(advantage);
     advantage = advantage / (sqrt(mean(square(advantage))) + 1e-8);
-    const NDArray chances = gather(log_softmax(y.narrow(1, 0, 2)), 1, chosen);
-    (0.5 * mean(square(missed)) - mean(chances * advantage)).backward();
+    // Of two logits, log_softmax of one is -softplus of the other's lead.
+    const NDArray surprise = softplus(lead(y) * concat(signs_));
+    (0.5 * mean(square(missed)) + mean(surprise * advantage)).backward();
     nn::clip_gradients(policy_, 0.5);
     optimizer_.step();
   }
@@ -106,18 +106,20 @@ class Reinforce {
   static constexpr std::int64_t kPoles = 32;
   static constexpr int kMoves = 64;
 
-  NDArray anew() { return uniform({kPoles, 4}, random_, -0.05, 0.05); }
+  static NDArray lead(const NDArray& y) { return y.narrow(1, 1, 2) - y.narrow(1, 0, 1); }
   void play() {
     const NoGrad off;
-    for (auto* list : {&states_, &actions_, &kept_}) list->clear();
+    for (auto* list : {&states_, &signs_, &kept_}) list->clear();
+    const NDArray drawn = uniform({kMoves, kPoles, 1}, random_),
+                  anew = uniform({kMoves, kPoles, 4}, random_, -0.05, 0.05);
     for (int t = 0; t < kMoves; ++t) {
-      const NDArray action = categorical(policy_(state_).narrow(1, 0, 2), random_).unsqueeze(1);
-      const NDArray next = moved(state_, action.to(DType::f32) * 20 - 10);
+      const NDArray right = (drawn(t) < sigmoid(lead(policy_(state_)))).to(DType::f32), sign = 1 - 2 * right;
+      const NDArray next = moved(state_, -10 * sign);
       const NDArray stands = (abs(next.narrow(1, 0, 1)) <= 2.4) & (abs(next.narrow(1, 2, 3)) <= 0.2095);
       states_.push_back(state_);
-      actions_.push_back(action);
+      signs_.push_back(sign);
       kept_.push_back(stands.to(DType::f32));
-      state_ = where(stands, next, anew());
+      state_ = where(stands, next, anew(t));
     }
     returns_.assign(kMoves, {});
     NDArray behind = zeros({kPoles, 1});
@@ -127,8 +129,8 @@ class Reinforce {
   RandomStream random_{7};
   Policy policy_;
   nn::Optimizer optimizer_{policy_, nn::Adam{.lr = 3e-3}};
-  NDArray state_ = anew();
-  std::vector<NDArray> states_, actions_, kept_, returns_;
+  NDArray state_ = uniform({kPoles, 4}, random_, -0.05, 0.05);
+  std::vector<NDArray> states_, signs_, kept_, returns_;
 };
 
 }  // namespace sluice::bench
