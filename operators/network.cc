@@ -71,9 +71,18 @@ NDArray embedding(const Operand& weight, const NDArray& indices) {
   made.require(weight.array.rank() > 0, "a scalar has no rows");
   const Dims& rows = weight.array.shape();
   if (indices.rank() + rows.rank() - 1 > kMaxRank) made.fail("the result has too many axes");
-  Dims shape = indices.shape();
+  // Indices that a mesh cuts along an axis inside, such as positions, are taken with that axis first: so each place has
+  // a part of all rows that are taken.
+  int cut = 0;
+  while (cut < indices.rank() && !builtin::is_cut(indices, cut)) ++cut;
+  std::int64_t before = 1;
+  for (int i = 0; i < cut; ++i) before *= indices.shape()[i];
+  const bool inside = cut < indices.rank() && before != 1;
+  const NDArray taken = inside ? indices.movedim(cut, 0) : indices;
+  Dims shape = taken.shape();
   for (int i = 1; i < rows.rank(); ++i) shape.push_back(rows[i]);
-  return take_rows(weight.array, indices.reshape({indices.count()})).reshape(shape);
+  const NDArray y = take_rows(weight.array, taken.reshape({taken.count()})).reshape(shape);
+  return inside ? y.movedim(0, cut) : y;
 }
 
 NDArray rotary_embedding(const Operand& x, const RotaryOptions& options) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "operators_test_support.h"
 #include "placement_support.h"
 
@@ -178,6 +180,101 @@ TEST_F(PlacedLosses, TablesThatAreCutByRows) {
           EXPECT_THAT(message<Error>([&] { at_place.wait(); }), HasSubstr("the index " + std::to_string(rows)));
         }
       }
+    }
+  }
+}
+
+/// The bits of elements, that of -0.0 too.
+std::vector<std::uint64_t> bits_of(const std::vector<double>& values) {
+  std::vector<std::uint64_t> bits;
+  for (const double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
+  return bits;
+}
+
+/// Tables that are whole, cut by rows and by columns, more places than rows; indices that are cut, with some named
+/// twice and one never; the result's gradient in every layout. Rows that are taken have the bits of a plain table's.
+/// So has its gradient, where no sum is made of parts.
+TEST_F(PlacedLosses, GradientsOfTables) {
+  int runs = 0, bitwise = 0;
+  const auto run = [&](const Mesh& mesh, std::int64_t rows, DType dtype, const Placements& of_table,
+                       const Placements& of_indices, const Placement& of_gradient) {
+    NDArray table = drawn({rows, 5}, 1, dtype);
+    table.narrow(0, 0, 1).fill(-0.0);
+    const NDArray y = from<std::int64_t>({0, 2, 1, 0, rows - 1, 2, 0, 0, 1, 2, rows - 1, 2}, {4, 3});
+    const NDArray weight = drawn({4, 3, 5}, 9, dtype), leaf = table.detach().with_grad(), taken = embedding(leaf, y);
+    backward({taken}, {weight});
+
+    const NDArray cut = place(table, mesh, of_table).with_grad();
+    const NDArray its = embedding(cut, place(y, mesh, of_indices)), added = whole(its);
+    SCOPED_TRACE(to_string(mesh) + " " + to_string(layout_of(cut)) + " -> " + to_string(layout_of(its)) + ", " +
+                 to_string(of_gradient));
+    const bool signs = !test::on_streams();  // there a row of another place is 0.0, which takes the sign of -0.0
+    const std::vector<double> rows_of_it = put_together(added, "rows"), wanted_rows = doubles_of(taken);
+    EXPECT_TRUE(signs ? bits_of(rows_of_it) == bits_of(wanted_rows) : rows_of_it == wanted_rows);
+    const Layout lies(mesh, weight.shape(), {{mesh.name(mesh.axes() - 1), of_gradient}});
+    backward({its}, {placed_as(weight, lies)});
+    EXPECT_EQ(layout_of(cut.grad()), layout_of(cut));
+    const std::vector<double> is = put_together(cut.grad(), "gradient"), wanted = doubles_of(leaf.grad());
+    const double bound = dtype == DType::f64 ? 1e-14 : dtype == DType::f32 ? 1e-6 : 2e-2;
+    EXPECT_LE(distance(is, wanted), bound);
+    ++runs;
+    if (!of_indices.empty() || of_gradient.kind == Placement::Kind::partial) return;
+    EXPECT_TRUE(bits_of(is) == bits_of(wanted));
+    ++bitwise;
+  };
+  for (const Placement& of_gradient : {Placement(replicate), shard(0), shard(1), shard(2), partial()}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      for (const std::int64_t rows : {11, 3}) {
+        for (const Mesh& mesh : {two_, three_, four_}) {
+          for (const Placement& p : {replicate, shard(0), shard(1)}) {
+            run(mesh, rows, dtype, {{"tp", p}}, {}, of_gradient);
+            if (p == replicate) continue;
+            run(mesh, rows, dtype, {}, {{"tp", p}}, of_gradient);
+            run(both_, rows, dtype, {{"tp", shard(0)}}, {{"dp", p}}, of_gradient);
+            run(both_, rows, dtype, {{"tp", shard(1)}}, {{"dp", p}}, of_gradient);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(runs, 5 * 3 * 2 * 3 * (3 + 2 * 3));
+  EXPECT_EQ(bitwise, 4 * 3 * 2 * 3 * 3);
+  // One axis of the mesh cannot cut the table and the indices; nor do two cut indices, which are taken as one list.
+  const NDArray indices = place(labels({4, 2}, 4), two_, {{"tp", shard(1)}});
+  EXPECT_THAT(message([&] {
+                embedding(place(drawn({4, 2}, 1), two_, {{"tp", shard(0)}}), indices);
+              }),
+              HasSubstr("cut along another axis"));
+  const NDArray by_both = place(labels({4, 2}, 4), both_, {{"dp", shard(0)}, {"tp", shard(1)}});
+  EXPECT_THAT(message([&] {
+                embedding(place(drawn({4, 2}, 1), both_), by_both);
+              }),
+              HasSubstr("axis 1 is cut over tp: reshard("));
+}
+
+/// A table that is the head's weight too, of a vocabulary that does not divide: its gradient is the sum of both uses,
+/// and lies as it does.
+TEST_F(PlacedLosses, ATableThatIsTheHeadToo) {
+  constexpr std::int64_t classes = 1009;
+  const NDArray table = drawn({classes, 12}, 1), x = labels({5, 7}, 40), y = labels({5, 7}, classes, 4);
+  const auto loss = [](const NDArray& weight, const NDArray& tokens, const NDArray& next) {
+    NDArray h = embedding(weight, tokens);
+    if (layout_of(h)) h = reshard(h, {{"tp", replicate}});
+    const NDArray logits = linear(tanh(h), weight);
+    return cross_entropy(logits.reshape({-1, classes}), next.flatten(), {.label_smoothing = 0.1});
+  };
+  const NDArray leaf = table.detach().with_grad(), wanted = loss(leaf, x, y);
+  wanted.backward();
+  for (const Mesh& mesh : {two_, three_, both_}) {
+    SCOPED_TRACE(to_string(mesh));
+    const Placements rows = mesh.axes() > 1 ? Placements{{"dp", shard(0)}} : Placements();
+    const NDArray weight = place(table, mesh, {{"tp", shard(0)}}).with_grad();
+    for (int times = 1; times < 3; ++times) {
+      const NDArray its = loss(weight, place(x, mesh, rows), place(y, mesh, rows));
+      its.backward();
+      EXPECT_NEAR(gathered(its).item<double>(), wanted.item<double>(), 1e-12);
+      EXPECT_EQ(to_string(layout_of(weight.grad())), "tp:shard(0)");
+      EXPECT_LE(distance(put_together(weight.grad(), "gradient"), doubles_of(leaf.grad() * times)), 1e-13);
     }
   }
 }

@@ -98,8 +98,10 @@ void take_rows(ArrayContext& c) {
       std::byte* const y = c.output().data + static_cast<std::size_t>(i) * width;
       if (row >= 0 && row < here) {
         std::memcpy(y, x.data + static_cast<std::size_t>(row) * width, width);
-      } else {
+      } else {  // -0.0, which added to anything leaves it as it is
         std::memset(y, 0, width);
+        const std::size_t size = size_of(x.dtype);
+        for (std::size_t at = size; is_floating(x.dtype) && at <= width; at += size) y[at - 1] = std::byte{0x80};
       }
     }
   });

@@ -80,7 +80,8 @@ void take_rows(ArrayContext& c) {
       const std::int64_t named = label(c.input(1), i), row = named - part.begin;
       if (named < 0 || named >= rows) throw std::out_of_range(index_outside(named, i, 0, rows));
       for (std::int64_t j = 0; j < width; ++j) {
-        c.output().as<T>()[i * width + j] = row >= 0 && row < here ? x.as<T>()[row * width + j] : T(0);
+        // Rows of other parts are -0.0, which added to anything leaves it as it is.
+        c.output().as<T>()[i * width + j] = row >= 0 && row < here ? x.as<T>()[row * width + j] : converted<T>(-0.0F);
       }
     }
   });
