@@ -155,8 +155,10 @@ void normalize_rows_gradient(GradientContext& c) {
     c.set(1, gradients[0]);
     if (bias_wanted) c.set(2, gradients[1]);
   } else if (bias_wanted) {
-    const NormalizedRows s(c.input_spec(0).shape, a);
-    c.set(2, over_rows(c, g.reshape({s.rows, s.size}, c.where())));
+    // Over the axes as they are: a mesh may cut any of them, of which not all can become one.
+    Dims rows;
+    for (int i = 0; i < g.rank() - a.axes; ++i) rows.push_back(i);
+    c.set(2, rows.empty() ? g : sum(g, rows));
   }
 }
 
