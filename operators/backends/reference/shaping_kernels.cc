@@ -92,9 +92,11 @@ struct AddRows {
   static void run(ArrayContext& c) {
     const TensorView& g = c.input(0);
     std::vector<Sum<T>> sums(static_cast<std::size_t>(c.output().count()));
-    const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n;
+    const std::int64_t n = g.shape[0], width = n == 0 ? 0 : g.count() / n, rows = c.output().shape[0];
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = label(c.input(1), i);
+      // Labels that failed at a device with streams are any numbers: that error is known late.
+      if (row < 0 || row >= rows) continue;
       for (std::int64_t j = 0; j < width; ++j) {
         sums[static_cast<std::size_t>(row * width + j)] += term(g.as<T>()[i * width + j]);
       }
