@@ -59,7 +59,9 @@ NDArray NDArray::with_grad(Where where) const {
 }
 
 bool NDArray::requires_grad(Where where) const {
-  Array& array = checked("requires_grad", where);
+  checked("requires_grad", where);
+  const NDArray x = Rerun::seen(*this);  // where a checkpoint computes again: as it was
+  Array& array = *x.array();
   sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());
   return static_cast<bool>(array.history);

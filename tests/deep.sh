@@ -7,8 +7,9 @@
 #   models     the protocol as Spin models, and its broken variants               tests/model/check.sh
 #   searches   the tests of the engine of which CI runs a slice, in full (SLUICE_DEEP); the planner's search against all
 #              cuts of 6,600 tables                                          tests/schedule/plan_search_test.cc
-#   programs   10,000 random programs of arrays, with gradients, against an interpreter; 10,000 of operations that answer
-#              late or see poison, against a model; 10,000 on meshes, against plain arrays
+#   programs   10,000 random programs of arrays, with gradients, against an interpreter; 2,000 of several threads, with
+#              checkpoints and errors, that others look at; 10,000 of operations that answer late or see poison, against
+#              a model; 10,000 on meshes, against plain arrays
 #              tests/autograd/, tests/ndarray/later_programs_test.cc, tests/operators/placed_programs_test.cc
 #   sums       sums of 10^6 and 10^7 numbers in every operator that has some, against f64   tests/operators/
 #   pipelines  every schedule's bits over 20 steps on simulated devices, of which CI runs a slice   tests/parallel/
@@ -45,7 +46,7 @@ for word in "$@"; do
   case $word in
     --quick) every_part_quick=(--quick) ;;
     --turn) parts+=("${turns[$((16#$(git -C "$root" rev-parse --short=7 HEAD | cut -c 1-7) % ${#turns[@]}))]}") ;;
-    --help | -h) sed -n '2,35s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,36s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) if [[ " $all " != *" ${word%%:*} "* ]]; then echo "deep.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -62,6 +63,15 @@ searches() {
     --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne' &&
     "${deep[@]}" "$root/build/release/tests/schedule_test" --gtest_brief=1 --gtest_filter='PlanSearch.*'
 }
+# A hundred in a process: the pools of blocks grow with each that has several threads (resources/object_pool.h).
+sessions() {
+  local first
+  if [ ${#quick[@]} -gt 0 ]; then return 0; fi
+  for ((first = 101; first < 2000; first += 100)); do
+    SLUICE_PROGRAM=$first+100 "$root/build/release/tests/autograd_test" --gtest_brief=1 \
+      --gtest_filter='RandomPrograms.OfThreads*' || return 1
+  done
+}
 programs() {
   build_preset release programs autograd_test -DSLUICE_TESTS=ON
   build_preset release programs ndarray_test
@@ -69,6 +79,7 @@ programs() {
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/autograd_test" --gtest_brief=1 --gtest_filter='RandomPrograms.*:BackwardInHalves.*RandomPrograms' &&
+    sessions &&
     "${deep[@]}" "$root/build/release/tests/ndarray_test" --gtest_brief=1 --gtest_filter='LaterPrograms.*' &&
     "${deep[@]}" "$root/build/release/tests/operators_test" --gtest_brief=1 --gtest_filter='PlacedPrograms.*'
 }

@@ -137,6 +137,28 @@ TEST(Checkpoint, SeesHostReadsAndDetachedArraysAsTheyWere) {
   EXPECT_EQ(floats(x.grad()), Floats{36});
 }
 
+/// Some functions push other operators for arrays that want gradients.
+TEST(Checkpoint, KnowsWhichArraysWantedGradients) {
+  TestEngine test(2);
+  const NDArray w = from({1.0F, 2.0F, 3.0F}, {3}).with_grad();
+  for (const bool again : {false, true}) {
+    NDArray h = w * 2.0F;
+    const auto f = [&h](const NDArray& a) {
+      h(from({std::int64_t{0}, std::int64_t{2}}, {2})) += full({}, 0.5F);
+      EXPECT_TRUE(h.requires_grad());
+      return a * h * sum(sqrt(h));
+    };
+    const NDArray y = again ? checkpoint(f, w) : f(w);
+    push_value({h}, 7);  // a constant, from here on
+    EXPECT_FALSE(h.requires_grad());
+    w.zero_grad();
+    sum(y).backward();
+    static Floats wanted;
+    if (!again) wanted = floats(w.grad());
+    EXPECT_EQ(floats(w.grad()), wanted);
+  }
+}
+
 TEST(Checkpoint, KeepsNoValuesInside) {
   TestEngine test(2);
   const NDArray x = ones({1 << 16}).with_grad();
