@@ -47,8 +47,7 @@ struct Member {
 
 class Reader {
  public:
-  Reader(const std::filesystem::path& path, const NpzReadOptions& options)
-      : file_(path), options_(options) {}
+  Reader(const std::filesystem::path& path, const NpzReadOptions& options) : file_(path), options_(options) {}
 
   std::vector<std::pair<std::string, HostTensor>> read() {
     const std::vector<Member> members = directory();
