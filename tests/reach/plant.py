@@ -1,4 +1,5 @@
-"""Writes the tree that tests/reach.py builds: the repository's files with all faults in them, as switches."""
+"""Writes the tree that tests/reach.py builds: the repository's files with all faults in them, as switches. By itself it
+writes nothing, and says which faults have no place any more, or several."""
 import hashlib, re, subprocess, sys
 from pathlib import Path
 
@@ -97,3 +98,20 @@ def plant(faults, tree):
             (tree / gone).unlink()
     sources = sorted(item for item in files.items() if not item[0].endswith((".md", ".py")))
     return hashlib.sha256(repr(sources).encode()).hexdigest()
+
+
+def check():
+    """How many faults cannot be planted."""
+    bad = 0
+    for name, edits in all_faults().items():
+        for edit in edits:
+            try:
+                edited((ROOT / edit[0]).read_text(), edit, 1)
+            except (OSError, ValueError) as error:
+                bad += 1
+                print(f"{name}: {edit[0]} {edit[1]}: {error}")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(check() > 0)
