@@ -119,25 +119,24 @@ Pixels unpacked(std::span<const std::byte> bytes, const ImageOptions& o, const s
 }  // namespace
 
 Picture::Picture(std::span<const std::byte> bytes, const ImageOptions& options, const std::string& name)
-    : options_(options), pixels_(unpacked(bytes, options, name)) {}
+    : pixels_(unpacked(bytes, options, name)),
+      channels_(options.channels),
+      height_(is_resized(options) ? options.height : pixels_.height),
+      width_(is_resized(options) ? options.width : pixels_.width) {}
 
 Picture Picture::load(const std::string& path, const ImageOptions& options) {
   check(options);
   return Picture(whole_file(path, most_bytes(options)), options, path);
 }
 
-Dims Picture::shape() const {
-  if (is_resized(options_)) return {options_.channels, options_.height, options_.width};
-  return {options_.channels, pixels_.height, pixels_.width};
-}
+Dims Picture::shape() const { return {channels_, height_, width_}; }
 
 void Picture::write(std::uint8_t* planes) const {
-  const auto channels = static_cast<std::size_t>(options_.channels);
-  const Dims to = shape();
-  if (to[1] == pixels_.height && to[2] == pixels_.width) return write_planes(pixels_, channels, planes);
+  const auto channels = static_cast<std::size_t>(channels_);
+  if (height_ == pixels_.height && width_ == pixels_.width) return write_planes(pixels_, channels, planes);
   const auto whole = std::make_unique_for_overwrite<std::uint8_t[]>(pixels_.count() * channels);
   write_planes(pixels_, channels, whole.get());
-  resize(whole.get(), {to[0], pixels_.height, pixels_.width, pixels_.width}, planes, to[1], to[2]);
+  resize(whole.get(), {channels_, pixels_.height, pixels_.width, pixels_.width}, planes, height_, width_);
 }
 
 }  // namespace formats

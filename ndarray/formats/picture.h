@@ -8,10 +8,13 @@
 #include <string>
 
 #include "sluice/ndarray/dims.h"
-#include "sluice/ndarray/formats/image.h"
 #include "sluice/ndarray/formats/image_decoders.h"
 
-namespace sluice::formats {
+namespace sluice {
+
+struct ImageOptions;  // image.h, which stands on this
+
+namespace formats {
 
 class Picture {
  public:
@@ -25,8 +28,9 @@ class Picture {
   void write(std::uint8_t* planes) const;
 
  private:
-  ImageOptions options_;
   Pixels pixels_;
+  std::int64_t channels_, height_, width_;  ///< of the planes
 };
 
-}  // namespace sluice::formats
+}  // namespace formats
+}  // namespace sluice
