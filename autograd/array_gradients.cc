@@ -60,7 +60,8 @@ NDArray NDArray::with_grad(Where where) const {
 
 bool NDArray::requires_grad(Where where) const {
   checked("requires_grad", where);
-  const NDArray x = Rerun::seen(*this);  // where a checkpoint computes again: as it was
+  // Where a checkpoint computes again: as it was at its first use there. To ask is no use: with_grad() may follow.
+  const NDArray x = autograd::computed_again() ? Rerun::seen(*this) : *this;
   Array& array = *x.array();
   sluice::detail::follow_writes(array);
   std::lock_guard lock(array.mutex());

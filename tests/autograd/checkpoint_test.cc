@@ -137,6 +137,17 @@ TEST(Checkpoint, SeesHostReadsAndDetachedArraysAsTheyWere) {
   EXPECT_EQ(floats(x.grad()), Floats{36});
 }
 
+TEST(Checkpoint, AnArrayMayBeAskedAndThenMarked) {
+  const NDArray w = full({3}, 2), x = full({3}, 5).with_grad();
+  const auto f = [&](const NDArray& a) {
+    if (!w.requires_grad()) w.with_grad();
+    return square(w) * a;
+  };
+  sum(checkpoint(f, x)).backward();
+  EXPECT_EQ(w.grad().to_bytes(), full({3}, 20).to_bytes());
+  EXPECT_EQ(x.grad().to_bytes(), full({3}, 4).to_bytes());
+}
+
 /// Some functions push other operators for arrays that want gradients.
 TEST(Checkpoint, KnowsWhichArraysWantedGradients) {
   TestEngine test(2);
