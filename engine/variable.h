@@ -53,8 +53,8 @@ class Variable {
 
 /// read: sees the value, and may run beside other reads. All other modes exclude every other op. update: sees and
 /// changes the value. write: overwrites all of it, so that a poisoned variable heals. order: in push order, but there
-/// is no value and no poison (for library handles, schedules, communicators). first: the write that gives a new
-/// variable its value, before any other op names it; if it fails the variable has none.
+/// is no value and no poison (for library handles and schedules). first: the write that gives a new variable its
+/// value, before any other op names it; if it fails the variable has none.
 enum class AccessMode : std::uint8_t { read, update, write, order, first };
 
 /// One access of a push. It does not own the variable; it is made in the argument list of the push.

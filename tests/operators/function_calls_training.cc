@@ -294,8 +294,6 @@ void add_parallel_calls(FunctionCalls& to) {
   const Dims s{3, 4};
   using A = const Arrays&;
   using namespace parallel;
-  to.add("all_reduce", {s, s}, [](A x) { return all_reduce(Communicator({cpu(0), cpu(0)}), x); });
-  to.add("all_reduce", {s}, [](A x) { return all_reduce(Communicator({cpu(0)}), x); });
   to.add("of_batch", {s}, [](A x) { return Arrays{Loss(mse_loss).of_batch(x[0])(x[0], x[0])}; });
   const auto net = std::make_shared<const nn::Sequential>(nn::Linear{4, 2});
   nn::initialise(*net, 1);

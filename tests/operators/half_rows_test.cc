@@ -274,7 +274,6 @@ TEST(HalfRows, EveryFloatingRowIsWithinItsBound) {
   int checked = 0;
   for (const Operator* row : Registry::instance().all()) {
     if (std::string_view(row->name).starts_with("test_")) continue;
-    if (std::string_view(row->name) == "all_reduce") continue;  // of parallel/; it is there once it was called
     if (!row->kernel(DeviceKind::cpu, DType::f64, 0)) continue;
     if (without_half().contains(row->name)) {
       EXPECT_FALSE(row->kernel(DeviceKind::cpu, DType::f16)) << row->name;
