@@ -4,8 +4,6 @@
 #include <numeric>
 #include <optional>
 
-#include "sluice/operators/placement_words.h"
-
 namespace sluice {
 
 using Kind = Placement::Kind;
@@ -66,11 +64,11 @@ void Placing::like_output(int i, int o) {
 }
 
 void Placing::along(int axis) {
-  const auto set = [axis](Axes& axes, const Dims& shape) {
-    for (int k = 0; k < shape.rank(); ++k) axes[static_cast<std::size_t>(k)] = k == axis ? char(0) : counted(shape, k);
+  const auto set = [axis](std::vector<Axes>& list, int i, const Dims& shape) {
+    for (int k = 0; k < shape.rank(); ++k) letter_of(list, i, k) = k == axis ? char(0) : counted(shape, k);
   };
-  for (int i = 0; i < inputs(); ++i) set(in_[static_cast<std::size_t>(i)], shape(i));
-  for (int o = 0; o < outputs(); ++o) set(out_[static_cast<std::size_t>(o)], output_shape(o));
+  for (int i = 0; i < inputs(); ++i) set(in_, i, shape(i));
+  for (int o = 0; o < outputs(); ++o) set(out_, o, output_shape(o));
 }
 
 void Placing::elementwise() {

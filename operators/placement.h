@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,7 +57,7 @@ class Placing {
   /// those of the operands that have it are the same, counted from the last. "a,b*->c": b is each further input. Inputs
   /// and outputs that the call does not have may be named.
   void letters(std::string_view notation);
-  /// The same of one axis.
+  /// The same of one axis. Throws std::out_of_range for an input or output that the call does not have.
   void input(int i, int axis, char letter) { letter_of(in_, i, axis) = letter; }
   void output(int o, int axis, char letter) { letter_of(out_, o, axis) = letter; }
   /// The letter of an axis that is counted from the last: a capital.
@@ -93,8 +94,9 @@ class Placing {
  private:
   friend class PlacementRule;
   using Axes = std::array<char, kMaxRank>;
+  /// Checked: compilers that do not see that a rank is at most kMaxRank take loops over axes for writes behind the end.
   static char& letter_of(std::vector<Axes>& list, int i, int axis) {
-    return list[static_cast<std::size_t>(i)][static_cast<std::size_t>(axis)];
+    return list.at(static_cast<std::size_t>(i)).at(static_cast<std::size_t>(axis));
   }
   void assign(std::vector<Axes>& list, std::size_t i, std::string_view axes, const Dims& shape);
 
@@ -121,6 +123,7 @@ void place_linear(Placing& p) {
   p.elementwise();
   p.linear(way);
 }
+
 /// What a row's rule says of a call.
 struct PlacedCall {
   /// Empty if the rule allows it; else why not, and the reshard that helps where one does.
@@ -143,5 +146,11 @@ Attributes local_extent(const Attributes& whole, const PlacedCall& placed, int r
 /// Where there are targets their layouts are the outputs', or the call is refused. Thread-safe.
 PlacedCall place_call(const Operator& row, const Signature& call, std::span<const Layout> inputs,
                       std::span<const Layout> targets = {});
+
+/// The rule in words, for pages, of a call whose outputs' specs are there: "ab,cb->ac; b: sum; one partial". A letter
+/// for each axis that may be cut, "_" for one that must be whole, "#b" for one with an element for each part of b; then
+/// what results along letters that an output lacks, which operands may be partial(sum), and which letter is cut in
+/// groups. "elementwise" for such rows, "replicated" for those without a rule. Thread-safe.
+std::string placement_in_words(const Operator& row, const Signature& call);
 
 }  // namespace sluice

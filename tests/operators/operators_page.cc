@@ -21,7 +21,7 @@
 #include "ops_table.h"
 #include "paths.h"
 #include "sluice/operators/infer.h"
-#include "sluice/operators/placement_words.h"
+#include "sluice/operators/placement.h"
 
 namespace sluice::testing {
 namespace {
