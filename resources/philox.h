@@ -23,19 +23,29 @@ struct Uint32x4 {
   std::uint32_t word[4];
 };
 
-/// The generator itself: ten rounds, a bijection of counters for each key. Word 0 of the counter is the lowest, and
-/// the key's low half is key word 0, as in the published test vectors.
-SLUICE_HD constexpr Uint32x4 philox(std::uint64_t key, Uint32x4 counter) {
+/// The generator itself, of N counters at once: ten rounds, a bijection of counters for each key. words[i][n] is word i
+/// of counter n. Word 0 of a counter is the lowest, and the key's low half is key word 0, as in the published test
+/// vectors. The inner loop is over the counters, so that compilers make vector code of it.
+template <int N>
+SLUICE_HD_INLINE constexpr void philox_rounds(std::uint64_t key, std::uint32_t (&words)[4][N]) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter.word[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter.word[2];
-    counter = {{static_cast<std::uint32_t>(b >> 32) ^ counter.word[1] ^ k0, static_cast<std::uint32_t>(b),
-                static_cast<std::uint32_t>(a >> 32) ^ counter.word[3] ^ k1, static_cast<std::uint32_t>(a)}};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    for (int n = 0; n < N; ++n) {
+      const std::uint64_t a = std::uint64_t{0xD2511F53u} * words[0][n];
+      const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * words[2][n];
+      words[0][n] = static_cast<std::uint32_t>(b >> 32) ^ words[1][n] ^ k0;
+      words[1][n] = static_cast<std::uint32_t>(b);
+      words[2][n] = static_cast<std::uint32_t>(a >> 32) ^ words[3][n] ^ k1;
+      words[3][n] = static_cast<std::uint32_t>(a);
+    }
   }
-  return counter;
+}
+
+/// The same of one counter.
+SLUICE_HD constexpr Uint32x4 philox(std::uint64_t key, Uint32x4 counter) {
+  std::uint32_t words[4][1] = {{counter.word[0]}, {counter.word[1]}, {counter.word[2]}, {counter.word[3]}};
+  philox_rounds(key, words);
+  return {{words[0][0], words[1][0], words[2][0], words[3][0]}};
 }
 
 /// The same from 64-bit halves of the counter.
@@ -57,6 +67,22 @@ class ElementKey {
   }
   /// Four words of 32 random bits: block b holds words 4b to 4b + 3 of the draw.
   SLUICE_HD constexpr Uint32x4 block(std::uint64_t b) const { return philox(key_, b, high_); }
+  /// N blocks in a row: words[i][n] is word i of block `first` + n. For kernels that go through a range: with an N of a
+  /// few vectors it is vector code.
+  template <int N>
+  SLUICE_HD_INLINE constexpr void blocks(std::uint64_t first, std::uint32_t (&words)[4][N]) const {
+    for (int n = 0; n < N; ++n) {
+      const std::uint64_t b = first + static_cast<std::uint64_t>(n);
+      words[0][n] = static_cast<std::uint32_t>(b);
+      words[1][n] = static_cast<std::uint32_t>(b >> 32);
+      words[2][n] = static_cast<std::uint32_t>(high_);
+      words[3][n] = static_cast<std::uint32_t>(high_ >> 32);
+    }
+    philox_rounds(key_, words);
+  }
+  /// Philox's key, and the high half of its counter: for kernels that have rounds of their own.
+  SLUICE_HD constexpr std::uint64_t key() const { return key_; }
+  SLUICE_HD constexpr std::uint64_t high() const { return high_; }
   /// The i-th of the draw's words of 32 bits.
   SLUICE_HD constexpr std::uint32_t word32(std::uint64_t i) const { return block(i >> 2).word[i & 3]; }
   /// The i-th of the draw's words of 64 bits: words 2i (low half) and 2i + 1 of 32 bits.
@@ -116,6 +142,11 @@ SLUICE_HD inline NormalPair normal_pair_f32(std::uint32_t a, std::uint32_t b) {
   return box_muller((a + 1.0) * 0x1p-32, b * 0x1p-32);
 }
 
+/// The pair of an f64 draw that two words of 64 bits make, of which each gives 53.
+SLUICE_HD inline NormalPair normal_pair_f64(std::uint64_t a, std::uint64_t b) {
+  return box_muller(static_cast<double>((a >> 11) + 1) * 0x1p-53, to_uniform01_f64(b));
+}
+
 /// Element i of a draw from the normal distribution of mean 0 and deviation 1. Elements 4b + 2p and 4b + 2p + 1 are a
 /// pair, from words 2p and 2p + 1 of block b, 32 bits each (so that none is beyond 6.67). Computed in double and
 /// rounded once: devices differ by 1 ulp at most, where their libraries' log, cos and sin do.
@@ -128,19 +159,9 @@ SLUICE_HD inline float normal_f32(const ElementKey& key, std::uint64_t i) {
 /// The same in double: elements 2b and 2b + 1 are the pair of block b, from 53 bits each (none is beyond 8.58).
 SLUICE_HD inline double normal_f64(const ElementKey& key, std::uint64_t i) {
   const Uint32x4 w = key.block(i >> 1);
-  const std::uint64_t a = std::uint64_t{w.word[1]} << 32 | w.word[0], b = std::uint64_t{w.word[3]} << 32 | w.word[2];
-  const NormalPair pair = box_muller(static_cast<double>((a >> 11) + 1) * 0x1p-53, to_uniform01_f64(b));
+  const NormalPair pair =
+      normal_pair_f64(std::uint64_t{w.word[1]} << 32 | w.word[0], std::uint64_t{w.word[3]} << 32 | w.word[2]);
   return (i & 1) != 0 ? pair.second : pair.first;
-}
-
-/// Calls f(i, word) for elements begin to end - 1 with word32(i), making each block once: four times as fast as one
-/// element at a time. For kernels that go through a range.
-template <class F>
-SLUICE_HD constexpr void for_each_word32(const ElementKey& key, std::uint64_t begin, std::uint64_t end, F&& f) {
-  while (begin < end) {
-    const Uint32x4 w = key.block(begin >> 2);
-    for (std::uint64_t k = begin & 3; k < 4 && begin < end; ++k, ++begin) f(begin, w.word[k]);
-  }
 }
 
 }  // namespace sluice

@@ -11,10 +11,9 @@ namespace {
 
 #if SLUICE_X86_KERNELS
 /// Each lane of 64 bits has a word of one block in its low half. What products leave in the high half is never read:
-/// a product takes low halves. So no round packs or unpacks words, which compilers' vector code of DrawBlocks::make
+/// a product takes low halves. So no round packs or unpacks words, which compilers' vector code of ElementKey::blocks
 /// does. Two groups of four blocks go together, so that their products overlap.
-[[gnu::target(SLUICE_TARGET_AVX2)]] void words_by_lanes(std::uint32_t key0, std::uint32_t key1, std::uint32_t high0,
-                                                        std::uint32_t high1, std::uint64_t first, std::int64_t blocks,
+[[gnu::target(SLUICE_TARGET_AVX2)]] void words_by_lanes(const ElementKey& key, std::uint64_t first, std::int64_t blocks,
                                                         std::uint32_t* out) {
   const __m256i multiplier0 = _mm256_set1_epi32(static_cast<int>(0xD2511F53u)),
                 multiplier1 = _mm256_set1_epi32(static_cast<int>(0xCD9E8D57u));
@@ -25,10 +24,10 @@ namespace {
           _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(first + 4 * g)), _mm256_setr_epi64x(0, 1, 2, 3));
       word[g][0] = block;
       word[g][1] = _mm256_srli_epi64(block, 32);
-      word[g][2] = _mm256_set1_epi32(static_cast<int>(high0));
-      word[g][3] = _mm256_set1_epi32(static_cast<int>(high1));
+      word[g][2] = _mm256_set1_epi64x(static_cast<long long>(key.high()));
+      word[g][3] = _mm256_srli_epi64(word[g][2], 32);
     }
-    std::uint32_t k0 = key0, k1 = key1;
+    auto k0 = static_cast<std::uint32_t>(key.key()), k1 = static_cast<std::uint32_t>(key.key() >> 32);
     for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
       const __m256i round0 = _mm256_set1_epi32(static_cast<int>(k0)), round1 = _mm256_set1_epi32(static_cast<int>(k1));
       for (auto& w : word) {
@@ -53,11 +52,11 @@ namespace {
 #endif
 
 struct WordBatches {
-  SLUICE_KERNEL_BODY void operator()(const DrawBlocks* blocks, std::uint64_t first, std::int64_t batches,
+  SLUICE_KERNEL_BODY void operator()(const ElementKey* key, std::uint64_t first, std::int64_t batches,
                                      std::uint32_t* out) const {
     for (std::int64_t b = 0; b < batches; ++b, first += kDrawBlocks, out += 4 * kDrawBlocks) {
       DrawWords words;
-      blocks->make(first, words);
+      key->blocks(first, words);
       for (int k = 0; k < kDrawBlocks; ++k) {
         for (int i = 0; i < 4; ++i) out[4 * k + i] = words[i][k];
       }
@@ -67,13 +66,13 @@ struct WordBatches {
 
 }  // namespace
 
-void DrawBlocks::words(std::uint64_t first, std::int64_t batches, std::uint32_t* out) const {
+void draw_words(const ElementKey& key, std::uint64_t first, std::int64_t batches, std::uint32_t* out) {
 #if SLUICE_X86_KERNELS
   if (instruction_set_in_use() != InstructionSet::plain) {
-    return words_by_lanes(k0_, k1_, high0_, high1_, first, batches * kDrawBlocks, out);
+    return words_by_lanes(key, first, batches * kDrawBlocks, out);
   }
 #endif
-  dispatch(WordBatches{}, this, first, batches, out);
+  dispatch(WordBatches{}, &key, first, batches, out);
 }
 
 }  // namespace sluice::cpu_backend

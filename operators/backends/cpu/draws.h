@@ -13,45 +13,11 @@
 namespace sluice::cpu_backend {
 
 constexpr int kDrawBlocks = 16;  // made at once
+/// Of ElementKey::blocks: words[i][k] is word i of block k.
 using DrawWords = std::uint32_t[4][kDrawBlocks];
 
-/// Blocks of a draw in loops that compilers make vector code of.
-class DrawBlocks {
- public:
-  explicit DrawBlocks(const RandomKey& key) {
-    const Uint32x4 w = philox(key.seed, key.draw, key.stream);  // as ElementKey has it
-    k0_ = w.word[0];
-    k1_ = w.word[1];
-    high0_ = w.word[2];
-    high1_ = w.word[3];
-  }
-  /// words[i][k] is word i of block first + k.
-  SLUICE_KERNEL_BODY void make(std::uint64_t first, DrawWords& words) const {
-    for (int k = 0; k < kDrawBlocks; ++k) {
-      const std::uint64_t b = first + static_cast<std::uint64_t>(k);
-      words[0][k] = static_cast<std::uint32_t>(b);
-      words[1][k] = static_cast<std::uint32_t>(b >> 32);
-      words[2][k] = high0_;
-      words[3][k] = high1_;
-    }
-    std::uint32_t k0 = k0_, k1 = k1_;
-    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-      for (int k = 0; k < kDrawBlocks; ++k) {
-        const std::uint64_t a = std::uint64_t{0xD2511F53u} * words[0][k];
-        const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * words[2][k];
-        words[0][k] = static_cast<std::uint32_t>(b >> 32) ^ words[1][k] ^ k0;
-        words[1][k] = static_cast<std::uint32_t>(b);
-        words[2][k] = static_cast<std::uint32_t>(a >> 32) ^ words[3][k] ^ k1;
-        words[3][k] = static_cast<std::uint32_t>(a);
-      }
-    }
-  }
-  /// The words of blocks `first` to first + batches * kDrawBlocks - 1, in their order.
-  void words(std::uint64_t first, std::int64_t batches, std::uint32_t* out) const;
-
- private:
-  std::uint32_t k0_, k1_, high0_, high1_;
-};
+/// The words of blocks `first` to first + batches * kDrawBlocks - 1, in their order.
+void draw_words(const ElementKey& key, std::uint64_t first, std::int64_t batches, std::uint32_t* out);
 
 /// Numbers of [0, 1).
 struct Uniform01 {
@@ -88,7 +54,7 @@ struct Normal01 {
   SLUICE_KERNEL_BODY void operator()(const DrawWords& w, double* out) const {
     for (int k = 0; k < kDrawBlocks; ++k) {
       const std::uint64_t a = std::uint64_t{w[1][k]} << 32 | w[0][k], b = std::uint64_t{w[3][k]} << 32 | w[2][k];
-      const NormalPair pair = box_muller(static_cast<double>((a >> 11) + 1) * 0x1p-53, to_uniform01_f64(b));
+      const NormalPair pair = normal_pair_f64(a, b);
       out[2 * k] = pair.first;
       out[2 * k + 1] = pair.second;
     }
@@ -122,11 +88,11 @@ struct UniformIntegers {
 template <class Numbers>
 struct DrawBatches {
   template <class T>
-  SLUICE_KERNEL_BODY void operator()(const DrawBlocks* blocks, const Numbers* numbers, std::uint64_t first,
+  SLUICE_KERNEL_BODY void operator()(const ElementKey* key, const Numbers* numbers, std::uint64_t first,
                                      std::int64_t batches, std::int64_t elements, T* out) const {
     for (std::int64_t b = 0; b < batches; ++b, first += kDrawBlocks, out += elements) {
       DrawWords words;
-      blocks->make(first, words);
+      key->blocks(first, words);
       (*numbers)(words, out);
     }
   }
@@ -136,14 +102,13 @@ struct DrawBatches {
 template <class Numbers, class T>
 void draw(const RandomKey& of, const Numbers& numbers, const DrawWindow& window, int each, std::int64_t begin,
           std::int64_t end, T* y) {
-  const DrawBlocks blocks(of);
   const ElementKey key(of);
   const std::int64_t batch = each * kDrawBlocks;
   const auto make = [&](std::uint64_t first, std::int64_t batches, T* out) {
     if constexpr (std::is_same_v<Numbers, Words>) {
-      blocks.words(first, batches, out);
+      draw_words(key, first, batches, out);
     } else {
-      dispatch(DrawBatches<Numbers>{}, &blocks, &numbers, first, batches, batch, out);
+      dispatch(DrawBatches<Numbers>{}, &key, &numbers, first, batches, batch, out);
     }
   };
   T some[4 * kDrawBlocks];
