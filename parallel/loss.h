@@ -5,7 +5,6 @@
 //   .loss = [](const NDArray& y, const NDArray& t, double rows) { return sum(square(y - t)) / rows; }
 #pragma once
 
-#include <concepts>
 #include <functional>
 #include <source_location>
 #include <type_traits>
