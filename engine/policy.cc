@@ -7,6 +7,7 @@
 #include <oneapi/tbb/tbb_allocator.h>
 #include <oneapi/tbb/version.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <optional>
@@ -98,6 +99,7 @@ struct SystemPolicy::Workers::Start {
   std::shared_ptr<Start> lost_before;          ///< the next in the list of the lost, under the mutex of the arenas
   std::unique_ptr<tbb::task_arena> abandoned;  ///< by its lane, because it lost the task
   bool lost = false;
+  std::atomic<bool> rescued{false};  ///< the watch took it
   std::chrono::steady_clock::time_point at;
   bool take() { return !taken.exchange(true, std::memory_order_acq_rel); }
   /// Keeps it for an arena that may come back to it. Under the mutex of the arenas.
@@ -124,7 +126,9 @@ class SystemPolicy::Workers::Task {
 
 /// oneTBB 2021.8 loses a task now and then: enqueued into an arena whose last thread is about to leave, it stays there
 /// with every thread asleep (measured here: about one in 25,000; of the kind of tbb#2136). So somebody looks whether
-/// each drainer arrived, runs it where it did not, and leaves that arena alone from then on.
+/// each drainer arrived, runs it where it did not, and leaves that arena alone from then on. On a machine where threads
+/// wait long for a core a task may be late and not lost. Another thread for it makes all of that worse, so each that
+/// comes after all doubles the patience, up to a second; it shrinks again in some ten seconds.
 class SystemPolicy::Workers::Watch {
  public:
   static Watch& get() {
@@ -137,6 +141,12 @@ class SystemPolicy::Workers::Watch {
     running_ = true;
     list(std::move(start));
   }
+  /// A task came that was taken for lost.
+  void came_after_all() {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(grew_, true)) return;  // once in a look: those of one look were late together
+    patience_ = std::min(2 * patience_, kMostPatience);
+  }
   /// Back on its way: whoever took it had no thread for it.
   void put_back(const std::shared_ptr<Start>& start) {
     std::lock_guard lock(mutex_);
@@ -145,7 +155,21 @@ class SystemPolicy::Workers::Watch {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kPatience{20};
+  static constexpr std::chrono::microseconds kPatience{20'000}, kMostPatience{1'280'000};
+
+  /// It halves in each two seconds.
+  std::chrono::microseconds patience() {
+    const auto now = std::chrono::steady_clock::now();
+    for (; patience_ > kPatience && now - shrunk_ > std::chrono::seconds(2); shrunk_ += std::chrono::seconds(2)) {
+      patience_ /= 2;
+    }
+    if (patience_ <= kPatience) {
+      patience_ = kPatience;
+      shrunk_ = now;
+    }
+    grew_ = false;
+    return patience_;
+  }
 
   void list(std::shared_ptr<Start> start) {
     start->listed = true;
@@ -162,7 +186,7 @@ class SystemPolicy::Workers::Watch {
         changed_.wait(lock, [&] { return !asleep_; });
       }
       changed_.wait_for(lock, kPatience / 2, [] { return false; });
-      const auto late = std::chrono::steady_clock::now() - kPatience;
+      const auto late = std::chrono::steady_clock::now() - patience();
       std::shared_ptr<Start> lost;  // and still to come, in a list
       for (std::shared_ptr<Start>* at = &first_; *at;) {
         Start& s = **at;
@@ -174,6 +198,7 @@ class SystemPolicy::Workers::Watch {
         std::shared_ptr<Start> gone = std::exchange(*at, std::move(s.next));
         gone->listed = false;
         if (!taken) {
+          gone->rescued.store(true, std::memory_order_relaxed);
           gone->next = std::move(lost);
           lost = std::move(gone);
         }
@@ -213,6 +238,9 @@ class SystemPolicy::Workers::Watch {
   std::condition_variable changed_;
   std::shared_ptr<Start> first_;  ///< on their way, or taken since the last look
   bool running_ = false, asleep_ = false;
+  std::chrono::microseconds patience_ = kPatience;
+  std::chrono::steady_clock::time_point shrunk_{};
+  bool grew_ = false;  ///< since the last look
 };
 
 bool SystemPolicy::may_be_of_a_body() { return tbb::this_task_arena::current_thread_index() > 0; }
@@ -318,7 +346,10 @@ void SystemPolicy::Workers::start(std::function<void()> drainer) {
 void SystemPolicy::Workers::arrive(Start* task) {
   SLUICE_TAKES_OVER(task);
   const std::shared_ptr<Start> start = std::move(task->self);
-  if (!start->take()) return;
+  if (!start->take()) {
+    if (start->rescued.load(std::memory_order_relaxed)) Watch::get().came_after_all();
+    return;
+  }
   if (!thread_state().operation) return std::exchange(start->drainer, nullptr)();
   // oneTBB may find a task while a body waits for a loop of its own; no op runs on another op's stack.
   try {
