@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../operators/ops_table.h"
+#include "sluice/operators/attributes.h"
 #include "support.h"
 
 namespace sluice::testing {
@@ -95,6 +96,21 @@ std::string test_name(const ::testing::TestParamInfo<OperatorCase>& test) {
     if (!std::isalnum(static_cast<unsigned char>(ch))) ch = '_';
   }
   return name;
+}
+
+/// A place of a mesh has rows 3 to 4 of 10. Elements of others are -0.0, so that a sum with them keeps every bit.
+TEST(CudaRowsOfAPart, OthersKeepTheBitsOfWhatTheyAreAddedTo) {
+  const OnCuda on;
+  const Operator& row = Registry::instance().get("take_rows");
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::u8}) {
+    const auto taken = [&](Device device) {
+      const DeviceScope host(cpu(0));
+      const NDArray x = full({2, 3}, 5, dtype).to(device),
+                    labels = from(std::vector<std::int64_t>{3, 0, 4, 9}, {4}).to(device);
+      return apply(row, {&x, &labels}, RowsAttributes{3, 10}).to_bytes();
+    };
+    EXPECT_TRUE(taken(gpu(0)) == taken(cpu(0))) << name_of(dtype);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, CudaRows, ::testing::ValuesIn(operator_cases()), test_name);

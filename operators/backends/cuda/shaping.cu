@@ -222,6 +222,7 @@ struct TakeRow {
   const void* labels;
   DType dtype;
   std::int64_t here, begin, rows, width;
+  W elsewhere;  ///< elements of rows of other parts: -0.0, which added to anything leaves it as it is
   Reporter reporter;
   template <class Visit>
   void each_pointer(Visit visit) {
@@ -235,7 +236,7 @@ struct TakeRow {
     if (row >= 0 && row < here) {
       y[i] = x[row * width + i % width];
     } else if (label >= 0 && label < rows) {
-      y[i] = W(0);
+      y[i] = elsewhere;
     } else if (i % width == 0) {
       report(reporter, Finding::index_outside, label, rows, i / width);
     }
@@ -249,9 +250,10 @@ void take_rows(ArrayContext& c) {
   const auto& part = c.attributes<RowsAttributes>();
   const std::int64_t rows = part.of > 0 ? part.of : x.shape[0];
   const auto take = [&]<class W>(W) {
+    const W sign = static_cast<W>(W(1) << (8 * sizeof(W) - 1));
     for_index(issue, y.count(),
               TakeRow<W>{y.as<W>(), x.as<W>(), c.input(1).data, c.input(1).dtype, x.shape[0], part.begin, rows,
-                         y.count() / n, issue.reporter()});
+                         y.count() / n, is_floating(y.dtype) ? sign : W(0), issue.reporter()});
   };
   switch (size_of(y.dtype)) {
     case 1:
