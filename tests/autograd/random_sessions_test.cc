@@ -102,8 +102,7 @@ void run_part(const Session& session, std::size_t t, Looker looker, const std::s
   at_end();
 }
 
-/// Threads for all sessions: each that ends gives all blocks that its pools have taken back, one by one
-/// (resources/object_pool.h).
+/// Threads for all sessions, which are as long-lived as those of most programs.
 class Threads {
  public:
   static constexpr std::size_t kThreads = 4;
