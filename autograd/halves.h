@@ -57,8 +57,8 @@ struct HalvesOptions {
 /// (zeros for what nothing used, and a copy behind a write in place, may be made in both): an operator's gradient rule
 /// is asked in the first half for the inputs through which one of `inputs` is reached, and in the second for others, as
 /// weights, and what leads to weights alone (w * 2). Each sum has its terms in the order that backward() has. Rules
-/// for all gradients at once (Operator::joint_gradient: attention, batch_norm, lstm, custom functions) run in the first
-/// half, which hands their results on; a checkpoint is computed again in the half that comes to it first.
+/// for all gradients at once (Operator::joint_gradient: attention, batch_norm, lstm, gru, custom functions) run in the
+/// first half, which hands their results on; a checkpoint is computed again in the half that comes to it first.
 ///
 /// `inputs` are leaves (with_grad()), as the arrays that a stage of a pipeline was given; an array without history, as
 /// the first stage's input, gets no gradient. If none of the roots depends on one of them, or if there is none, the

@@ -9,6 +9,7 @@
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/interpreter.h"
 #include "sluice/ndarray/owner.h"
+#include "sluice/operators/compose.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/placed_owner.h"
 #include "sluice/operators/registry.h"
@@ -101,24 +102,45 @@ void interpret_row(const Operator& op, std::span<const NDArray* const> inputs, c
   for (NDArray& y : results) made.emplace_back(std::move(y));
 }
 
+/// Records a call that `ask` makes of other calls.
+void record_made(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                 std::span<const NDArray> targets, const Updates& updates, const std::source_location& where,
+                 const std::function<std::vector<NDArray>()>& ask, Made& made) {
+  const ScopeGuard scope;
+  current_scope().where = where;
+  const detail::Recorder* const recorder = tape_recorder.load(std::memory_order_acquire);
+  for (NDArray& y : recorder ? recorder->owned(op, inputs, attributes, targets, updates, where, ask) : ask()) {
+    made.emplace_back(std::move(y));
+  }
+}
+
 /// Has the owner of an operand make the call, and records it.
 void ask_owner(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
                const ApplyOptions& options, std::span<const Spec> specs, const std::source_location& where,
                Made& made) {
-  const ScopeGuard scope;
-  current_scope().where = where;
   const auto ask = [&] {
     std::vector<NDArray> results =
         detail::ask_owner(op, inputs, attributes, options.into, options.updates, specs, where);
     if (!options.into.empty()) results.clear();
     return results;
   };
-  const detail::Recorder* const recorder = tape_recorder.load(std::memory_order_acquire);
-  for (NDArray& y : recorder
-                        ? recorder->owned(op, inputs, attributes, options.into, options.updates, where, std::ref(ask))
-                        : ask()) {
-    made.emplace_back(std::move(y));
-  }
+  record_made(op, inputs, attributes, options.into, options.updates, where, std::ref(ask), made);
+}
+
+/// Makes the call of other rows, apart from its targets, and records it as one of the row. All of that is of the values
+/// that the operands have at one instant, whoever writes them meanwhile.
+void compose_row(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                 const ApplyOptions& options, const std::source_location& where, Made& made) {
+  const std::vector<NDArray> values = detail::values_now(inputs);
+  std::vector<const NDArray*> operands;
+  for (const NDArray& x : values) operands.push_back(&x);
+  const auto ask = [&] {
+    const NoGrad apart;
+    return builtin::composed(op, operands, attributes, where);
+  };
+  Made results;
+  record_made(op, operands, attributes, {}, {}, where, std::ref(ask), options.into.empty() ? made : results);
+  for (std::size_t i = 0; i < options.into.size(); ++i) options.into[i].assign({results[i], where});
 }
 
 [[noreturn]] void refuse_change(const Operator& op, std::span<const Spec> specs, std::span<const Spec> promised,
@@ -168,7 +190,13 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
 
   const Device runs_on = options.lane.given ? options.lane.device : device;
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
-  if (!kernel) refuse_kernel(op, signature, runs_on, where);
+  if (!kernel) [[unlikely]] {
+    detail::check_device(op.name, runs_on, where);
+    // A kernel that changes its targets, or copies between devices, is not what a composition is.
+    const bool plain = !options.updates.any() && !options.lane.given && options.pinned.kind == DeviceKind::cpu;
+    if (!plain || !detail::composes(op, signature, runs_on)) refuse_kernel(op, signature, runs_on, where);
+    return compose_row(op, inputs, attributes, options, where, made);
+  }
 
   ArrayPush push;
   if (in_place) {
@@ -235,7 +263,7 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
 void detail::check_kernel(const Operator& row, const Signature& call, Device device,
                           const std::source_location& where) {
   if (!DryRun::current()) check_device(row.name, device, where);
-  if (!row.kernel(device.kind, call, rank_limit)) refuse_kernel(row, call, device, where);
+  if (!row.kernel(device.kind, call, rank_limit) && !may_compose(row)) refuse_kernel(row, call, device, where);
 }
 
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,

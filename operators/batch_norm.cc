@@ -1,9 +1,10 @@
-// Batch normalisation: a row where there is a kernel for it, and a function made of other operators elsewhere and for a
-// batch that is cut over a mesh.
+// Batch normalisation: a row, and a function made of other operators for a batch that is cut over a mesh.
+#include <array>
 #include <vector>
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/compose.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
@@ -31,7 +32,7 @@ void infer_batch_norm(Signature& s) {
     if (!(s.shape(i) == Dims{channels})) s.fail("weight and bias have the shape " + to_string(Dims{channels}));
   }
   s.output(s.shape(0), s.dtype());
-  s.output({channels, RowStatistics<float>::kNumbers}, s.dtype());
+  s.output({channels, RowStatistics<float>::kNumbers}, wide_of(s.dtype()));
 }
 
 /// The axes of x with the channels first, and the sizes of x so.
@@ -50,34 +51,53 @@ struct ChannelsFirst {
   NDArray back(const NDArray& rows) const { return rows.reshape(shape).permute(order); }
 };
 
-/// The gradients by operators, for gradients of gradients.
-void set_composed_gradients(GradientContext& c) {
-  const ChannelsFirst turned(c.input_spec(0).shape);
-  const NormalRows rows(turned.rows(c.input(0)), c.output(1), c.attributes().get<BatchNormAttributes>().eps, true,
-                        c.where());
-  const NDArray g = turned.rows(c.gradient(0));
-  if (c.inputs() > 2 && c.wanted(2)) c.set(2, sum(g, 1));
-  if (c.inputs() > 1 && c.wanted(1)) c.set(1, sum(g * rows.normal, 1));
-  if (!c.wanted(0)) return;
-  c.set(0, turned.back(rows.gradient(c.inputs() > 1 ? g * c.input(1).unsqueeze(1) : g)));
+/// A row for each channel.
+void compose_batch_norm(ComposeContext& c) {
+  const ChannelsFirst turned(c.input(0).shape());
+  const NDArray rows = turned.rows(c.input(0));
+  const NormalizeAttributes a{1, c.attributes<BatchNormAttributes>().eps, true};
+  const std::vector<NDArray> outputs = apply_all(normalizing_row(), std::array{&rows}, a, {.where = c.where()});
+  NDArray y = outputs[0];
+  if (c.inputs() > 1) y = y * c.input(1).unsqueeze(1);
+  if (c.inputs() > 2) y = y + c.input(2).unsqueeze(1);
+  c.set(0, turned.back(y));
+  c.set(1, outputs[1]);
+}
+
+void compose_batch_norm_grad(ComposeContext& c) {
+  const NDArray &x = c.input(0), &statistics = c.input(1), weight = c.input_or_none(3);
+  const DType dtype = x.dtype(), inside = wide_of(dtype);
+  const ChannelsFirst turned(x.shape());
+  const NormalizeAttributes a{1, c.attributes<BatchNormAttributes>().eps, true};
+  const NDArray rows = turned.rows(x).to(inside), g = turned.rows(c.input(2)).to(inside);
+  const NDArray of_normal = weight.defined() ? g * weight.to(inside).unsqueeze(1) : g;
+  NDArray of_rows, normal;
+  if (grad_mode()) {  // by rows that have gradients
+    const NormalRows made(rows, statistics, a.eps, true, c.where());
+    of_rows = made.gradient(of_normal);
+    normal = made.normal;
+  } else {
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("normalize_rows_grad"); });
+    of_rows = apply(row, {&rows, &statistics, &of_normal}, a, {.where = c.where()});
+    normal = apply_all(normalizing_row(), std::array{&rows}, a, {.where = c.where()})[0];
+  }
+  c.set(0, turned.back(of_rows).to(dtype));
+  c.set(1, sum(g * normal, 1).to(dtype));
+  c.set(2, sum(g, 1).to(dtype));
 }
 
 void batch_norm_gradient(GradientContext& c) {
-  if (c.create_graph()) return set_composed_gradients(c);
   const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_norm_grad"); });
   std::vector<const NDArray*> inputs{&c.input(0), &c.output(1), &c.gradient(0)};
   if (c.inputs() > 1) inputs.push_back(&c.input(1));
-  const std::vector<NDArray> gradients =
-      apply_all(row, inputs, c.attributes().get<BatchNormAttributes>(), {.where = c.where()});
+  const std::vector<NDArray> gradients = gradient_by(row, inputs, c.attributes(), c);
   for (int i = 0; i < c.inputs(); ++i) {
     if (c.wanted(i)) c.set(i, gradients[static_cast<std::size_t>(i)]);
   }
 }
 
-/// The row; null where x's device has no kernel for it.
-const Operator* row_for(const NDArray& x) {
-  const Operator& row = detail::first_use([] { return &Registry::instance().get("batch_norm"); });
-  return row.kernel(x.device().kind, x.dtype()) ? &row : nullptr;
+const Operator& batch_norm_row() {
+  return detail::first_use([] { return &Registry::instance().get("batch_norm"); });
 }
 
 NDArray inverse_root(const NDArray& variance, double eps) { return reciprocal(sqrt(variance + eps)); }
@@ -87,16 +107,6 @@ NDArray inverse_root(const NDArray& variance, double eps) { return reciprocal(sq
 struct Normalised {
   NDArray y, mean, variance;  ///< of each channel
 };
-
-Normalised normalised_channels(const NDArray& x, double eps, const std::source_location& where) {
-  const ChannelsFirst turned(x.shape());
-  const NDArray rows = turned.rows(x);
-  const NDArray* const inputs[] = {&rows};
-  const std::vector<NDArray> outputs = apply_all(normalizing_row(), inputs, NormalizeAttributes{1, eps, true}, {});
-  const NoGrad no_grad;
-  return {turned.back(outputs[0]), statistic(outputs[1], x.shape()[1], &RowStatistics<int>::mean, where),
-          statistic(outputs[1], x.shape()[1], &RowStatistics<int>::variance, where)};
-}
 
 /// Of n elements of each channel, which places of a mesh have parts of: a layout does not change what they are divided
 /// by. Sums of elements are added up first, then those of what is left and of its squares: all-reduces of one number
@@ -124,13 +134,13 @@ Normalised normalised_parts(const NDArray& x, std::int64_t n, double eps) {
 }
 
 /// By the row, with weight and bias of the dtype of x where they are.
-Normalised normalised_by(const Operator& row, const NDArray& x, const NDArray& weight, const NDArray& bias, double eps,
+Normalised normalised_by(const NDArray& x, const NDArray& weight, const NDArray& bias, double eps,
                          const std::source_location& where) {
   std::vector<const NDArray*> inputs{&x};
   for (const NDArray* parameter : {&weight, &bias}) {
     if (parameter->defined()) inputs.push_back(parameter);
   }
-  const std::vector<NDArray> outputs = apply_all(row, inputs, BatchNormAttributes{eps}, {});
+  const std::vector<NDArray> outputs = apply_all(batch_norm_row(), inputs, BatchNormAttributes{eps}, {});
   const NoGrad no_grad;
   return {outputs[0], statistic(outputs[1], x.shape()[1], &RowStatistics<int>::mean, where),
           statistic(outputs[1], x.shape()[1], &RowStatistics<int>::variance, where)};
@@ -154,6 +164,7 @@ void builtin::add_batch_norm_rows(Registry& registry) {
     op.needs = {kept, kept, kept};
     op.joint_gradient = true;
     op.gradient = batch_norm_gradient;
+    op.compose = compose_batch_norm;
   });
   // Inputs: x, the statistics, the result's gradient, and weight. Outputs: the gradients of x, weight and bias.
   add_operator(registry, "batch_norm_grad", [](Operator& op) {
@@ -165,10 +176,14 @@ void builtin::add_batch_norm_rows(Registry& registry) {
       for (const int i : {1, 2}) p.output(i, 0, 'A');
     };
     op.cost = costs::each_output<9>;
+    op.compose = compose_batch_norm_grad;
     op.min_inputs = 3;
     op.max_inputs = 4;
     op.infer = [](Signature& s) {
-      s.same_dtypes();
+      for (int i = 2; i < s.inputs(); ++i) {
+        if (s.dtype(i) != s.dtype()) s.fail("the gradient or the weight has another dtype than x");
+      }
+      if (s.dtype(1) != wide_of(s.dtype())) s.fail("the statistics are another x's");
       if (s.shape(0).rank() < 2) s.fail(to_string(s.shape(0)) + " is not (n, channels, ...)");
       const std::int64_t channels = s.shape(0)[1];
       if (!(s.shape(1) == Dims{channels, RowStatistics<float>::kNumbers})) s.fail("the statistics are another x's");
@@ -205,7 +220,7 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
     }
     if (n < 2 && channels > 0) made.fail(to_string(shape) + " has fewer than two elements for each channel");
     Normalised normal;
-    if (const Operator* row = cut ? nullptr : row_for(values)) {
+    if (!cut) {
       // Parameters whose channels are cut where those of x are not would cut the statistics too.
       const auto fits = [&](const NDArray& p) {
         return !p.defined() || (promote(values.dtype(), p.dtype()) == values.dtype() &&
@@ -213,10 +228,9 @@ NDArray batch_norm(const Operand& x, const RunningStatistics& running, const NDA
       };
       weighted = weight.defined() && fits(weight) && fits(bias);
       const auto given = [&](const NDArray& p) { return weighted && p.defined() ? p.to(values.dtype()) : NDArray(); };
-      normal = normalised_by(*row, values, given(weight), given(bias), options.eps, made.where());
+      normal = normalised_by(values, given(weight), given(bias), options.eps, made.where());
     } else {
-      normal = cut ? normalised_parts(values, n, options.eps) : normalised_channels(values, options.eps, made.where());
-      if (!weight.defined() && !bias.defined()) normal.y = normal.y.contiguous();
+      normal = normalised_parts(values, n, options.eps);
     }
     y = normal.y;
     if (running.mean.defined()) {

@@ -1,11 +1,13 @@
 // Dropout's row; embeddings and positions, made of operators.
 #include "sluice/operators/network.h"
 
+#include <array>
 #include <cmath>
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/operators/attributes.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/compose.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
@@ -17,23 +19,29 @@
 namespace sluice {
 namespace {
 
-/// Whether x's device has a kernel, and, of an array on a mesh, each place can draw its own part. Other owners do not
-/// know which elements of the draw their parts have.
-bool has_row(const Operator& row, const NDArray& x) {
-  if (x.array()->owned()) {
-    const builtin::Placed* const placed = builtin::Placed::of(x);
-    if (!placed || !builtin::draws_in_parts(*placed)) return false;
+/// The row in others, bit by bit.
+void compose_dropout(ComposeContext& c) {
+  const auto& a = c.attributes<DropoutAttributes>();
+  const NDArray& x = c.input(0);
+  NDArray numbers;
+  if (a.piece == 0) {
+    numbers = builtin::uniform_like(x, {a.seed, a.stream, a.draw}, a.first, c.where());
+  } else {  // x is a place's part
+    const RandomAttributes part{a.seed, a.stream, a.draw, a.first, 0, 1, x.shape(), DType::f32, a.piece, a.stride};
+    const Operator& row = detail::first_use([] { return &Registry::instance().get("uniform"); });
+    numbers = apply(row, {}, part, {.where = c.where(), .on = x.device()});
   }
-  return row.kernel(x.device().kind, x.dtype()) != nullptr;
+  const NDArray kept = numbers >= static_cast<float>(a.p);
+  c.set(0, sluice::where(kept, x * (a.p < 1 ? 1 / (1 - a.p) : 0), 0));
 }
 
-/// The row, or the same of other operators, bit by bit.
 NDArray dropped(const NDArray& x, const DropoutAttributes& a, const std::source_location& where) {
   const Operator& row = detail::first_use([] { return &Registry::instance().get("dropout"); });
-  if (has_row(row, x)) return apply(row, {&x}, a, {.where = where});
-  const RandomKey key{a.seed, a.stream, a.draw};
-  const NDArray kept = builtin::uniform_like(x, key, a.first, where) >= static_cast<float>(a.p);
-  return sluice::where(kept, x * (a.p < 1 ? 1 / (1 - a.p) : 0), 0);
+  // Other owners than a mesh do not know which elements of the draw their parts have.
+  if (x.array()->owned() && !builtin::Placed::of(x)) {
+    return builtin::composed(row, std::array{&x}, a, where)[0];
+  }
+  return apply(row, {&x}, a, {.where = where});
 }
 
 }  // namespace
@@ -50,6 +58,7 @@ void builtin::add_network_rows(Registry& registry) {
       s.floating();
       s.output(s.shape(0), s.dtype());
     };
+    op.compose = compose_dropout;
     op.gradient = [](GradientContext& c) {
       c.set(0, dropped(c.gradient(), c.attributes().get<DropoutAttributes>(), c.where()));
     };

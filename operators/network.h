@@ -1,5 +1,6 @@
-// Operators of networks: dropout, embeddings, recurrent cells, positions. All are made of operators, so that they have
-// gradients and gradients of gradients on every device. Throws ArrayError where shapes or dtypes do not fit.
+// Operators of networks: dropout, embeddings, recurrent layers, positions. All have gradients and gradients of
+// gradients on every device: they are rows that can be written in other rows, or functions made of operators. They
+// throw ArrayError where shapes or dtypes do not fit.
 #pragma once
 
 #include "sluice/operators/registry.h"
@@ -13,8 +14,8 @@ struct DropoutOptions {
 };
 /// Zeros in the place of each element of x with probability p, and the others divided by 1 - p. Which elements depends
 /// on the stream's draw, of which each call takes one (none where p is 0 or it is not trained), and on their row-major
-/// indices: so it is the same on every device and in every dtype. Where p is 0 the result is x itself, a view. Throws
-/// for p outside of [0, 1].
+/// indices: so it is the same on every device and in every dtype. Nothing is kept for the gradient, which draws the
+/// same numbers again. Where p is 0 the result is x itself, a view. Throws for p outside of [0, 1].
 NDArray dropout(const Operand& x, double p, RandomStream& stream, const DropoutOptions& options = {});
 
 /// The rows of weight (rows, ...) with these numbers: indices (i64, i32 or u8) of any shape (a, b, ...) give
@@ -42,12 +43,14 @@ struct LstmResult {
   NDArray outputs;  ///< (steps, n, size)
   LstmState state;  ///< after the last step
 };
-/// All steps of x (steps, n, in), one at least: one operator on devices with a kernel for it (CPUs), else the cells.
+/// All steps of x (steps, n, in), one at least: one operator, with a kernel on CPUs, and made of products and gates by
+/// the step elsewhere and where dtypes differ.
 LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights& weights);
 struct GruResult {
   NDArray outputs;  ///< (steps, n, size)
   NDArray hidden;   ///< after the last step
 };
+/// The same of a gru_cell.
 GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& weights);
 
 struct RotaryOptions {

@@ -112,6 +112,13 @@ void place_rows(Placing& p, int input, int output) {
   }
 }
 
+/// Of the bias: over the axes as they are, of which a mesh may cut any, and not all can become one then.
+NDArray of_bias(const NDArray& g, int axes) {
+  Dims rows;
+  for (int i = 0; i < g.rank() - axes; ++i) rows.push_back(i);
+  return rows.empty() ? g : sum(g, rows);
+}
+
 /// The sum of g (rows, size) over the rows, in the shape of the last axes.
 NDArray over_rows(GradientContext& c, const NDArray& g) {
   return sum(g, 0).reshape(c.input_spec(1).shape, c.where()).to(c.input_spec(1).dtype, c.where());
@@ -126,9 +133,9 @@ void set_composed_gradients(GradientContext& c) {
     return x.to(wide_of(of_x.dtype), c.where()).reshape({s.rows, s.size}, c.where());
   };
   const bool weighted = c.inputs() > 1;
-  const NDArray g = matrix(c.gradient(0));
-  if (c.inputs() > 2 && c.wanted(2)) c.set(2, over_rows(c, g));
+  if (c.inputs() > 2 && c.wanted(2)) c.set(2, of_bias(c.gradient(0), a.axes));
   if (!c.wanted(0) && !(weighted && c.wanted(1))) return;
+  const NDArray g = matrix(c.gradient(0));
   const NormalRows rows(matrix(c.input(0)), c.output(1), a.eps, a.centred, c.where());
   if (weighted && c.wanted(1)) c.set(1, over_rows(c, g * rows.normal));
   if (!c.wanted(0)) return;
@@ -155,10 +162,7 @@ void normalize_rows_gradient(GradientContext& c) {
     c.set(1, gradients[0]);
     if (bias_wanted) c.set(2, gradients[1]);
   } else if (bias_wanted) {
-    // Over the axes as they are: a mesh may cut any of them, of which not all can become one.
-    Dims rows;
-    for (int i = 0; i < g.rank() - a.axes; ++i) rows.push_back(i);
-    c.set(2, rows.empty() ? g : sum(g, rows));
+    c.set(2, of_bias(g, a.axes));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "sluice/engine/scope.h"
 #include "sluice/ndarray/short_list.h"
+#include "sluice/operators/compose.h"
 #include "sluice/operators/infer.h"
 #include "sluice/operators/placed.h"
 #include "sluice/operators/placed_owner.h"
@@ -57,7 +58,17 @@ struct Answered {
       if (!operands[i] || !(operands[i]->layout() == layout)) return false;
       if (input && call.inputs()[i]->dtype() != dtypes[i]) return false;
     }
-    return attributes == call.attributes();
+    return attributes == call.attributes() || same_but_slots(call.attributes());
+  }
+  /// Slots are numbers that change from call to call, as a draw's: no layout depends on them.
+  bool same_but_slots(const Attributes& others) const {
+    const std::span<const AttributeField> fields = attributes.fields();
+    if (fields.empty() || fields.data() != others.fields().data()) return false;
+    Attributes same = attributes;
+    for (const AttributeField& field : fields) {
+      if (field.slot) same = same.with(field.name, field.get(others.data()));
+    }
+    return same == others;
   }
 };
 
@@ -87,6 +98,7 @@ class Places {
       answered_ = kept;
     } else {
       answered_ = answer();
+      if (!answered_) return;
       if (Answered::may_be_kept(call)) kept = answered_;
     }
     for (std::size_t i = 0; i < answered_->cut.size(); ++i) {
@@ -95,6 +107,9 @@ class Places {
                        to_string(placed().inputs[i]) + " first");
     }
   }
+
+  /// False if the row's rule does not allow these layouts, and the row can be made of others.
+  bool allowed() const { return answered_ != nullptr; }
 
   void make() {
     const int places = mesh().places();
@@ -169,7 +184,7 @@ class Places {
     Signature signature(row_.name, call_.where(), call_.inputs(), call_.attributes(), call_.specs()[0].device);
     row_.infer(signature);
     made->placed = place_call(row_, signature, made->inputs, made->targets);
-    if (!made->placed.refusal.empty()) refuse(call_, made->placed.refusal);
+    if (!made->placed.refusal.empty()) return otherwise(made->placed.refusal, !row_.place && !row_.elementwise);
     for (const NDArray* x : call_.inputs()) made->dtypes.push_back(x->dtype());
     made->row = &row_;
     made->attributes = call_.attributes();
@@ -180,9 +195,25 @@ class Places {
     }
     answered_ = made;
     for (int rank = 0; rank < mesh.places(); ++rank) {
-      if (!like_the_last(rank)) check(rank);
+      if (like_the_last(rank)) continue;
+      Attributes own;
+      try {
+        own = attributes(rank);
+      } catch (const std::invalid_argument& e) {
+        return otherwise(e.what(), true);
+      }
+      check(rank, own);
     }
     return made;
+  }
+  /// Null where the call can be made of other rows: where it may, by what the rule says, and none of its operands is a
+  /// list of terms, which they might take for numbers.
+  std::shared_ptr<const Answered> otherwise(const std::string& refusal, bool may) const {
+    const auto has_terms = [](const Placed* x) { return x && x->in_calls().partial(); };
+    if (!may || !detail::may_compose(row_) || !call_.targets().empty() || std::ranges::any_of(operands_, has_terms)) {
+      refuse(call_, refusal);
+    }
+    return nullptr;
   }
   /// Whether what holds of the call of the place before holds of this one's: even cuts need one check for all.
   bool like_the_last(int rank) const {
@@ -191,16 +222,10 @@ class Places {
     return std::ranges::all_of(placed().inputs, even) && std::ranges::all_of(placed().outputs, even);
   }
   /// The place's call must give the place's shards. Asked of all places before any of them makes its call.
-  void check(int rank) const {
+  void check(int rank, const Attributes& own) const {
     std::vector<Spec> specs;
     for (std::size_t i = 0; i < inputs().size(); ++i) {
       specs.push_back({placed().inputs[i].extent(rank), call_.inputs()[i]->dtype(), mesh().device(rank)});
-    }
-    Attributes own;
-    try {
-      own = attributes(rank);
-    } catch (const std::invalid_argument& e) {
-      refuse(call_, e.what());
     }
     Signature signature(row_.name, call_.where(), std::span<const Spec>(specs), own, mesh().device(rank));
     try {
@@ -266,7 +291,17 @@ void Placed::apply(Call& call) {
            "a view of an array that calls see in another layout than it lies (ZeRO 3) is a copy here: what is "
            "written to it would be lost");
   }
-  if (!made_of_gathered(call)) Places(call).make();
+  if (made_of_gathered(call)) return;
+  Places places(call);
+  if (places.allowed()) return places.make();
+  const std::vector<NDArray> values = detail::values_now(call.inputs());
+  std::vector<NDArray> results = composed(row_of(call), pointers(values), call.attributes(), call.where());
+  for (NDArray& y : results) {  // arrays of their own, for the tape
+    if (detail::is_owned_view(y) || std::ranges::any_of(values, [&](const NDArray& x) { return x.same_array(y); })) {
+      y = y.copy(call.where());
+    }
+  }
+  call.answer(std::move(results));
 }
 
 }  // namespace sluice::builtin

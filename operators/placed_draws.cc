@@ -64,15 +64,14 @@ NDArray uniform_like(const NDArray& x, const RandomKey& key, std::uint64_t first
   return Placed::array(layout, DType::f32, std::move(shards), where);
 }
 
-bool draws_in_parts(const Placed& x) { return has_windows(x.in_calls()); }
-
 Attributes local_dropout(const Attributes& whole, const PlacedCall& placed, int rank) {
   const auto& a = whole.get<DropoutAttributes>();
-  const std::optional<DropoutAttributes> own =
-      a.piece == 0 ? window_of(placed.outputs[0], rank, a) : std::optional<DropoutAttributes>();
-  if (!own)
+  if (a.piece != 0) throw std::invalid_argument("of the elements of a draw that x has, a part of them is asked for");
+  const std::optional<DropoutAttributes> own = window_of(placed.outputs[0], rank, a);
+  if (!own) {
     throw std::invalid_argument(
         "cut along several axes behind the first, a part is no window of the draw: reshard(x, ..) first");
+  }
   return *own;
 }
 

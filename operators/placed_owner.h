@@ -76,9 +76,8 @@ inline NDArray uniform_like(const NDArray& x, RandomStream& stream, std::uint64_
   return uniform_like(x, stream.next(), first, where);
 }
 
-/// Whether dropout's row takes x, an array on a mesh: each place can name its part of the draw.
-bool draws_in_parts(const Placed& x);
-/// The attributes of dropout's row at a place (Placing::local).
+/// The attributes of dropout's row at a place (Placing::local). Throws std::invalid_argument where the place's part is
+/// no window of the draw.
 Attributes local_dropout(const Attributes& whole, const PlacedCall& placed, int rank);
 
 /// The row of reshard(), which is not registered: it has no kernel, and an owner alone answers it.

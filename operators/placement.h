@@ -87,7 +87,8 @@ class Placing {
   void linear(Linear way) { linear_ = way; }
   /// No layout passes, not even a replicated one.
   void refuse(const char* why) { refusal_ = why; }
-  /// The attributes of a place's call, where they are others than the whole call's: they name shapes, say.
+  /// The attributes of a place's call, where they are others than the whole call's: they name shapes, say. Where it
+  /// throws std::invalid_argument the call is refused with that reason.
   using Local = Attributes (*)(const Attributes& whole, const PlacedCall& placed, int rank);
   void local(Local make) { local_ = make; }
 

@@ -8,6 +8,7 @@
 #include "sluice/engine/detail/forks.h"
 #include "sluice/engine/scope.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/compose.h"
 #include "sluice/operators/composition.h"
 #include "sluice/operators/costs.h"
 #include "sluice/operators/creation.h"
@@ -81,15 +82,18 @@ void check_cell(const builtin::Composition& made, const LstmState& state) {
 
 NDArray sum_of(const NDArray& a, const NDArray& b) { return !b.defined() ? a : !a.defined() ? b : a + b; }
 
-/// Whether the row takes them: plain arrays of f32 or f64 (empty handles aside), on a device with kernels for it.
-bool has_row(const Operator& row, const NDArray& x, const RecurrentWeights& w,
+/// Whether they are for a row: all that are there have one dtype. Where nothing is recorded and there is no kernel,
+/// steps take less memory than the row made of other rows, which gives what its gradient needs. Owners other than a
+/// mesh may not know the row.
+bool for_row(const Operator& row, const NDArray& x, const RecurrentWeights& w,
              std::initializer_list<const NDArray*> states) {
   const auto fits = [&](const NDArray* array) {
-    return !array->defined() || (!owner_of(*array) && array->dtype() == x.dtype());
+    return !array->defined() ||
+           (array->dtype() == x.dtype() && (!array->array()->owned() || builtin::Placed::of(*array)));
   };
   return std::ranges::all_of(states, fits) &&
          std::ranges::all_of(std::array{&x, &w.input, &w.hidden, &w.input_bias, &w.hidden_bias}, fits) &&
-         row.kernel(x.device().kind, x.dtype()) != nullptr;
+         (grad_mode() || row.kernel(x.device().kind, x.dtype()) != nullptr);
 }
 
 /// By cells: `step` takes what a step's inputs add to the gates, and gives the hidden state behind it.
@@ -116,10 +120,31 @@ NDArray gate_of(const NDArray& all, std::int64_t t, std::int64_t i, std::int64_t
 NDArray before_sigmoid(const NDArray& g, const NDArray& y) { return g * y * (1 - y); }
 NDArray before_tanh(const NDArray& g, const NDArray& y) { return g * (1 - y * y); }
 
-/// lstm_grad by operators, for gradients of gradients: of the inputs to the gates, and of the first state.
-std::array<NDArray, 3> composed_lstm_grad(const NDArray& of_hidden, const NDArray& of_cells, const NDArray& of_gates,
-                                          const NDArray& gates, const NDArray& cells, const NDArray& cell,
-                                          const NDArray& weight) {
+/// lstm: a product with the hidden weight in each step.
+void compose_lstm(ComposeContext& c) {
+  const NDArray &inputs = c.input(0), &weight = c.input(3);
+  NDArray hidden = c.input(1), cell = c.input(2);
+  const std::int64_t size = hidden.shape()[1];
+  std::vector<NDArray> all_hidden, all_cells, all_gates;
+  for (std::int64_t t = 0; t < inputs.shape()[0]; ++t) {
+    const NDArray before = inputs(t) + matmul(hidden, weight, {.transpose_b = true});
+    const auto gate = [&](std::int64_t i) { return before.narrow(1, i * size, (i + 1) * size); };
+    const NDArray in = sigmoid(gate(0)), forget = sigmoid(gate(1)), fresh = tanh(gate(2)), out = sigmoid(gate(3));
+    cell = forget * cell + in * fresh;
+    hidden = out * tanh(cell);
+    all_hidden.push_back(hidden);
+    all_cells.push_back(cell);
+    all_gates.push_back(concat({in, forget, fresh, out}, 1));
+  }
+  c.set(0, stack(all_hidden));
+  c.set(1, stack(all_cells));
+  c.set(2, stack(all_gates));
+}
+
+/// lstm_grad: of the inputs to the gates, and of the first state.
+void compose_lstm_grad(ComposeContext& c) {
+  const NDArray &of_hidden = c.input(0), &of_cells = c.input(1), &gates = c.input(2), &cells = c.input(3),
+                &cell = c.input(4), &weight = c.input(5), of_gates = c.input_or_none(6);
   const std::int64_t steps = cells.shape()[0], size = cells.shape()[2];
   const auto gate = [&](const NDArray& all, std::int64_t t, std::int64_t i) { return gate_of(all, t, i, size); };
   NDArray hidden, carried;  // gradients that the step behind gives
@@ -140,7 +165,9 @@ std::array<NDArray, 3> composed_lstm_grad(const NDArray& of_hidden, const NDArra
     carried = of_c * forget;
     before[static_cast<std::size_t>(t)] = of_step;
   }
-  return {stack(before), hidden, carried};
+  c.set(0, stack(before));
+  c.set(1, hidden);
+  c.set(2, carried);
 }
 
 /// Of what the hidden states give to the gates, (steps, n, gates * size): the gradient of the hidden weight.
@@ -154,26 +181,40 @@ NDArray weight_gradient(const NDArray& of_gates, const NDArray& first, const NDA
 
 void lstm_gradient(GradientContext& c) {
   const NDArray &cell = c.input(2), &weight = c.input(3), &cells = c.output(1), &gates = c.output(2);
-  std::array<NDArray, 3> gradients;
-  if (c.create_graph()) {
-    gradients = composed_lstm_grad(c.gradient(0), c.gradient(1), c.has_gradient(2) ? c.gradient(2) : NDArray(), gates,
-                                   cells, cell, weight);
-  } else {
-    const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm_grad"); });
-    std::vector<const NDArray*> inputs{&c.gradient(0), &c.gradient(1), &gates, &cells, &cell, &weight};
-    if (c.has_gradient(2)) inputs.push_back(&c.gradient(2));
-    const std::vector<NDArray> made = apply_all(row, inputs, {}, {.where = c.where()});
-    std::copy(made.begin(), made.end(), gradients.begin());
-  }
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm_grad"); });
+  std::vector<const NDArray*> inputs{&c.gradient(0), &c.gradient(1), &gates, &cells, &cell, &weight};
+  if (c.has_gradient(2)) inputs.push_back(&c.gradient(2));
+  const std::vector<NDArray> gradients = builtin::gradient_by(row, inputs, {}, c);
   for (int i = 0; i < 3; ++i) {
     if (c.wanted(i)) c.set(i, gradients[static_cast<std::size_t>(i)]);
   }
   if (c.wanted(3)) c.set(3, weight_gradient(gradients[0], c.input(1), c.output(0)));
 }
 
-/// gru_grad by operators: of the inputs to the gates, of the first state, and of what hidden states give to the gates.
-std::array<NDArray, 3> composed_gru_grad(const NDArray& of_hidden, const NDArray& of_gates, const NDArray& gates,
-                                         const NDArray& hidden, const NDArray& first, const NDArray& weight) {
+/// gru: a product with the hidden weight in each step.
+void compose_gru(ComposeContext& c) {
+  const NDArray &inputs = c.input(0), &weight = c.input(2), bias = c.input_or_none(3);
+  NDArray hidden = c.input(1);
+  const std::int64_t size = hidden.shape()[1];
+  std::vector<NDArray> all_hidden, all_gates;
+  for (std::int64_t t = 0; t < inputs.shape()[0]; ++t) {
+    const NDArray of_inputs = inputs(t), of_hidden = linear(hidden, weight, bias);
+    const auto gate = [&](const NDArray& of, std::int64_t i) { return of.narrow(1, i * size, (i + 1) * size); };
+    const NDArray reset = sigmoid(gate(of_inputs, 0) + gate(of_hidden, 0)),
+                  update = sigmoid(gate(of_inputs, 1) + gate(of_hidden, 1)), before = gate(of_hidden, 2),
+                  fresh = tanh(gate(of_inputs, 2) + reset * before);
+    hidden = fresh + update * (hidden - fresh);
+    all_hidden.push_back(hidden);
+    all_gates.push_back(concat({reset, update, before, fresh}, 1));
+  }
+  c.set(0, stack(all_hidden));
+  c.set(1, stack(all_gates));
+}
+
+/// gru_grad: of the inputs to the gates, of the first state, and of what hidden states give to the gates.
+void compose_gru_grad(ComposeContext& c) {
+  const NDArray &of_hidden = c.input(0), &gates = c.input(1), &hidden = c.input(2), &first = c.input(3),
+                &weight = c.input(4), of_gates = c.input_or_none(5);
   const std::int64_t steps = hidden.shape()[0], size = hidden.shape()[2];
   NDArray behind;  // the gradient that the step behind gives
   std::vector<NDArray> of_inputs(static_cast<std::size_t>(steps)), of_before(of_inputs.size());
@@ -192,22 +233,17 @@ std::array<NDArray, 3> composed_gru_grad(const NDArray& of_hidden, const NDArray
     of_before[at] = concat({of_reset, of_update, with_given(of_fresh * reset, 2)}, 1);
     behind = of_h * update + matmul(of_before[at], weight);
   }
-  return {stack(of_inputs), behind, stack(of_before)};
+  c.set(0, stack(of_inputs));
+  c.set(1, behind);
+  c.set(2, stack(of_before));
 }
 
 void gru_gradient(GradientContext& c) {
   const NDArray &first = c.input(1), &weight = c.input(2), &hidden = c.output(0), &gates = c.output(1);
-  std::array<NDArray, 3> gradients;
-  if (c.create_graph()) {
-    gradients =
-        composed_gru_grad(c.gradient(0), c.has_gradient(1) ? c.gradient(1) : NDArray(), gates, hidden, first, weight);
-  } else {
-    const Operator& row = detail::first_use([] { return &Registry::instance().get("gru_grad"); });
-    std::vector<const NDArray*> inputs{&c.gradient(0), &gates, &hidden, &first, &weight};
-    if (c.has_gradient(1)) inputs.push_back(&c.gradient(1));
-    const std::vector<NDArray> made = apply_all(row, inputs, {}, {.where = c.where()});
-    std::copy(made.begin(), made.end(), gradients.begin());
-  }
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("gru_grad"); });
+  std::vector<const NDArray*> inputs{&c.gradient(0), &gates, &hidden, &first, &weight};
+  if (c.has_gradient(1)) inputs.push_back(&c.gradient(1));
+  const std::vector<NDArray> gradients = builtin::gradient_by(row, inputs, {}, c);
   if (c.wanted(0)) c.set(0, gradients[0]);
   if (c.wanted(1)) c.set(1, gradients[1]);
   if (c.wanted(2)) c.set(2, weight_gradient(gradients[2], first, hidden));
@@ -228,6 +264,28 @@ Dims infer_states(Signature& s, std::int64_t gates, int weight) {
   }
   if (!(s.shape(weight) == Dims{gates * size, size})) s.fail("the hidden weight is not (" + rows + ", size)");
   return {x[0], x[1], size};
+}
+
+/// Of a row that computes gradients: states of all steps are the first of `all` and like it; there are four numbers for
+/// each unit in `kept` and in what comes behind `weight`, or nothing. The shape of all states.
+const Dims& infer_gradient(Signature& s, std::int64_t gates, std::initializer_list<int> all, int kept, int first,
+                           int weight) {
+  s.same_dtypes();
+  s.floating();
+  s.rank(0, 3);
+  const Dims& states = s.shape(0);
+  const Dims numbers{states[0], states[1], 4 * states[2]};
+  for (const int i : all) {
+    if (!(s.shape(i) == states)) s.fail("states of all steps are not (steps, n, size)");
+  }
+  if (!(s.shape(kept) == numbers) || (s.inputs() > weight + 1 && !(s.shape(weight + 1) == numbers))) {
+    s.fail("what is kept of the gates, and its gradient, are not (steps, n, 4 size)");
+  }
+  if (!(s.shape(first) == Dims{states[1], states[2]})) s.fail("the first state is not (n, size)");
+  if (!(s.shape(weight) == Dims{gates * states[2], states[2]})) {
+    s.fail("the hidden weight is not (" + std::to_string(gates) + " size, size)");
+  }
+  return states;
 }
 
 void infer_lstm(Signature& s) {
@@ -262,17 +320,20 @@ void builtin::add_recurrent_rows(Registry& registry) {
     op.needs = {kept, kept, kept, kept};
     op.joint_gradient = true;
     op.gradient = lstm_gradient;
+    op.compose = compose_lstm;
   });
   // Inputs: the gradients of the hidden states and of the cells, the gates, the cells, the first cell, the hidden
   // weight, and the gates' gradient, or none. Outputs: the gradients of the gates' inputs and of the first state.
   add_operator(registry, "lstm_grad", [](Operator& op) {
     op.cost = [](const Signature& s) { return cost_of(s.shape(0), 4, s); };
+    op.compose = compose_lstm_grad;
     op.min_inputs = 6;
     op.max_inputs = 7;
     op.infer = [](Signature& s) {
+      const Dims& states = infer_gradient(s, 4, {0, 1, 3}, 2, 4, 5);
       s.output(s.shape(2), s.dtype());
-      s.output(s.shape(4), s.dtype());
-      s.output(s.shape(4), s.dtype());
+      s.output({states[1], states[2]}, s.dtype());
+      s.output({states[1], states[2]}, s.dtype());
     };
   });
   // The hidden bias, or none, is the last input: reset multiplies what it adds to the new gate. Outputs: the hidden
@@ -286,16 +347,18 @@ void builtin::add_recurrent_rows(Registry& registry) {
     op.needs = {kept, kept, kept, kept};
     op.joint_gradient = true;
     op.gradient = gru_gradient;
+    op.compose = compose_gru;
   });
   // Inputs: the gradient of the hidden states, gru's second output and its first, the first state, the hidden weight,
   // and the gradient of the second output, or none. Outputs: the gradients of the gates' inputs, of the first state,
   // and of what hidden states give to the gates.
   add_operator(registry, "gru_grad", [](Operator& op) {
     op.cost = [](const Signature& s) { return cost_of(s.shape(0), 3, s); };
+    op.compose = compose_gru_grad;
     op.min_inputs = 5;
     op.max_inputs = 6;
     op.infer = [](Signature& s) {
-      const Dims& states = s.shape(0);
+      const Dims& states = infer_gradient(s, 3, {0, 2}, 1, 3, 4);
       const Dims of_gates{states[0], states[1], 3 * states[2]};
       s.output(of_gates, s.dtype());
       s.output(s.shape(3), s.dtype());
@@ -324,7 +387,7 @@ LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights
   const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
   made.require(steps > 0, "needs a step at least");
   const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm"); });
-  if (has_row(row, x.array, weights, {&state.hidden, &state.cell})) {
+  if (for_row(row, x.array, weights, {&state.hidden, &state.cell})) {
     RecurrentWeights of_inputs = weights;  // both biases are added to what the inputs give
     of_inputs.input_bias = sum_of(weights.input_bias, weights.hidden_bias);
     const NDArray inputs =
@@ -346,7 +409,7 @@ GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& w
   made.require(steps > 0, "needs a step at least");
   const NDArray inputs = layer.of_inputs(x.array);
   const Operator& row = detail::first_use([] { return &Registry::instance().get("gru"); });
-  if (has_row(row, x.array, weights, {&hidden})) {
+  if (for_row(row, x.array, weights, {&hidden})) {
     const NDArray of_inputs = inputs.reshape({steps, n, 3 * layer.size});
     std::vector<const NDArray*> operands{&of_inputs, &hidden, &weights.hidden};
     if (weights.hidden_bias.defined()) operands.push_back(&weights.hidden_bias);

@@ -6,6 +6,7 @@
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
+#include "sluice/operators/compose.h"
 
 namespace sluice {
 
@@ -115,6 +116,7 @@ void Operator::add_kernel(const Backend& backend, std::span<const DType> dtypes,
     throw UsageError("[" + std::string(name) + "] a kernel of " + backend.name + ": " + why);
   };
   if (!kernel.run) refuse("no function");
+  if (compose && detail::composing() == detail::Composing::always) return;
   const bool mixes = dtypes.size() > 1;
   if (dtypes.empty() || (mixes && key >= static_cast<int>(dtypes.size()))) refuse("no dtype for its key");
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/ndarray/attributes.h"
@@ -113,6 +114,34 @@ class GradientContext {
   virtual void set(int i, NDArray gradient) = 0;
 };
 
+/// What an operator's composition sees of a call. The inputs are values that no later write changes; it answers with
+/// set(i, output i), made by other operators, of the specs that the row's shape rule gives.
+class ComposeContext {
+ public:
+  ComposeContext(std::span<const NDArray* const> inputs, const Attributes& attributes, std::size_t outputs,
+                 const std::source_location& where)
+      : outputs_(outputs), inputs_(inputs), attributes_(attributes), where_(where) {}
+  int inputs() const { return static_cast<int>(inputs_.size()); }
+  const NDArray& input(int i) const { return *inputs_[static_cast<std::size_t>(i)]; }
+  /// The last input where the call may leave it out, and has it at i; else an empty handle.
+  NDArray input_or_none(int i) const { return i < inputs() ? input(i) : NDArray(); }
+  template <class A>
+  const A& attributes() const {
+    return attributes_.get<A>();
+  }
+  /// The place of the call in the source.
+  std::source_location where() const { return where_; }
+  void set(int i, NDArray output) { outputs_[static_cast<std::size_t>(i)] = std::move(output); }
+  /// What was set. An output that was not is an empty handle.
+  std::vector<NDArray> take() { return std::move(outputs_); }
+
+ private:
+  std::vector<NDArray> outputs_;
+  std::span<const NDArray* const> inputs_;
+  const Attributes& attributes_;
+  std::source_location where_;
+};
+
 using KernelFunction = void (*)(ArrayContext& context);
 
 /// A set of kernels for one kind of device. Of the kernels that fit a call, the one whose backend has the highest rank
@@ -157,6 +186,12 @@ struct Operator : OperatorInfo {
   /// The call's cost; the outputs' specs are there already. Null: not known (infer.h says what is taken then).
   Cost (*cost)(const Signature& call) = nullptr;
   Gradient gradient = nullptr;  ///< null: no gradient flows back
+  /// The row written in other rows. It makes the call where the device has no kernel for its dtypes, which is said once
+  /// on the standard error stream (SLUICE_COMPOSE=0: such calls throw), and on arrays of a mesh where the row has no
+  /// rule for places. On the tape the call is one node with the row's own gradient all the same. A row that is another
+  /// row's gradient is called by way of it where that gradient is to have one itself (builtin::composed in compose.h).
+  /// Null: such calls throw.
+  void (*compose)(ComposeContext& context) = nullptr;
   /// How the operands may lie on a mesh (placement.h). Null: elementwise rows have a rule; other rows take operands
   /// that are replicated.
   void (*place)(Placing& placing) = nullptr;

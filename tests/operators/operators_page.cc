@@ -144,7 +144,7 @@ std::string kernels_of(const Operator& row) {
     text += comma + name + (dtypes == all ? "" : " (" + names_of(dtypes) + ")");
     comma = ", ";
   }
-  return text;
+  return row.compose ? text + comma + "composed" : text;
 }
 
 std::string inputs_of(const Operator& row) {
@@ -167,7 +167,9 @@ std::string page() {
          "`reference`,\n"
          "  f16 and bf16 above all. Simulated devices (`sim`, `null`) use the kernels of `reference`. `device` is a "
          "copy that a\n"
-         "  device's provider does.\n"
+         "  device's provider does. *composed*: where there is no kernel the call is made of other operators "
+         "(`Operator::compose`),\n"
+         "  which is said once on the standard error stream; with `SLUICE_COMPOSE=0` such calls throw.\n"
          "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
          "rows, "
          "in\n"

@@ -1,0 +1,43 @@
+// Rows that are written in other rows: Operator::compose.
+#pragma once
+
+#include <source_location>
+#include <span>
+#include <vector>
+
+#include "sluice/operators/registry.h"
+
+namespace sluice {
+namespace builtin {
+
+/// The outputs of a call, as row.compose makes them. The calls that it is made of are recorded where the calling
+/// thread's are: so a gradient that is made this way has gradients. They name `where`, and the row where they throw.
+/// Throws ArrayError as the row's shape rule does, and UsageError where the composition gives other specs.
+std::vector<NDArray> composed(const Operator& row, std::span<const NDArray* const> inputs, const Attributes& attributes,
+                              const std::source_location& where);
+
+/// For gradient rules: the outputs of `row`, which computes a gradient and has none itself. Where the gradient is
+/// recorded they are composed().
+std::vector<NDArray> gradient_by(const Operator& row, std::span<const NDArray* const> inputs,
+                                 const Attributes& attributes, const GradientContext& context);
+
+}  // namespace builtin
+
+namespace detail {
+
+/// When rows that can be made of others are, by SLUICE_COMPOSE: never (0), where no kernel takes the call (1, and where
+/// it is unset), or always, for tests: kernels of such rows are left out then. Throws UsageError for other texts.
+enum class Composing { never, where_needed, always };
+Composing composing();
+
+inline bool may_compose(const Operator& row) { return row.compose && composing() != Composing::never; }
+
+/// Whether a call that no kernel takes is made by row.compose: the row has one, and composing() is not never. Says so
+/// on the standard error stream, once for each row, kind of device and dtype.
+bool composes(const Operator& row, const Signature& call, Device device);
+
+/// The values of arrays at one instant, which later writes do not change.
+std::vector<NDArray> values_now(std::span<const NDArray* const> arrays);
+
+}  // namespace detail
+}  // namespace sluice
