@@ -23,4 +23,8 @@ step "build (10 to 15 minutes on two cores, the first time)"
 build_preset release test all -DSLUICE_TESTS=ON
 
 step "test"
-exec ctest --test-dir "$root/build/release" -j2 --output-on-failure "${arguments[@]}" </dev/null
+ctest --test-dir "$root/build/release" -j2 --output-on-failure "${arguments[@]}" </dev/null || {
+  status=$?
+  outputs_of_failed "$root/build/release"
+  exit $status
+}

@@ -34,6 +34,30 @@ build_progress() {
   done
 }
 
+# outputs_of_failed BUILD_FOLDER: the last lines of the first two tests that failed in ctest's last run, once more and
+# behind everything else, because who reads the output of a long run may see no more than its end.
+outputs_of_failed() {
+  local logs=$1/Testing/Temporary name
+  [ -s "$logs/LastTestsFailed.log" ] || return 0
+  head -n 2 "$logs/LastTestsFailed.log" | cut -d: -f2 | while read -r name; do
+    printf '==== %s printed at last:\n' "$name"
+    awk -v name="$name" '$2 == "Testing:" { here = $3 == name; next } here' "$logs/LastTest.log" |
+      grep -vE '^(Command|Directory|Output): ?|^[0-9]+/[0-9]+ Test: |^Test (time =|Failed\.)|^-+$|^<end of output>' |
+      grep -vE '^".*" (start time|end time|time elapsed):|^Running main|^Note: |^\[[-=]+\]|^ ?$|^ *[0-9]+ FAILED TEST|^\[ +(PASSED|FAILED) +\] [0-9]+ test' |
+      tail -n 9 | cut -c 1-300
+  done
+}
+
+failed() {
+  local logs=$1/Testing/Temporary name
+  [ -s "$logs/LastTestsFailed.log" ] || return 0
+  head -n 3 "$logs/LastTestsFailed.log" | cut -d: -f2 | while read -r name; do
+    printf '\n==== %s printed at last:\n' "$name"
+    awk -v name="$name" '$2 == "Testing:" { here = $3 == name } here' "$logs/LastTest.log" |
+      grep -vE '^(<end of output>|Test time =|-+$|".*" (start|end) time:|".*" time elapsed:)' | tail -n 30 | cut -c 1-400
+  done
+}
+
 failed() {
   if [ -n "$2" ]; then
     tail -n 25 "$2" >&2

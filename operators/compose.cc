@@ -1,14 +1,12 @@
 #include "sluice/operators/compose.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "sluice/engine/detail/forks.h"
-#include "sluice/engine/environment.h"
 #include "sluice/ndarray/array_locks.h"
 #include "sluice/ndarray/dry_run.h"
 #include "sluice/ndarray/owner.h"
@@ -53,14 +51,6 @@ std::vector<NDArray> builtin::gradient_by(const Operator& row, std::span<const N
                                           const Attributes& attributes, const GradientContext& context) {
   if (context.create_graph()) return composed(row, inputs, attributes, context.where());
   return apply_all(row, inputs, attributes, {.where = context.where()});
-}
-
-detail::Composing detail::composing() {
-  return first_use([] {
-    const char* const value = std::getenv("SLUICE_COMPOSE");
-    if (value && std::string(value) == "always") return new Composing(Composing::always);
-    return new Composing(switch_from_environment("SLUICE_COMPOSE", true) ? Composing::where_needed : Composing::never);
-  });
 }
 
 bool detail::composes(const Operator& row, const Signature& call, Device device) {

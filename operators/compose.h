@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/operators/composing.h"
 #include "sluice/operators/registry.h"
 
 namespace sluice {
@@ -24,11 +25,6 @@ std::vector<NDArray> gradient_by(const Operator& row, std::span<const NDArray* c
 }  // namespace builtin
 
 namespace detail {
-
-/// When rows that can be made of others are, by SLUICE_COMPOSE: never (0), where no kernel takes the call (1, and where
-/// it is unset), or always, for tests: kernels of such rows are left out then. Throws UsageError for other texts.
-enum class Composing { never, where_needed, always };
-Composing composing();
 
 inline bool may_compose(const Operator& row) { return row.compose && composing() != Composing::never; }
 

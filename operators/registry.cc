@@ -6,7 +6,7 @@
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/operators/builtin.h"
-#include "sluice/operators/compose.h"
+#include "sluice/operators/composing.h"
 
 namespace sluice {
 
