@@ -3,9 +3,12 @@
 //   fork_load first PROCESSES each of so many fresh processes forks three times, while threads of it use the library
 //   for
 //                             the first time
-// Each child makes an engine of its own, uses arrays on it, and ends. Prints what did not come out so; a child that
-// takes longer than 20 s is killed.
+// Each child makes an engine of its own, uses arrays on it, and ends. Prints what did not come out so. A child that
+// takes longer than 20 s prints where its threads are, a line for each, and ends.
+#include <cxxabi.h>
+#include <execinfo.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +16,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -28,6 +32,7 @@ using namespace sluice;
 namespace {
 
 constexpr unsigned kSeconds = 20;
+constexpr int kHung = 99;  ///< a child's status
 
 /// The sum of some operators on arrays of the default engine, with their gradient: 128.
 double use_arrays(int n) {
@@ -59,10 +64,41 @@ int use_everything() {
   }
 }
 
+/// A line with the functions that this thread is in, the innermost first. Not for a handler of signals, but for a
+/// process that would only be killed otherwise.
+void print_stack() {
+  void* frames[24];
+  const int count = ::backtrace(frames, 24);
+  char** const symbols = ::backtrace_symbols(frames, count);
+  std::string line = "thread " + std::to_string(::syscall(SYS_gettid)) + ":";
+  for (int i = 2; i < count && symbols; ++i) {  // "program(mangled+0x12) [0x1234]"
+    const std::string symbol = symbols[i];
+    const std::size_t begin = symbol.find('(') + 1, end = symbol.find('+', begin);
+    std::string name = end != std::string::npos && end > begin ? symbol.substr(begin, end - begin) : symbol;
+    int status = 0;
+    if (char* const plain = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)) name = plain;
+    line += " < " + name.substr(0, std::min(name.find('('), std::size_t{60}));
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void print_stacks_and_end(int) {
+  ::signal(SIGUSR2, [](int) { print_stack(); });
+  print_stack();
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    const int id = std::atoi(thread.path().filename().c_str());
+    if (id == ::syscall(SYS_gettid)) continue;
+    ::syscall(SYS_tgkill, ::getpid(), id, SIGUSR2);
+    ::usleep(100'000);  // one after the other
+  }
+  ::_exit(kHung);
+}
+
 /// True if a child of this process ended well. `what` says which one.
 bool fork_one(const std::function<int()>& body, unsigned seconds, const std::string& what) {
   const pid_t child = ::fork();
   if (child == 0) {
+    ::signal(SIGALRM, print_stacks_and_end);
     ::alarm(seconds);
     ::_exit(body());
   }
@@ -72,10 +108,10 @@ bool fork_one(const std::function<int()>& body, unsigned seconds, const std::str
     return false;
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-  if (WIFEXITED(status))
-    std::printf("%s: ended with %d\n", what.c_str(), WEXITSTATUS(status));
-  else if (WTERMSIG(status) == SIGALRM)
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kHung)
     std::printf("%s: hung\n", what.c_str());
+  else if (WIFEXITED(status))
+    std::printf("%s: ended with %d\n", what.c_str(), WEXITSTATUS(status));
   else
     std::printf("%s: was killed by signal %d\n", what.c_str(), WTERMSIG(status));
   std::fflush(stdout);
