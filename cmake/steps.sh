@@ -44,7 +44,7 @@ outputs_of_failed() {
     awk -v name="$name" '$2 == "Testing:" { here = $3 == name; next } here' "$logs/LastTest.log" |
       grep -vE '^(Command|Directory|Output): ?|^[0-9]+/[0-9]+ Test: |^Test (time =|Failed\.)|^-+$|^<end of output>' |
       grep -vE '^".*" (start time|end time|time elapsed):|^Running main|^Note: |^\[[-=]+\]|^ ?$|^ *[0-9]+ FAILED TEST|^\[ +(PASSED|FAILED) +\] [0-9]+ test' |
-      tail -n 9 | cut -c 1-300
+      tail -n 12 | cut -c 1-300
   done
 }
 
