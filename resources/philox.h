@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "sluice/resources/host_device.h"
@@ -26,11 +27,11 @@ struct Uint32x4 {
 /// The generator itself, of N counters at once: ten rounds, a bijection of counters for each key. words[i][n] is word i
 /// of counter n. Word 0 of a counter is the lowest, and the key's low half is key word 0, as in the published test
 /// vectors. The inner loop is over the counters, so that compilers make vector code of it.
-template <int N>
+template <std::size_t N>
 SLUICE_HD_INLINE constexpr void philox_rounds(std::uint64_t key, std::uint32_t (&words)[4][N]) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    for (int n = 0; n < N; ++n) {
+    for (std::size_t n = 0; n < N; ++n) {
       const std::uint64_t a = std::uint64_t{0xD2511F53u} * words[0][n];
       const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * words[2][n];
       words[0][n] = static_cast<std::uint32_t>(b >> 32) ^ words[1][n] ^ k0;
@@ -69,10 +70,10 @@ class ElementKey {
   SLUICE_HD constexpr Uint32x4 block(std::uint64_t b) const { return philox(key_, b, high_); }
   /// N blocks in a row: words[i][n] is word i of block `first` + n. For kernels that go through a range: with an N of a
   /// few vectors it is vector code.
-  template <int N>
+  template <std::size_t N>
   SLUICE_HD_INLINE constexpr void blocks(std::uint64_t first, std::uint32_t (&words)[4][N]) const {
-    for (int n = 0; n < N; ++n) {
-      const std::uint64_t b = first + static_cast<std::uint64_t>(n);
+    for (std::size_t n = 0; n < N; ++n) {
+      const std::uint64_t b = first + n;
       words[0][n] = static_cast<std::uint32_t>(b);
       words[1][n] = static_cast<std::uint32_t>(b >> 32);
       words[2][n] = static_cast<std::uint32_t>(high_);

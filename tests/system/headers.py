@@ -16,18 +16,13 @@ import subprocess
 import sys
 
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror".split()
-# Warnings of g++ 12 that are known and not yet mended: of `template <int N>` for an array's size. They are no errors,
-# and any other of their kind is.
-KNOWN = ("-Wsign-conversion", "resources/philox.h")
-WARNINGS.append(f"-Wno-error={KNOWN[0][2:]}")
 
 
 def compiles(folder, compiler, standard, headers):
     text = "".join(f'#include "{header}"\n' for header in headers)
     command = [compiler, f"-std=c++{standard}", "-fsyntax-only", "-x", "c++", *WARNINGS, f"-I{folder}", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
-    found = [line for line in done.stderr.splitlines() if f"[{KNOWN[0]}]" in line and KNOWN[1] not in line]
-    if done.returncode == 0 and not found:
+    if done.returncode == 0:
         return True
     what = headers[0] if len(headers) == 1 else f"{len(headers)} headers in one file"
     print(f"{what}, {compiler}, C++{standard}:\n{done.stderr[:2000]}", flush=True)
