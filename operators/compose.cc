@@ -16,6 +16,15 @@
 namespace sluice {
 namespace {
 
+bool has_kernels(const Operator& row) {
+  for (int kind = 0; kind < kDeviceKinds; ++kind) {
+    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+      if (!row.kernels(static_cast<DeviceKind>(kind), static_cast<DType>(dtype)).empty()) return true;
+    }
+  }
+  return false;
+}
+
 /// Under the lock of those who add kernels, which a fork takes.
 bool first_of(const Operator& row, DeviceKind kind, DType dtype) {
   using Said = std::set<std::tuple<const Operator*, DeviceKind, DType>>;
@@ -53,10 +62,14 @@ std::vector<NDArray> builtin::gradient_by(const Operator& row, std::span<const N
   return apply_all(row, inputs, attributes, {.where = context.where()});
 }
 
+bool detail::may_compose(const Operator& row) {
+  return row.compose && (composing() != Composing::never || !has_kernels(row));
+}
+
 bool detail::composes(const Operator& row, const Signature& call, Device device) {
   if (!may_compose(row)) return false;
   const DType dtype = row.key_of(call);
-  if (!DryRun::current() && first_of(row, device.kind, dtype)) {
+  if (!DryRun::current() && first_of(row, device.kind, dtype) && has_kernels(row)) {
     std::fprintf(
         stderr,
         "sluice: [%s] has no kernel for %s on %s: it is made of other operators (SLUICE_COMPOSE=0: such calls throw)\n",

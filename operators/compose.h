@@ -26,10 +26,12 @@ std::vector<NDArray> gradient_by(const Operator& row, std::span<const NDArray* c
 
 namespace detail {
 
-inline bool may_compose(const Operator& row) { return row.compose && composing() != Composing::never; }
+/// Whether the row has `compose`, and either composing() is not never, or the row has no kernel at all: then it is
+/// meant to be made of others.
+bool may_compose(const Operator& row);
 
-/// Whether a call that no kernel takes is made by row.compose: the row has one, and composing() is not never. Says so
-/// on the standard error stream, once for each row, kind of device and dtype.
+/// Whether a call that no kernel takes is made by row.compose, as may_compose() says. Where the row has kernels for
+/// other calls, that is said on the standard error stream, once for each row, kind of device and dtype.
 bool composes(const Operator& row, const Signature& call, Device device);
 
 /// The values of arrays at one instant, which later writes do not change.

@@ -9,6 +9,7 @@
 #include "sluice/operators/costs.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/fused_relu.h"
+#include "sluice/operators/linear_rows.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 
@@ -91,7 +92,7 @@ Cost matmul_cost(const Signature& s) {
 }
 
 Cost linear_cost(const Signature& s) {
-  const double terms = 2 * static_cast<double>(s.shape(0)[1]) + (s.inputs() == 3 ? 1 : 0);
+  const double terms = 2 * static_cast<double>(s.shape(1)[1]) + (s.inputs() == 3 ? 1 : 0);
   return costs::of(terms * costs::count(s.outputs()[0].shape), s);
 }
 
@@ -154,6 +155,7 @@ void builtin::add_matrix_rows(Registry& registry) {
   });
   add_operator(registry, "linear", linear_row<false>);
   add_operator(registry, "linear_relu", linear_row<true>);
+  add_linear_rows(registry);
 }
 
 namespace {
@@ -170,6 +172,9 @@ NDArray matmul_of_any(const Operand& a, const Operand& b, const MatmulOptions& o
   NDArray product;
   if (x.rank() == 2 && y.rank() == 2) {
     product = matmul(x, y, {.transpose_a = ta, .transpose_b = tb});
+  } else if (y.rank() == 2 && !ta && is_floating(x.dtype()) && builtin::cut_inside(x)) {
+    const NDArray weight = tb ? y : y.transpose();
+    product = builtin::linear_rows(x, weight, {}, made.where());
   } else if (y.rank() == 2 && !ta && x.is_contiguous()) {  // one product of a taller matrix
     Dims shape = x.shape();
     const std::int64_t k = shape.back();
@@ -227,9 +232,11 @@ NDArray linear(const Operand& x, const Operand& weight, const NDArray& bias, con
       made.fail(to_string(shape) + " x " + to_string(w) + ": x has " + std::to_string(shape[rank - 1]) +
                 " columns, weight " + std::to_string(w[1]));
     }
-    std::int64_t rows = 1;
-    for (int i = 0; i + 1 < rank; ++i) rows *= shape[i];
-    const NDArray y = linear(x.array.reshape({rows, shape[rank - 1]}), weight, bias, options);
+    if (builtin::cut_inside(x.array)) {
+      const NDArray y = builtin::linear_rows(x.array, weight.array, bias, made.where());
+      return options.relu ? relu(y) : y;
+    }
+    const NDArray y = linear(builtin::rows_of(x.array), weight, bias, options);
     shape[rank - 1] = y.shape()[1];
     return y.reshape(shape);
   }

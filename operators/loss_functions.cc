@@ -38,14 +38,21 @@ struct Pair {
   const NDArray &x, &target;
   Pair(const char* name, const Operand& a, const Operand& b) : made(name, a), x(a.array), target(b.array) {
     target.checked(name, made.where());
-    const Dims &s = x.shape(), &t = target.shape();
-    bool fits = t.rank() <= s.rank();
-    for (int i = 0; i < t.rank() && fits; ++i) {
-      const std::int64_t n = s[s.rank() - t.rank() + i];
-      fits = t[i] == n || t[i] == 1;
-    }
-    if (!fits) made.fail(to_string(s) + " x " + to_string(t) + ": the target does not fit x");
+    if (!fits(target)) misfit("the target", target);
     if (!is_floating(x.dtype())) made.fail("needs a floating dtype, not " + std::string(name_of(x.dtype())));
+  }
+  /// Whether it broadcasts to x.
+  bool fits(const NDArray& other) const {
+    const Dims &s = x.shape(), &t = other.shape();
+    bool all_fit = t.rank() <= s.rank();
+    for (int i = 0; i < t.rank() && all_fit; ++i) {
+      const std::int64_t n = s[s.rank() - t.rank() + i];
+      all_fit = t[i] == n || t[i] == 1;
+    }
+    return all_fit;
+  }
+  [[noreturn]] void misfit(const char* what, const NDArray& other) const {
+    made.fail(to_string(x.shape()) + " x " + to_string(other.shape()) + ": " + what + " does not fit x");
   }
 };
 
@@ -81,6 +88,7 @@ NDArray bce_with_logits(const Operand& x, const Operand& target, const BceOption
   const NDArray of_one = m + log(exp(-m) + exp(-p.x - m));  // the loss where the target is 1
   NDArray losses = (1 - p.target) * p.x;
   if (options.positive_weight.defined()) {
+    if (!p.fits(options.positive_weight)) p.misfit("positive_weight", options.positive_weight);
     losses = losses + (1 + (options.positive_weight - 1) * p.target) * of_one;
   } else {
     losses = losses + of_one;

@@ -93,13 +93,19 @@ const Operator& reshard_row() {
 
 namespace {
 
-/// Answers calls without operands.
+/// Answers calls without operands. Of nested ones the innermost does: those outside of it see the calls for its places,
+/// and let them pass.
 class Creations final : public Interpreter {
  public:
   explicit Creations(Mesh mesh) : mesh_(std::move(mesh)) {}
   void apply(Call& call, Next next) override {
+    thread_local bool of_a_place = false;
     const bool from_nothing = call.inputs().empty() && call.targets().empty();
-    if (!from_nothing || !(call.specs()[0].device == mesh_.device(0))) return next(call);
+    if (!from_nothing || of_a_place || !(call.specs()[0].device == mesh_.device(0))) return next(call);
+    const struct Making {
+      Making() { of_a_place = true; }
+      ~Making() { of_a_place = false; }
+    } making;
     std::vector<std::vector<NDArray>> shards(call.specs().size());
     for (int rank = 0; rank < mesh_.places(); ++rank) {
       const DeviceScope scope(mesh_.device(rank));

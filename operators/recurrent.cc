@@ -14,8 +14,10 @@
 #include "sluice/operators/creation.h"
 #include "sluice/operators/elementwise.h"
 #include "sluice/operators/linear_algebra.h"
+#include "sluice/operators/linear_rows.h"
 #include "sluice/operators/network.h"
 #include "sluice/operators/placed_owner.h"
+#include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
 #include "sluice/operators/shaping.h"
 
@@ -50,12 +52,8 @@ struct Recurrent {
       if (bias->defined() && !(bias->shape() == of_gates)) made.fail("a bias is not " + to_string(of_gates));
     }
   }
-  /// What the inputs of all steps add to the gates: (steps * n, gates * size).
-  NDArray of_inputs(const NDArray& x) const {
-    const std::int64_t in = x.shape().back();
-    return linear(x.reshape({x.rank() == 2 ? x.shape()[0] : x.shape()[0] * x.shape()[1], in}), weights.input,
-                  weights.input_bias);
-  }
+  /// What the inputs of all steps add to the gates: (steps, n, gates * size), without the steps for a cell.
+  NDArray of_inputs(const NDArray& x) const { return linear(x, weights.input, weights.input_bias); }
   NDArray of_hidden(const NDArray& hidden) const { return linear(hidden, weights.hidden, weights.hidden_bias); }
   NDArray gate(const NDArray& all_gates, std::int64_t i) const { return all_gates.narrow(1, i * size, (i + 1) * size); }
 
@@ -98,10 +96,9 @@ bool for_row(const Operator& row, const NDArray& x, const RecurrentWeights& w,
 
 /// By cells: `step` takes what a step's inputs add to the gates, and gives the hidden state behind it.
 template <class Step>
-NDArray each_step(const NDArray& inputs, std::int64_t steps, const Step& step) {
-  const std::int64_t n = inputs.shape()[0] / steps;
+NDArray each_step(const NDArray& inputs, const Step& step) {
   std::vector<NDArray> outputs;
-  for (std::int64_t t = 0; t < steps; ++t) outputs.push_back(step(inputs.narrow(0, t * n, (t + 1) * n)));
+  for (std::int64_t t = 0; t < inputs.shape()[0]; ++t) outputs.push_back(step(inputs(t)));
   return stack(outputs);
 }
 
@@ -171,12 +168,12 @@ void compose_lstm_grad(ComposeContext& c) {
 }
 
 /// Of what the hidden states give to the gates, (steps, n, gates * size): the gradient of the hidden weight.
-NDArray weight_gradient(const NDArray& of_gates, const NDArray& first, const NDArray& hidden) {
-  const std::int64_t steps = hidden.shape()[0], n = hidden.shape()[1], size = hidden.shape()[2];
+NDArray weight_gradient(const NDArray& of_gates, const NDArray& first, const NDArray& hidden,
+                        const std::source_location& where) {
+  const std::int64_t steps = hidden.shape()[0];
   NDArray before = first.unsqueeze(0);  // the hidden state before each step
   if (steps > 1) before = concat({before, hidden.narrow(0, 0, steps - 1)}, 0);
-  return matmul(of_gates.reshape({steps * n, of_gates.shape()[2]}), before.reshape({steps * n, size}),
-                {.transpose_a = true});
+  return builtin::rows_product(of_gates, before, where);
 }
 
 void lstm_gradient(GradientContext& c) {
@@ -188,7 +185,7 @@ void lstm_gradient(GradientContext& c) {
   for (int i = 0; i < 3; ++i) {
     if (c.wanted(i)) c.set(i, gradients[static_cast<std::size_t>(i)]);
   }
-  if (c.wanted(3)) c.set(3, weight_gradient(gradients[0], c.input(1), c.output(0)));
+  if (c.wanted(3)) c.set(3, weight_gradient(gradients[0], c.input(1), c.output(0), c.where()));
 }
 
 /// gru: a product with the hidden weight in each step.
@@ -246,7 +243,7 @@ void gru_gradient(GradientContext& c) {
   const std::vector<NDArray> gradients = builtin::gradient_by(row, inputs, {}, c);
   if (c.wanted(0)) c.set(0, gradients[0]);
   if (c.wanted(1)) c.set(1, gradients[1]);
-  if (c.wanted(2)) c.set(2, weight_gradient(gradients[2], first, hidden));
+  if (c.wanted(2)) c.set(2, weight_gradient(gradients[2], first, hidden, c.where()));
   if (c.inputs() == 4 && c.wanted(3)) c.set(3, sum(gradients[2], {0, 1}));
 }
 
@@ -312,6 +309,7 @@ Cost cost_of(const Dims& states, int gates, const Signature& s) {
 void builtin::add_recurrent_rows(Registry& registry) {
   // Outputs: the hidden states and the cells behind each step, and the activated gates, which the gradient needs.
   add_operator(registry, "lstm", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("_b_,b_,b_,__->_b_,_b_,_b_"); };
     op.cost = [](const Signature& s) { return cost_of(s.outputs()[0].shape, 4, s); };
     op.min_inputs = op.max_inputs = 4;
     op.infer = infer_lstm;
@@ -325,6 +323,7 @@ void builtin::add_recurrent_rows(Registry& registry) {
   // Inputs: the gradients of the hidden states and of the cells, the gates, the cells, the first cell, the hidden
   // weight, and the gates' gradient, or none. Outputs: the gradients of the gates' inputs and of the first state.
   add_operator(registry, "lstm_grad", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("_b_,_b_,_b_,_b_,b_,__,_b_->_b_,b_,b_"); };
     op.cost = [](const Signature& s) { return cost_of(s.shape(0), 4, s); };
     op.compose = compose_lstm_grad;
     op.min_inputs = 6;
@@ -339,6 +338,7 @@ void builtin::add_recurrent_rows(Registry& registry) {
   // The hidden bias, or none, is the last input: reset multiplies what it adds to the new gate. Outputs: the hidden
   // states, and for each unit reset, update, what hidden states give to the new gate, and the new gate, activated.
   add_operator(registry, "gru", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("_b_,b_,__,_->_b_,_b_"); };
     op.cost = [](const Signature& s) { return cost_of(s.outputs()[0].shape, 3, s); };
     op.min_inputs = 3;
     op.max_inputs = 4;
@@ -353,6 +353,7 @@ void builtin::add_recurrent_rows(Registry& registry) {
   // and the gradient of the second output, or none. Outputs: the gradients of the gates' inputs, of the first state,
   // and of what hidden states give to the gates.
   add_operator(registry, "gru_grad", [](Operator& op) {
+    op.place = [](Placing& p) { p.letters("_b_,_b_,_b_,b_,__,_b_->_b_,b_,_b_"); };
     op.cost = [](const Signature& s) { return cost_of(s.shape(0), 3, s); };
     op.compose = compose_gru_grad;
     op.min_inputs = 5;
@@ -384,20 +385,18 @@ LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights
   const builtin::Composition made("lstm", x);
   const Recurrent layer(made, x.array, 3, state.hidden, weights, 4);
   check_cell(made, state);
-  const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
-  made.require(steps > 0, "needs a step at least");
+  made.require(x.array.shape()[0] > 0, "needs a step at least");
   const Operator& row = detail::first_use([] { return &Registry::instance().get("lstm"); });
   if (for_row(row, x.array, weights, {&state.hidden, &state.cell})) {
     RecurrentWeights of_inputs = weights;  // both biases are added to what the inputs give
     of_inputs.input_bias = sum_of(weights.input_bias, weights.hidden_bias);
-    const NDArray inputs =
-        Recurrent(made, x.array, 3, state.hidden, of_inputs, 4).of_inputs(x.array).reshape({steps, n, 4 * layer.size});
+    const NDArray inputs = Recurrent(made, x.array, 3, state.hidden, of_inputs, 4).of_inputs(x.array);
     const std::vector<NDArray> results =
         apply_all(row, std::array{&inputs, &state.hidden, &state.cell, &weights.hidden}, {}, {.where = made.where()});
     return {results[0], {last_of(results[0], made), last_of(results[1], made)}};
   }
   LstmState now = state;
-  const NDArray outputs = each_step(layer.of_inputs(x.array), steps,
+  const NDArray outputs = each_step(layer.of_inputs(x.array),
                                     [&](const NDArray& inputs) { return (now = layer.lstm_step(inputs, now)).hidden; });
   return {outputs, now};
 }
@@ -405,20 +404,17 @@ LstmResult lstm(const Operand& x, const LstmState& state, const RecurrentWeights
 GruResult gru(const Operand& x, const NDArray& hidden, const RecurrentWeights& weights) {
   const builtin::Composition made("gru", x);
   const Recurrent layer(made, x.array, 3, hidden, weights, 3);
-  const std::int64_t steps = x.array.shape()[0], n = x.array.shape()[1];
-  made.require(steps > 0, "needs a step at least");
+  made.require(x.array.shape()[0] > 0, "needs a step at least");
   const NDArray inputs = layer.of_inputs(x.array);
   const Operator& row = detail::first_use([] { return &Registry::instance().get("gru"); });
   if (for_row(row, x.array, weights, {&hidden})) {
-    const NDArray of_inputs = inputs.reshape({steps, n, 3 * layer.size});
-    std::vector<const NDArray*> operands{&of_inputs, &hidden, &weights.hidden};
+    std::vector<const NDArray*> operands{&inputs, &hidden, &weights.hidden};
     if (weights.hidden_bias.defined()) operands.push_back(&weights.hidden_bias);
     const NDArray outputs = apply_all(row, operands, {}, {.where = made.where()})[0];
     return {outputs, last_of(outputs, made)};
   }
   NDArray now = hidden;
-  const NDArray outputs =
-      each_step(inputs, steps, [&](const NDArray& of_step) { return now = layer.gru_step(of_step, now); });
+  const NDArray outputs = each_step(inputs, [&](const NDArray& of_step) { return now = layer.gru_step(of_step, now); });
   return {outputs, now};
 }
 

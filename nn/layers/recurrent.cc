@@ -1,12 +1,17 @@
 #include "sluice/nn/layers/recurrent.h"
 
+#include <optional>
+
 #include "sluice/operators/creation.h"
+#include "sluice/operators/placed.h"
 
 namespace sluice::nn {
 namespace {
 
 NDArray state_of(const NDArray& weight, std::int64_t n, std::int64_t size, const std::source_location& where) {
   const DeviceScope scope(weight.device());
+  std::optional<MeshScope> on_mesh;
+  if (const Layout layout = layout_of(weight)) on_mesh.emplace(layout.mesh());
   return zeros({n, size}, weight.dtype(), where);
 }
 

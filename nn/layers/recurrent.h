@@ -18,7 +18,7 @@ struct Lstm {
       weight_hh{{detail::times(4, size), size}, fan_in(size, where), where};
   Parameter bias_ih{{detail::times(4, size)}, fan_in(size, where), where},
       bias_hh{{detail::times(4, size)}, fan_in(size, where), where};
-  /// A state of zeros for n sequences, of the weights' dtype and device.
+  /// A state of zeros for n sequences, of the weights' dtype, where they are.
   LstmState begin(std::int64_t n) const;
   LstmResult operator()(const NDArray& x, const LstmState& state) const;
 };

@@ -1,5 +1,10 @@
 // Layers with a bias and a fused relu, by columns and by rows of their weights, beside the same on one device: where
 // places have terms of a sum the bias is added to the sum once, and relu comes behind it.
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "placing_support.h"
 
 namespace sluice {
@@ -58,6 +63,62 @@ TEST(PlacingLayers, ABiasIsAddedOnceAndReluComesBehindIt) {
           EXPECT_LE(max(abs(gathered(is) - of_plain)).item<double>(), 1e-11) << a[i].name;
           EXPECT_GT(max(abs(of_plain)).item<double>(), 1e-6) << a[i].name;
         }
+      }
+    }
+  }
+}
+
+/// Reads n texts of as many tokens at once, as a program for one device: (steps, n) tokens.
+struct Reader {
+  nn::Embedding token{11, 6};
+  nn::Lstm lstm{6, 5};
+  nn::Gru gru{5, 4};
+  nn::Linear each{4, 7};  ///< of a step of a text
+  nn::Linear head{7, 11};
+  NDArray loss(const NDArray& tokens, const NDArray& targets, double count) const {
+    const std::int64_t n = tokens.size(1);
+    const NDArray memory = gru(lstm(token(tokens), lstm.begin(n)).outputs, gru.begin(n)).outputs;
+    const NDArray logits = head(relu(each(memory))).permute({1, 0, 2});
+    return cross_entropy(logits.reshape({-1, 11}), targets.transpose().flatten(), count);
+  }
+};
+
+/// Each place has whole texts, and so the batch's axis, which is not the first, is cut: the gradients are the sums of
+/// those of a plain net of each part, bit for bit.
+TEST(PlacingLayers, RecurrentLayersAreDataParallel) {
+  const test::TestEngine engine({.threads = 2, .logical_cpus = 4});
+  const Mesh dp({{"dp", 3}}, test::device_kind());
+  constexpr std::int64_t kSteps = 6, kTexts = 5;
+  for (const int zero : {0, 3}) {
+    const Reader plain, placed;
+    nn::initialise(plain, 3);
+    nn::place(placed, dp, {{.axis = "dp", .zero = zero}});
+    nn::initialise(placed, 3);
+    nn::Optimizer one(plain, nn::Adam{.lr = 0.01}), other(placed, nn::Adam{.lr = 0.01});
+    for (int step = 0; step < 3; ++step) {
+      SCOPED_TRACE("zero " + std::to_string(zero) + ", step " + std::to_string(step));
+      const NDArray x = test::tokens(kSteps, kTexts, 10 + step, 11), y = test::tokens(kSteps, kTexts, 20 + step, 11);
+      const Layout texts(dp, x.shape(), {{"dp", shard(1)}});
+      std::map<std::string, std::vector<NDArray>> terms;
+      for (int r = 0; r < 3; ++r) {
+        const std::int64_t begin = texts.begin(r)[1], end = begin + texts.extent(r)[1];
+        plain.loss(x.narrow(1, begin, end), y.narrow(1, begin, end), kSteps * kTexts).backward();
+        for (const nn::Named& p : nn::parameters(plain)) {
+          terms[p.name].push_back(p.state->value.grad());
+          p.state->value.zero_grad();
+        }
+      }
+      for (const nn::Named& p : nn::parameters(plain)) {
+        p.state->value.set_grad((terms[p.name][0] + terms[p.name][1]) + terms[p.name][2]);
+      }
+      one.step();
+      std::optional<MeshScope> scope;  // the states' zeros are where the weights are, with it and without
+      if (step == 1) scope.emplace(dp);
+      placed.loss(place(x, texts), place(y, texts), kSteps * kTexts).backward();
+      other.step();
+      const auto a = nn::parameters(plain), b = nn::parameters(placed);
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(test::bits(gathered(b[i].state->value)) == test::bits(a[i].state->value)) << a[i].name;
       }
     }
   }

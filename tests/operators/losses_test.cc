@@ -156,6 +156,11 @@ TEST(Losses, OptionsAreNamedAtTheCall) {
 
 TEST(Losses, ErrorsAreOneLine) {
   const NDArray x = zeros({2, 3});
+  for (const Dims& shape : {Dims{2, 2, 3}, Dims{3, 1}}) {  // else the mean would be of other losses than x has
+    EXPECT_THAT(message([&] { bce_with_logits(x, x, {.positive_weight = ones(shape)}); }),
+                ::testing::MatchesRegex(
+                    "\\[bce_with_logits\\] losses_test.cc:[0-9]+: \\(2, 3\\) x .*: positive_weight does not fit x"));
+  }
   EXPECT_THAT(message([&] {
                 mse_loss(x, zeros({4, 3}));
               }),

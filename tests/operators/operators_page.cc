@@ -3,7 +3,7 @@
 //   operators_page FILE            writes the page
 //   operators_page --check FILE    fails, and says so in one line, where the file is not what would be written
 //
-// A row's test is found by running the cases of ops_table.cc and looking which rows their traces name; rows that no
+// A row's test is found by running the cases of ops_table.cc and looking which rows they call; rows that no
 // case applies are listed here with a test of their own. A row without any test is an error.
 #include <algorithm>
 #include <filesystem>
@@ -69,6 +69,7 @@ class Rules final : public Interpreter {
   void apply(Call& call, Next next) override {
     next(call);
     const Operator& row = row_of(call);
+    applied.insert(row.name);
     if (call.specs().empty()) return;
     Signature signature(row.name, call.where(), call.inputs(), call.attributes(), call.specs()[0].device);
     row.infer(signature);
@@ -78,6 +79,7 @@ class Rules final : public Interpreter {
     if (const auto rule = rules_.find(row.name); rule != rules_.end()) return rule->second;
     return row.place ? "its own" : row.elementwise ? "elementwise" : "replicated";
   }
+  std::set<std::string> applied;  ///< since it was cleared
 
  private:
   std::map<std::string, std::string> rules_;
@@ -90,7 +92,7 @@ std::map<std::string, std::set<std::string>> cases_by_row(const std::shared_ptr<
   const InterpreterScope scope(rules);
   std::map<std::string, std::set<std::string>> found;
   for (const OperatorCase& c : operator_cases()) {
-    engine.start_trace();
+    rules->applied.clear();
     {
       Arrays inputs = make_inputs(c, DType::f64);
       for (NDArray& x : inputs) x = x.with_grad();
@@ -98,7 +100,7 @@ std::map<std::string, std::set<std::string>> cases_by_row(const std::shared_ptr<
       if (c.gradient) sum(y).backward();
     }
     engine.wait_all();
-    for (const TraceEvent& event : engine.stop_trace()) found[event.name].insert(c.name);
+    for (const std::string& row : rules->applied) found[row].insert(c.name);
   }
   set_default_engine(nullptr);
   return found;
@@ -169,7 +171,10 @@ std::string page() {
          "copy that a\n"
          "  device's provider does. *composed*: where there is no kernel the call is made of other operators "
          "(`Operator::compose`),\n"
-         "  which is said once on the standard error stream; with `SLUICE_COMPOSE=0` such calls throw.\n"
+         "  which is said once on the standard error stream; with `SLUICE_COMPOSE=0` such calls throw. Rows without "
+         "any "
+         "kernel\n"
+         "  are always made so, and nothing is said.\n"
          "- *Gradient*: yes where a gradient flows back through it. Rows that end in `_grad` are gradients of other "
          "rows, "
          "in\n"

@@ -157,6 +157,14 @@ static void add_normalization_cases(std::vector<OperatorCase>& list) {
 }
 
 static void add_layer_cases(std::vector<OperatorCase>& list) {
+  for (const bool biased : {true, false}) {
+    list.push_back(
+        {std::string("linear_rows") + (biased ? "" : ", no bias"), {{2, 3, 4}, {5, 4}, {5}}, [biased](const Arrays& x) {
+           const Operator& row = Registry::instance().get("linear_rows");
+           if (!biased) return apply(row, {&x[0], &x[1]}) * x[2];
+           return square(apply(row, {&x[0], &x[1], &x[2]}));
+         }});
+  }
   list.push_back({"dropout", {{5, 7}}, [](const Arrays& x) {
                     RandomStream stream(6);
                     return square(dropout(x[0], 0.4, stream));

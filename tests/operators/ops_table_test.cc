@@ -196,7 +196,7 @@ TEST(Registry, DispatchedKernelsAreNotTheReference) {
       EXPECT_NE(best->run, reference->run) << row->name << " " << name_of(dtype);
       ++checked;
     }
-    EXPECT_GT(known, 0) << row->name << " has no reference kernel";
+    EXPECT_TRUE(known > 0 || row->compose) << row->name << " has no reference kernel, and is not made of others";
   }
   EXPECT_GT(checked, 150);
   EXPECT_GT(fallbacks, 100);

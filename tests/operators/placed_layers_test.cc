@@ -28,11 +28,34 @@ struct Function {
 /// By columns of the weight the bias is cut as the rows are; by rows of it a bias that is no term is refused.
 constexpr const char* kProduct = "RRR->Rg RRS0->S1b RS0R->S1 RS0S0->S1g S0RR->S0g";
 
+/// A recurrent layer's first state, laid out as the steps are.
+NDArray state_of(const NDArray& x) { return x(0).narrow(1, 0, 2); }
+
 std::vector<Function> functions() {
   const std::vector<Dims> of_linear{{5, 7}, {5, 7}, {5}}, of_conv{{3, 4, 5, 4}, {5, 4, 3, 3}, {5}};
   const std::vector<Dims> of_norm{{5, 3, 7}, {7}, {7}}, of_batch{{4, 5, 3, 2}, {5}, {5}};
   return {
       {"linear", of_linear, [](const Arrays& x) { return linear(x[0], x[1], x[2]); }, kProduct},
+      {"linear of rows in two axes",
+       {{2, 5, 7}, {5, 7}, {5}},
+       [](const Arrays& x) { return linear(x[0], x[1], x[2], {.relu = true}); },
+       "RRR->Rg RRS0->S2b RS0R->S2 RS0S0->S2g S0RR->S0g S1RR->S1g"},
+      {"matmul of rows in two axes",
+       {{2, 5, 7}, {7, 3}, {3}},
+       [](const Arrays& x) { return matmul(x[0], x[1]) * x[2]; },
+       "RRR->Rg RRP->Pg RRS0->S2b RPR->Pg RS0R->Pb RS1R->S2 RS1S0->S2g PRR->Pg S0RR->S0g S1RR->S1g S2RR->Pb S2S0R->Pg"},
+      {"lstm",
+       {{3, 5, 4}, {8, 4}, {8, 2}},
+       [](const Arrays& x) {
+         return lstm(x[0], {state_of(x[0]), state_of(x[0])}, {x[1], x[2]}).outputs;
+       },
+       "RRR->Rg S1RR->S1g"},
+      {"gru",
+       {{3, 5, 4}, {6, 4}, {6, 2}},
+       [](const Arrays& x) {
+         return gru(x[0], state_of(x[0]), {x[1], x[2]}).outputs;
+       },
+       "RRR->Rg S1RR->S1g"},
       {"linear, relu", of_linear, [](const Arrays& x) { return linear(x[0], x[1], x[2], {.relu = true}); }, kProduct},
       {"linear + bias", of_linear, [](const Arrays& x) { return linear(x[0], x[1]) + x[2]; },
        "RRR->Rg RRS0->S1b RPP->Pg RS0R->S1 RS0S0->S1g RS1P->Pb PRP->Pg S0RR->S0g S1RP->Pb S1S1P->Pg"},
@@ -154,7 +177,7 @@ TEST_F(PlacedLayers, WeightsAndBiasesInEveryLayout) {
       for (const Layouts& y : with_gradients) runs += !run(f, wanted, on(square, x, &y), 7).empty();
     }
   }
-  EXPECT_EQ(runs, 200);
+  EXPECT_EQ(runs, 346);
 }
 
 }  // namespace

@@ -329,6 +329,12 @@ TEST_F(Placement, WhatANetMakesIsReplicatedInAMeshScope) {
   EXPECT_EQ(layout_of(mask), Layout(two_, {6}));
   put_together(x, "x");  // replicas are equal
   EXPECT_EQ(layout_of(x * mask.to(x.dtype())), layout_of(x));
+  for (const Mesh& inner : {two_, Mesh({{"y", 3}}, test::device_kind())}) {
+    const MeshScope inside(inner);
+    const NDArray made = ones({4});
+    EXPECT_EQ(layout_of(made), Layout(inner, {4}));
+    for (const NDArray& shard : shards_of(made)) EXPECT_FALSE(layout_of(shard)) << "of the scope around it";
+  }
   EXPECT_EQ(message<UsageError>([] { MeshScope no{Mesh()}; }).substr(0, 11), "[MeshScope]");
 }
 
