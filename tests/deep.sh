@@ -60,7 +60,7 @@ searches() {
   local deep=(env SLUICE_DEEP=1)
   if [ ${#quick[@]} -gt 0 ]; then deep=(); fi
   "${deep[@]}" "$root/build/release/tests/engine_test" --gtest_brief=1 \
-    --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne' &&
+    --gtest_filter='Explore*:Planted.*:Reduction.*:Ring.Every*:Batch.Every*:Replay.EqualsThePushesOneByOne:Bounds.AThreadThatEnds*' &&
     "${deep[@]}" "$root/build/release/tests/schedule_test" --gtest_brief=1 --gtest_filter='PlanSearch.*'
 }
 # A hundred in a process: the pools of blocks grow with each that has several threads (resources/object_pool.h).

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "slice.h"
 #include "soak.h"
 #include "support.h"
 
@@ -199,10 +200,11 @@ TEST(Bounds, ARecordWaitsForTheReadersBeforeIt) {
 /// Threads that end with a Borrow, which another thread releases soon or much later: nothing of them stays.
 TEST(Bounds, AThreadThatEndsWithABorrowLeavesNothing) {
 #ifdef SLUICE_SANITIZED
-  constexpr int kThreads = 2'000, kHeld = 100;
+  constexpr int kHeld = 100;
 #else
-  constexpr int kThreads = 40'000, kHeld = 1'000;
+  constexpr int kHeld = 1'000;
 #endif
+  const int threads_in_all = static_cast<int>(testing::slice(2'000, 40'000, 100'000));
   testing::QuietEngine engine({.threads = 1});
   std::vector<Variable> v(kHeld);
   std::ranges::generate(v, [&] { return engine.variable(); });
@@ -230,10 +232,10 @@ TEST(Bounds, AThreadThatEndsWithABorrowLeavesNothing) {
   round(2 * kHeld);
   const std::size_t start = testing::resident_bytes();
   const auto before = time();
-  round(kThreads);
+  round(threads_in_all);
   const auto after = time();
   const std::size_t grown = testing::resident_bytes() - std::min(start, testing::resident_bytes());
-  std::printf("%d threads: %zu KiB; push and wait_all %lld ns, then %lld ns\n", kThreads, grown >> 10,
+  std::printf("%d threads: %zu KiB; push and wait_all %lld ns, then %lld ns\n", threads_in_all, grown >> 10,
               static_cast<long long>(before.count()), static_cast<long long>(after.count()));
 #ifndef SLUICE_SANITIZED
   EXPECT_LE(grown, std::size_t{4} << 20);
