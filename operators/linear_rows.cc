@@ -3,10 +3,9 @@
 #include "sluice/operators/linear_rows.h"
 
 #include "sluice/engine/detail/forks.h"
+#include "sluice/operators/attributes.h"
 #include "sluice/operators/compose.h"
 #include "sluice/operators/costs.h"
-#include "sluice/operators/elementwise.h"
-#include "sluice/operators/linear_algebra.h"
 #include "sluice/operators/placed_owner.h"
 #include "sluice/operators/placement.h"
 #include "sluice/operators/reduction.h"
@@ -27,10 +26,20 @@ void infer_linear_rows(Signature& s) {
 }
 
 void compose_linear_rows(ComposeContext& c) {
-  const NDArray &x = c.input(0), y = linear(builtin::rows_of(x), c.input(1), c.input_or_none(2));
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("linear"); });
+  const NDArray &x = c.input(0), rows = builtin::rows_of(x), &weight = c.input(1), bias = c.input_or_none(2);
+  const NDArray y = bias.defined() ? apply(row, {&rows, &weight, &bias}, LinearAttributes{})
+                                   : apply(row, {&rows, &weight}, LinearAttributes{});
   Dims shape = x.shape();
   shape[shape.rank() - 1] = y.shape()[1];
   c.set(0, y.reshape(shape));
+}
+
+/// The product of matrices, of g transposed.
+NDArray product_of(const NDArray& g, const NDArray& x, const std::source_location& where) {
+  const Operator& row = detail::first_use([] { return &Registry::instance().get("matmul"); });
+  const NDArray of_g = builtin::rows_of(g), of_x = builtin::rows_of(x);
+  return apply(row, {&of_g, &of_x}, MatmulAttributes{true, false}, {.where = where});
 }
 
 NDArray weight_row(const NDArray& g, const NDArray& x, const std::source_location& where) {
@@ -93,7 +102,7 @@ NDArray builtin::linear_rows(const NDArray& x, const NDArray& weight, const NDAr
 
 NDArray builtin::rows_product(const NDArray& g, const NDArray& x, const std::source_location& where) {
   if (cut_inside(g) || cut_inside(x)) return weight_row(g, x, where);
-  return matmul({rows_of(g), where}, rows_of(x), {.transpose_a = true});
+  return product_of(g, x, where);
 }
 
 void builtin::add_linear_rows(Registry& registry) {
@@ -124,9 +133,7 @@ void builtin::add_linear_rows(Registry& registry) {
     op.cost = [](const Signature& s) { return cost_of_product(s, static_cast<double>(s.shape(1).back())); };
     op.needs = {needs::input(1), needs::input(0)};
     op.gradient = weight_gradient;
-    op.compose = [](ComposeContext& c) {
-      c.set(0, matmul(builtin::rows_of(c.input(0)), builtin::rows_of(c.input(1)), {.transpose_a = true}));
-    };
+    op.compose = [](ComposeContext& c) { c.set(0, product_of(c.input(0), c.input(1), c.where())); };
   });
 }
 
