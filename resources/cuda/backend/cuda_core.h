@@ -74,8 +74,9 @@ struct CudaDevice {
   int card = 0;
   std::size_t budget = 0;  ///< the most bytes it gives out; 0: as many as the card has
   std::atomic<std::size_t> in_use{0};
-  KernelErrors* errors = nullptr;  ///< pinned; made with the words
-  cudaStream_t memory = nullptr;   ///< for blocks and copies without a stream
+  KernelErrors* errors = nullptr;           ///< pinned; made with the words
+  std::atomic<std::uint64_t> reporters{0};  ///< how many Reporters there were
+  cudaStream_t memory = nullptr;            ///< for blocks and copies without a stream
   std::shared_ptr<Libraries> libraries;
   std::mutex clock_mutex;
   std::shared_ptr<const CardTime> clock;  ///< with its mutex, as the next: the latest; null before the first

@@ -109,7 +109,8 @@ void CudaProvider::give_up(int number) noexcept {
 
 Reporter CudaProvider::reporter(int number) const {
   const DeviceOp op = core_->host.op();
-  return {core_->use(number).errors, op.id, op.part};
+  CudaDevice& device = core_->use(number);
+  return {device.errors, device.reporters.fetch_add(1, std::memory_order_relaxed) + 1, op.id, op.part};
 }
 
 // ---- memory

@@ -30,12 +30,16 @@ struct KernelErrors {
   unsigned long long taken = 0;  ///< how many entries kernels began to write
   unsigned long long count = 0;  ///< how many they have written
   unsigned long long lost = 0;   ///< written by the host: 1 if the device is lost
+  /// The number of the Reporter that an entry was written for last. An op needs one entry, and each costs several
+  /// writes to the host, so a kernel looks here before it writes another.
+  unsigned long long reporter = 0;
   KernelError entries[kEntries];
 };
 
 /// What a kernel that may find an error is given.
 struct Reporter {
   KernelErrors* errors = nullptr;
+  unsigned long long number = 0;  ///< no other of the device has it; the first is 1
   std::uint64_t op = 0;
   std::uint32_t part = 0;
 
