@@ -6,6 +6,9 @@
 namespace cuda_double {
 namespace {
 
+/// No preference tells the library of a bias's alignment, and some of its kernels have failed with a lesser one.
+constexpr std::uintptr_t kBiasAlignment = 16;
+
 /// Says what is wrong with the shapes; empty: nothing.
 std::string wrong_shape(const Product& p) {
   const auto in_words = [](const Layout& l) {
@@ -86,6 +89,10 @@ void check(World& world, const Product& p, const char* call) {
     world.refuse(cudaErrorInvalidValue, std::string(call) + " with " + wrong);
   }
   if (!is_supported(p)) throw Refused{cudaErrorNotSupported};
+  const bool is_wide = static_cast<cudaDataType_t>(p.d.type) == CUDA_R_64F;
+  if (is_wide && p.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !world.options.epilogues_f64) {
+    throw Refused{cudaErrorNotSupported};
+  }
   if (is_refused_at_random(world) != 0) throw Refused{cudaErrorNotSupported};
 }
 
@@ -167,6 +174,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const bool bias = has_bias(p.desc.epilogue), grows = p.desc.epilogue >= CUBLASLT_EPILOGUE_BGRADA;
     if (bias && !p.desc.bias)
       world.refuse(cudaErrorInvalidValue, std::string(kName) + " with an epilogue without its bias");
+    if (bias && !grows && reinterpret_cast<std::uintptr_t>(p.desc.bias) % kBiasAlignment != 0) {
+      world.refuse(cudaErrorInvalidValue, std::string(kName) + " with a bias that is not aligned to " +
+                                              std::to_string(kBiasAlignment) + " bytes");
+    }
     const auto bias_type =
         static_cast<cudaDataType_t>(p.desc.bias_type < 0 ? static_cast<int>(p.d.type) : p.desc.bias_type);
     const std::size_t bias_count =

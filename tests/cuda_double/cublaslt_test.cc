@@ -142,6 +142,9 @@ TEST_F(CublasLt, WrongCallsAreRefusedByName) {
   expect_report({"not aligned to 16 bytes"});
   EXPECT_EQ(multiply({.epilogue = CUBLASLT_EPILOGUE_BIAS}, a, b, d), CUBLAS_STATUS_INVALID_VALUE);
   expect_report({"without its bias"});
+  float* const bias = to_device(numbers(6), stream_);
+  EXPECT_EQ(multiply({.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = bias + 1}, a, b, d), CUBLAS_STATUS_INVALID_VALUE);
+  expect_report({"a bias that is not aligned to 16 bytes"});
   EXPECT_EQ(multiply({.compute = CUBLAS_COMPUTE_64F}, a, b, d), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(multiply({.schemes = CUBLASLT_REDUCTION_SCHEME_MASK}, a, b, d), CUBLAS_STATUS_SUCCESS);
   expect_report({"partial sums in the type of the result"});
@@ -154,6 +157,38 @@ TEST_F(CublasLt, WrongCallsAreRefusedByName) {
   EXPECT_EQ(cublasLtCreate(&late), CUBLAS_STATUS_SUCCESS);
   expect_report({"cublasLtCreate waits for all work"});
   EXPECT_EQ(cublasLtDestroy(late), CUBLAS_STATUS_SUCCESS);
+}
+
+TEST_F(CublasLt, EpiloguesOfDoublesAreRefusedWhereTold) {
+  for (const bool takes : {true, false}) {
+    cublasLtDestroy(handle_);
+    begin({.epilogues_f64 = takes});
+    ASSERT_EQ(cublasLtCreate(&handle_), CUBLAS_STATUS_SUCCESS);
+    for (const cudaDataType_t type : {CUDA_R_32F, CUDA_R_64F}) {
+      for (const cublasLtEpilogue_t epilogue : {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS}) {
+        cublasLtMatmulDesc_t desc = nullptr;
+        cublasLtMatmulDescCreate(&desc, type == CUDA_R_64F ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, type);
+        cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+        cublasLtMatrixLayout_t square = nullptr;
+        cublasLtMatrixLayoutCreate(&square, type, 4, 4, 4);
+        cublasLtMatmulPreference_t preference = nullptr;
+        cublasLtMatmulPreferenceCreate(&preference);
+        const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                             sizeof schemes);
+        cublasLtMatmulHeuristicResult_t result{};
+        int found = 0;
+        const bool refused = !takes && type == CUDA_R_64F && epilogue == CUBLASLT_EPILOGUE_BIAS;
+        EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, desc, square, square, square, square, preference, 1, &result,
+                                                 &found),
+                  refused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS);
+        EXPECT_EQ(found, refused ? 0 : 1);
+        cublasLtMatmulPreferenceDestroy(preference);
+        cublasLtMatrixLayoutDestroy(square);
+        cublasLtMatmulDescDestroy(desc);
+      }
+    }
+  }
 }
 
 /// Batches are on an axis of the grid that has 65,535 blocks at most.

@@ -242,11 +242,40 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
   return true;
 }
 
+/// What an epilogue does, behind the product: adds the bias of each column, and with relu negative results become 0.
+template <class T>
+struct FinishAt {
+  T* y;
+  const T* bias;
+  std::int64_t n;
+  bool relu;
+  template <class Visit>
+  void each_pointer(Visit visit) {
+    visit(y);
+    visit(bias);
+  }
+  __device__ void operator()(std::int64_t i) const {
+    T value = y[i];
+    if (bias) value = functors::plus(value, bias[i % n]);
+    y[i] = relu && value < T(0) ? T(0) : value;
+  }
+};
+
 template <class T>
 void multiply(const Issue& issue, const Product& p) {
   if (p.m == 0 || p.n == 0) return;
   if constexpr (is_floating(dtype_of<T>)) {
     if (p.k > 0 && multiply_by_library<T>(issue, p)) return;
+  }
+  // The library may take the product, and not its epilogue. Halves would be rounded twice so.
+  if constexpr (std::is_floating_point_v<T>) {
+    Product bare = p;
+    bare.bias = nullptr;
+    bare.relu = false;
+    if (p.k > 0 && (p.bias || p.relu) && multiply_by_library<T>(issue, bare)) {
+      return for_index(issue, p.count * p.m * p.n,
+                       FinishAt<T>{static_cast<T*>(p.y), static_cast<const T*>(p.bias), p.n, p.relu});
+    }
   }
   multiply_plainly<T>(issue, p);
 }
@@ -308,7 +337,9 @@ struct Linear {
     const void* bias = nullptr;
     if (c.inputs() == 3) {
       TensorView b = c.input(2);
-      if (b.shape[0] > 1 && b.strides[0] != 1) {
+      // Kernels of the library's epilogues have failed with a bias of lesser alignment, at the cost of the card.
+      constexpr std::uint32_t kAlignment = 16;
+      if ((b.shape[0] > 1 && b.strides[0] != 1) || alignment_of(b.data) < kAlignment) {
         b.data = issue.scratch<std::byte>(b.count() * static_cast<std::int64_t>(sizeof(T)));
         b.strides = {1};
         copy_window(issue, c.input(2), b);

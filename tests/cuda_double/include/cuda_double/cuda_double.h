@@ -28,6 +28,8 @@ struct Options {
   cudaError_t driver = cudaSuccess;
   /// How many of 100 calls of cuBLASLt and cuDNN are refused as not supported, drawn from the seed.
   int refused_of_100 = 0;
+  /// Whether cuBLASLt takes a bias or an activation with products of doubles.
+  bool epilogues_f64 = true;
   /// The devices' compute capability: 90 is 9.0.
   int capability = 90;
   /// Whether reports go to stderr as well.
