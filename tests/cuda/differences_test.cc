@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include "paths.h"
 #include "support.h"
@@ -36,6 +37,104 @@ TEST(CudaDifferences, LibrariesThatRefuseAtRandom) {
   }
 }
 
+/// What the library does with the sizes of such a call is known from the first on, so each later one is one call of it.
+std::uint64_t library_calls_of_a_known_linear(DType dtype, bool relu) {
+  const NDArray x = numbers({5, 3}).to(dtype).to(gpu(0)), w = numbers({4, 3}).to(dtype).to(gpu(0)),
+                bias = numbers({4}).to(dtype).to(gpu(0));
+  const LinearOptions options{.relu = relu};
+  const auto run = [&] { return linear(x, w, bias, options); };
+  run().wait();
+  const std::uint64_t before = cuda_double::calls(cuda_double::Fault::library);
+  const NDArray y = run();
+  y.wait();
+  const std::uint64_t calls = cuda_double::calls(cuda_double::Fault::library) - before;
+  EXPECT_TRUE(y.to_bytes() == linear(x.to(cpu(0)), w.to(cpu(0)), bias.to(cpu(0)), options).to_bytes());
+  return calls;
+}
+
+/// Where the library takes a product of doubles, and not its epilogue, the product is still the library's.
+TEST(CudaDifferences, EpiloguesOfDoublesThatAreRefused) {
+  for (const bool takes : {true, false}) {
+    const OnDouble on({.epilogues_f64 = takes});
+    for (const bool relu : {false, true}) {
+      SCOPED_TRACE(std::string(takes ? "taken" : "refused") + (relu ? ", with relu" : ""));
+      EXPECT_EQ(library_calls_of_a_known_linear(DType::f64, relu), 1U);
+      EXPECT_EQ(library_calls_of_a_known_linear(DType::f32, relu), 1U);
+    }
+  }
+}
+
+/// A bias that begins anywhere in a larger array reaches the library at an alignment that all its kernels take.
+TEST(CudaDifferences, ABiasInTheMidstOfAnArray) {
+  const OnDouble on;
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    const NDArray x = numbers({5, 3}).to(dtype).to(gpu(0)), w = numbers({4, 3}).to(dtype).to(gpu(0)),
+                  all = numbers({16}).to(dtype).to(gpu(0));
+    linear(x, w, all.narrow(0, 0, 4)).wait();
+    for (std::int64_t first = 0; first < 9; ++first) {
+      SCOPED_TRACE(first);
+      const NDArray bias = all.narrow(0, first, first + 4);
+      const std::uint64_t before = cuda_double::calls(cuda_double::Fault::library);
+      const NDArray y = linear(x, w, bias);
+      y.wait();
+      EXPECT_GT(cuda_double::calls(cuda_double::Fault::library), before);
+      EXPECT_TRUE(y.to_bytes() == linear(x.to(cpu(0)), w.to(cpu(0)), bias.to(cpu(0))).to_bytes());
+    }
+  }
+}
+
+/// A context takes some hundred megabytes of a card, so those that a program does not use have none, whatever card its
+/// threads have as they come.
+TEST(CudaDifferences, CardsThatNobodyUsesHaveNoContext) {
+  constexpr int kUsed = 5;
+  const OnDouble on({.devices = 8});
+  EXPECT_THAT(cuda_double::contexts(), ::testing::IsEmpty());
+  const auto use = [] {
+    const NDArray x = numbers({1000}).to(gpu(kUsed)) + 1;
+    EXPECT_EQ(x.to_vector<float>()[999], numbers({1000}).to_vector<float>()[999] + 1);
+    const std::shared_ptr<Provider> provider = default_engine().provider(gpu(kUsed));
+    void* const block = provider->allocate(kUsed, 4096, nullptr);
+    void* const pinned = provider->allocate_pinned(4096);
+    provider->copy(pinned, block, 4096, nullptr);
+    provider->free_pinned(pinned, 4096);
+    provider->free(kUsed, block, 4096, nullptr);
+  };
+  {
+    const DeviceScope scope(gpu(kUsed));
+    zeros({4}).wait();  // as long as no card is in use, pinned memory is made on the thread's
+  }
+  use();
+  for (int i = 0; i < 8; ++i) std::thread(use).join();
+  EXPECT_THAT(cuda_double::contexts(), ::testing::ElementsAre(kUsed));
+}
+
+/// A thread that asks for a card of its own has it again after each call.
+TEST(CudaDifferences, AThreadKeepsTheCardThatItUses) {
+  const OnDouble on({.devices = 2});
+  std::thread([] {
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    const std::shared_ptr<Provider> provider = default_engine().provider(gpu(0));
+    void* const block = provider->allocate(0, 4096, nullptr);
+    provider->free(0, block, 4096, nullptr);
+    int card = -1;
+    EXPECT_EQ(cudaGetDevice(&card), cudaSuccess);
+    EXPECT_EQ(card, 1);
+  }).join();
+}
+
+/// A thread that waits may be the one that records a point, by a call of the driver, which wants a context.
+TEST(CudaDifferences, AThreadWithoutAContextRecords) {
+  OnDouble on;
+  const std::shared_ptr<Provider> provider = on.engine().provider(gpu(0));
+  const std::unique_ptr<Stream> stream = provider->make_stream(0, LaneKind::copy_peer);
+  std::ignore = stream->native();
+  ASSERT_TRUE(stream->record(1));
+  stream->await(1, std::chrono::seconds(20));
+  std::thread([&] { EXPECT_TRUE(stream->record(2)); }).join();  // with the first point's event: CUDA makes nothing
+  stream->await(2, std::chrono::seconds(20));
+  EXPECT_EQ(stream->reached(), 2U);
+}
+
 /// A card's queue of launches has some 1,000 places, and a launch blocks when it is full.
 TEST(CudaDifferences, ALaneKeepsFewerOpsThanAQueueHasPlaces) {
   OnDouble on;
@@ -59,7 +158,7 @@ std::string text_of(const fs::path& file) {
 }
 const fs::path kSources = SLUICE_SOURCE_DIR;
 
-/// The page has all fifteen, and the tests that it names are there.
+/// The page has all of them, and the tests that it names are there.
 TEST(CudaDifferences, AreOnThePageWithTheirTests) {
   std::string tests;
   for (const char* folder : {"tests/cuda", "tests/cuda_double", "tests/system"}) {
@@ -92,7 +191,7 @@ TEST(CudaDifferences, AreOnThePageWithTheirTests) {
       }
     }
   }
-  EXPECT_EQ(rows, 20);
+  EXPECT_EQ(rows, 24);
 }
 
 /// Much is illegal while a stream is captured. The backend captures nothing, and the double has no such calls.

@@ -106,7 +106,7 @@ using namespace cuda_double;
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (count) *count = 0;
-  return call(Fault::any, [&](World& world, ThreadState&) {
+  return call_without_context(Fault::any, [&](World& world, ThreadState&) {
     require(count != nullptr);
     require(world.devices() > 0, cudaErrorNoDevice);
     *count = world.devices();
@@ -114,7 +114,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return call(Fault::any, [&](World& world, ThreadState&) {
+  return call_without_context(Fault::any, [&](World& world, ThreadState&) {
     require(properties != nullptr);
     world.check_device(device);
     *properties = properties_of(world, device);
@@ -122,7 +122,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return call(Fault::any, [&](World& world, ThreadState&) {
+  return call_without_context(Fault::any, [&](World& world, ThreadState&) {
     require(value != nullptr);
     world.check_device(device);
     *value = attribute_of(properties_of(world, device), attribute);
@@ -130,14 +130,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return call(Fault::any, [&](World&, ThreadState&) {
+  return call_without_context(Fault::any, [&](World&, ThreadState&) {
     if (least) *least = 0;
     if (greatest) *greatest = -5;
   });
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return call(Fault::any, [&](World& world, ThreadState&) {
+  return call_without_context(Fault::any, [&](World& world, ThreadState&) {
     require(can != nullptr);
     world.check_device(device);
     world.check_device(peer);
@@ -170,7 +170,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  return call(Fault::any, [&](World&, ThreadState& thread) {
+  return call_without_context(Fault::any, [&](World&, ThreadState& thread) {
     require(device != nullptr);
     *device = thread.device;
   });
@@ -190,9 +190,11 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
-  return call(Fault::any, [&](World&, ThreadState&) {
+  return call_without_context(Fault::any, [&](World&, ThreadState&) {
     require(symbol && function);
     const std::pair<const char*, void*> known[] = {
+        {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
+        {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&cuDevicePrimaryCtxGetState)},
         {"cuStreamWriteValue64", reinterpret_cast<void*>(&cuStreamWriteValue64)},
         {"cuGetErrorString", reinterpret_cast<void*>(&cuGetErrorString)},
         {"cuGetErrorName", reinterpret_cast<void*>(&cuGetErrorName)},
@@ -207,6 +209,23 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       *function = address;
     }
   });
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  return static_cast<CUresult>(call_without_context(Fault::any, [&](World& world, ThreadState&) {
+    require(device != nullptr);
+    world.check_device(ordinal);
+    *device = ordinal;
+  }));
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  return static_cast<CUresult>(call_without_context(Fault::any, [&](World& world, ThreadState&) {
+    require(flags && active);
+    world.check_device(device);
+    *flags = 0;
+    *active = world.contexts[static_cast<std::size_t>(device)].load();
+  }));
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {

@@ -110,6 +110,7 @@ class World {
   std::array<std::atomic<bool>, 64 * 64> peers{};  ///< enabled, by device and peer
   std::array<std::atomic<bool>, 64 * 64>
       pool_access{};  ///< to the pool's memory, by the device that has it and its pool's
+  std::array<std::atomic<bool>, 64> contexts{};
   std::atomic<std::uint64_t> direct_copies{0}, staged_copies{0};
 
   // ---- handles. Unknown and destroyed ones are refused.
@@ -231,16 +232,32 @@ struct ThreadState {
 /// A thread that comes for the first time has any device: a program that relies on one is wrong on a card.
 ThreadState& thread_state(World& world);
 
+/// Whether the calling thread has a context, which the runtime gives it with a call that makes one. It has one for
+/// good, and does not lose it by a reset.
+bool& has_context_here();
+
 /// What every call does: counts it, answers for a missing driver and for planted failures, turns what is thrown into an
-/// error, and keeps that as the thread's last.
+/// error, keeps that as the thread's last, and makes the context of the thread's device.
 template <class F>
 cudaError_t call(Fault kind, F f) noexcept;
+/// The same for a call that makes no context.
+template <class F>
+cudaError_t call_without_context(Fault kind, F f) noexcept;
 /// The kind of calls that give something back: no planted failure.
 inline constexpr Fault kReleases{255};
 cudaError_t answer_exception(World& world) noexcept;
 
 template <class F>
 cudaError_t call(Fault kind, F f) noexcept {
+  return call_without_context(kind, [&](World& world, ThreadState& thread) {
+    f(world, thread);
+    world.contexts[static_cast<std::size_t>(thread.device)] = true;
+    has_context_here() = true;
+  });
+}
+
+template <class F>
+cudaError_t call_without_context(Fault kind, F f) noexcept {
   const std::shared_ptr<World> world = World::current();
   if (world->options.driver != cudaSuccess) return thread_state(*world).last = world->options.driver;
   try {

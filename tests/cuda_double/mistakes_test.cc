@@ -15,6 +15,7 @@ namespace {
 using Mistakes = OnDouble;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -55,6 +56,47 @@ TEST_F(Mistakes, AThreadThatComesAnewHasAnyDevice) {
   }
   EXPECT_GT(found[0], 0);
   EXPECT_GT(found[1], 0);
+}
+
+/// Questions make none.
+TEST_F(Mistakes, NearlyEveryCallMakesAContext) {
+  begin();
+  EXPECT_THAT(cuda_double::contexts(), ElementsAre(0));
+  int number = 0;
+  cudaDeviceProp properties{};
+  CHECK_CUDA(cudaGetDeviceCount(&number));
+  CHECK_CUDA(cudaGetDeviceProperties(&properties, 1));
+  CHECK_CUDA(cudaDeviceCanAccessPeer(&number, 0, 1));
+  unsigned flags = 0;
+  int active = -1;
+  EXPECT_EQ(cuDevicePrimaryCtxGetState(1, &flags, &active), CUDA_SUCCESS);
+  EXPECT_EQ(active, 0);
+  EXPECT_THAT(cuda_double::contexts(), ElementsAre(0));
+  // On whatever device the thread has as it comes.
+  for (int i = 0; i < 64 && cuda_double::contexts().size() < 2; ++i) {
+    std::thread([] {
+      void* block = nullptr;
+      EXPECT_EQ(cudaHostAlloc(&block, 8, cudaHostAllocPortable), cudaSuccess);
+      EXPECT_EQ(cudaFreeHost(block), cudaSuccess);
+    }).join();
+  }
+  EXPECT_THAT(cuda_double::contexts(), ElementsAre(0, 1));
+  EXPECT_EQ(cuDevicePrimaryCtxGetState(1, &flags, &active), CUDA_SUCCESS);
+  EXPECT_EQ(active, 1);
+}
+
+TEST_F(Mistakes, ADriversCallWithoutAContext) {
+  const cudaStream_t s = make_stream();
+  auto* const word = pinned<std::uint64_t>(1);
+  const auto write = [&] { return cuStreamWriteValue64(s, reinterpret_cast<CUdeviceptr>(word), 1, 0); };
+  std::thread([&] {
+    EXPECT_EQ(write(), CUDA_ERROR_INVALID_CONTEXT);
+    expect_report({"cuStreamWriteValue64 on a thread that has no context"});
+    CHECK_CUDA(cudaSetDevice(0));
+    EXPECT_EQ(write(), CUDA_SUCCESS);
+  }).join();
+  CHECK_CUDA(cudaStreamSynchronize(s));
+  CHECK_CUDA(cudaFreeHost(word));
 }
 
 TEST_F(Mistakes, MemoryOfAnotherDevice) {

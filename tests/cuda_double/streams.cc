@@ -146,7 +146,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 
 CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return static_cast<CUresult>(call(Fault::write, [&](World& world, ThreadState&) {
+  return static_cast<CUresult>(call_without_context(Fault::write, [&](World& world, ThreadState&) {
+    if (!has_context_here()) {
+      world.refuse(cudaErrorDeviceUninitialized, "cuStreamWriteValue64 on a thread that has no context: cudaSetDevice");
+    }
     const StreamHandle stream = world.stream(handle, "cuStreamWriteValue64");
     if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || address % 8 != 0) throw Refused{cudaErrorInvalidValue};
     auto* const word = reinterpret_cast<std::uint64_t*>(address);

@@ -180,6 +180,8 @@ int main() {
   FUNCTION(cudaMemsetAsync);
   FUNCTION(cudaFuncGetAttributes);
   FUNCTION(cudaFuncSetAttribute);
+  FUNCTION(cuDeviceGet);
+  FUNCTION(cuDevicePrimaryCtxGetState);
   FUNCTION(cuStreamWriteValue64);
   FUNCTION(cuGetErrorString);
   FUNCTION(cuGetErrorName);

@@ -382,6 +382,11 @@ ThreadState& thread_state(World& world) {
   return state;
 }
 
+bool& has_context_here() {
+  thread_local bool has = false;
+  return has;
+}
+
 cudaError_t answer_exception(World& world) noexcept {
   try {
     throw;
@@ -408,6 +413,14 @@ std::uint64_t full_queues() { return World::current()->full_queues.load(); }
 PeerCopies peer_copies() {
   const auto world = World::current();
   return {world->direct_copies.load(), world->staged_copies.load()};
+}
+std::vector<int> contexts() {
+  const auto world = World::current();
+  std::vector<int> found;
+  for (int i = 0; i < world->devices(); ++i) {
+    if (world->contexts[static_cast<std::size_t>(i)].load()) found.push_back(i);
+  }
+  return found;
 }
 Live live() { return World::current()->live(); }
 

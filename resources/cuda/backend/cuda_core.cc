@@ -35,6 +35,19 @@ void* driver_function(const char* name) {
 
 }  // namespace
 
+bool has_context(int card) noexcept try {
+  using Get = CUresult (*)(CUdevice*, int);
+  using GetState = CUresult (*)(CUdevice, unsigned int*, int*);
+  static const auto get = reinterpret_cast<Get>(driver_function("cuDeviceGet"));
+  static const auto get_state = reinterpret_cast<GetState>(driver_function("cuDevicePrimaryCtxGetState"));
+  CUdevice device = 0;
+  unsigned int flags = 0;
+  int active = 0;
+  return get(&device, card) == CUDA_SUCCESS && get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+} catch (...) {
+  return true;  // a thread keeps its card where nobody can tell
+}
+
 CudaCore::CudaCore(const CudaOptions& options, int count, const Host& given)
     : host(given), nvtx(options.nvtx), cards(count) {
   for (int card = 0; card < cards; ++card) {
@@ -52,7 +65,9 @@ CudaCore::CudaCore(const CudaOptions& options, int count, const Host& given)
 }
 
 CardTime::~CardTime() {
-  if (event && !device.lost.load()) cudaEventDestroy(event);
+  if (!event || device.lost.load()) return;
+  const OnCard on(device.card, std::nothrow);
+  cudaEventDestroy(event);
 }
 
 CudaCore::~CudaCore() {
@@ -63,7 +78,7 @@ CudaCore::~CudaCore() {
     if (!ending.allowed() || device->lost.load()) {
       ending.keep(std::move(device->libraries));
     } else {
-      const OnCard on(device->card);
+      const OnCard on(device->card, std::nothrow);
       device->libraries.reset();
     }
   }
@@ -71,15 +86,18 @@ CudaCore::~CudaCore() {
   for (auto& device : devices) {
     device->clock.reset();
     if (!device->made.load() || device->lost.load()) continue;
+    const OnCard on(device->card, std::nothrow);
     cudaStreamSynchronize(device->memory);
     cudaStreamDestroy(device->memory);
   }
   // A card that is lost may still write to them, and freeing them would wait for it.
   if (losses() > 0) return;
-  if (Word* const words = words_.load()) cudaFreeHost(words);
-  for (auto& device : devices) {
-    if (device->errors) cudaFreeHost(device->errors);
-  }
+  std::vector<void*> pinned{words_.load()};
+  for (auto& device : devices) pinned.push_back(device->errors);
+  std::erase(pinned, nullptr);
+  if (pinned.empty()) return;
+  const OnCard on(card_in_use(), std::nothrow);
+  for (void* const block : pinned) cudaFreeHost(block);
 }
 
 Word* CudaCore::words() {
@@ -98,6 +116,17 @@ Word* CudaCore::words() {
     words_.store(new (pinned(count * sizeof(Word))) Word[count], std::memory_order_release);
   });
   return words_.load(std::memory_order_acquire);
+}
+
+int CudaCore::card_in_use() const noexcept {
+  int card = 0;
+  if (cudaGetDevice(&card) == cudaSuccess && has_context(card)) return card;
+  for (const auto& device : devices) {
+    if (device->made.load(std::memory_order_acquire) && !device->lost.load(std::memory_order_acquire)) {
+      return device->card;
+    }
+  }
+  return card;
 }
 
 CudaDevice& CudaCore::use(int number) {
@@ -119,8 +148,8 @@ CudaDevice& CudaCore::use(int number) {
 }
 
 void CudaCore::start(CudaDevice& device) {
-  words();
   const OnCard on(device.card);
+  words();
   // Blocks stay with the card's pool, because giving them back to the driver synchronises.
   cudaMemPool_t pool = nullptr;
   check(cudaDeviceGetDefaultMemPool(&pool, device.card), "cudaDeviceGetDefaultMemPool", device.card);

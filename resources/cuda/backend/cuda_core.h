@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -20,24 +21,34 @@
 
 namespace sluice::cuda {
 
-/// Makes a card current on the calling thread while it lives.
+/// Whether this process has a context on the card (CUDA's primary one, of some hundred megabytes).
+bool has_context(int card) noexcept;
+
+/// Makes a card current on the calling thread while it lives. A thread whose card nobody uses stays on this one,
+/// because CUDA makes a context where a card is made current.
 class OnCard {
  public:
-  explicit OnCard(int card) {
-    // A thread that comes for the first time has device 0 and no context, which calls of the driver want.
-    static thread_local bool bound = false;
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = card;
-    changed_ = before_ != card;
-    if (changed_ || !bound) SLUICE_CUDA(cudaSetDevice, card);
-    bound = true;
-  }
+  explicit OnCard(int card) { check(enter(card), "cudaSetDevice"); }
+  /// For the ends of things, which go on where it cannot be done.
+  OnCard(int card, std::nothrow_t) noexcept { enter(card); }
   ~OnCard() {
-    if (changed_) cudaSetDevice(before_);
+    if (changed_ && has_context(before_)) cudaSetDevice(before_);
   }
   OnCard(const OnCard&) = delete;
   OnCard& operator=(const OnCard&) = delete;
 
  private:
+  cudaError_t enter(int card) noexcept {
+    // A thread that comes for the first time has device 0 and no context, which calls of the driver want.
+    static thread_local bool bound = false;
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = card;
+    if (before_ == card && bound) return cudaSuccess;
+    const cudaError_t error = cudaSetDevice(card);
+    changed_ = error == cudaSuccess && before_ != card;
+    bound = bound || error == cudaSuccess;
+    return error;
+  }
+
   int before_ = 0;
   bool changed_ = false;
 };
@@ -99,6 +110,8 @@ struct CudaCore {
   /// The device, with everything that is made at its first use. Throws CudaError.
   CudaDevice& use(int device);
   CudaDevice& at(int device) const { return *devices[static_cast<std::size_t>(device)]; }
+  /// For calls that concern no card, which would make a context on the thread's: one that has a context, if any has.
+  int card_in_use() const noexcept;
 
   /// Gives the memory that was freed, and is not in use, back to the card. Waits for what is done at once. Throws
   /// CudaError.

@@ -174,6 +174,7 @@ void CudaProvider::free(int number, void* block, std::size_t bytes, Stream* stre
 
 void* CudaProvider::allocate_pinned(std::size_t bytes) noexcept try {
   void* block = nullptr;
+  const OnCard on(core_->card_in_use());
   SLUICE_CUDA(cudaHostAlloc, &block, std::max<std::size_t>(bytes, 1), cudaHostAllocPortable);
   return block;
 } catch (...) {
@@ -182,7 +183,9 @@ void* CudaProvider::allocate_pinned(std::size_t bytes) noexcept try {
 
 void CudaProvider::free_pinned(void* block, std::size_t) noexcept {
   // A card that is given up may still write to it.
-  if (block && core_->losses() == 0) cudaFreeHost(block);
+  if (!block || core_->losses() > 0) return;
+  const OnCard on(core_->card_in_use(), std::nothrow);
+  cudaFreeHost(block);
 }
 
 /// The card whose memory an address is of; -1: it is the host's.
@@ -195,6 +198,7 @@ int CudaProvider::card_of(const void* address) {
 }
 
 int CudaProvider::device_of(const void* address) const {
+  const OnCard on(core_->card_in_use(), std::nothrow);
   const int card = card_of(address);
   for (int i = 0; card >= 0 && i < devices(); ++i) {
     if (core_->at(i).card == card) return i;
@@ -205,7 +209,11 @@ int CudaProvider::device_of(const void* address) const {
 void CudaProvider::copy(void* to, const void* from, std::size_t bytes, Stream* stream) {
   if (bytes == 0) return;
   CudaStream* const own = cuda_stream(stream);
-  const int number = own ? own->device() : device_of(to);
+  const auto device_of_memory = [&] {
+    const OnCard on(core_->card_in_use(), std::nothrow);
+    return device_of(card_of(to) < 0 ? from : to);
+  };
+  const int number = own ? own->device() : device_of_memory();
   const int card = core_->at(number).card;
   const OnCard on(card);
   const cudaStream_t in = stream_of(number, stream);

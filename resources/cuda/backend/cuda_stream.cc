@@ -20,6 +20,7 @@ std::vector<Passed> passed_points(std::span<const StreamEvent> events) {
 CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
+  const OnCard on(card(), std::nothrow);
   cudaStreamSynchronize(stream);
   if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, nullptr);
   cudaStreamSynchronize(stream);

@@ -40,6 +40,8 @@ enum CUstreamWriteValue_flags {
 };
 
 extern "C" {
+CUresult cuDeviceGet(CUdevice* device, int ordinal);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active);
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
 CUresult cuGetErrorString(CUresult error, const char** sentence);
 CUresult cuGetErrorName(CUresult error, const char** name);

@@ -86,6 +86,9 @@ struct Live {
   std::size_t blocks = 0, pinned = 0, streams = 0, events = 0, handles = 0;
 };
 Live live();
+/// The devices that have a primary context: a call was made while they were a thread's current device. Calls that ask
+/// for devices and their properties make none.
+std::vector<int> contexts();
 /// Copies between two devices: by a link that was opened (cudaMemPoolSetAccess), and by way of the host.
 struct PeerCopies {
   std::uint64_t direct = 0, staged = 0;
