@@ -19,6 +19,7 @@
 
 #include "sluice/engine/detail/forks.h"
 #include "sluice/engine/detail/policy.h"
+#include "sluice/engine/detail/settle_engines.h"
 #include "sluice/engine/detail/slot.h"
 #include "sluice/engine/engine.h"
 
@@ -60,29 +61,35 @@ void leave_from_a_body(int status, void*) {
   std::_Exit(status);
 }
 
-struct ExitWait {
-  ~ExitWait() {
-    std::vector<std::pair<std::shared_ptr<CoreBase>, std::shared_ptr<Watchdog>>> alive;
-    {
-      std::lock_guard lock(mutex());
-      for (const auto& engine : engines())
-        if (auto core = engine.core.lock()) alive.emplace_back(std::move(core), engine.watchdog.lock());
-    }
-    const ExitTime time(true);
-    for (const auto& [core, watchdog] : alive) {
-      const auto settle = [&](std::chrono::nanoseconds limit) { return core->settle(limit); };
-      try {
-        watchdog ? wait_and_tell(time.left(), *watchdog, settle) : settle(time.left());
-      } catch (...) {  // of the hook that was told
-      }
+void settle() {
+  std::vector<std::pair<std::shared_ptr<CoreBase>, std::shared_ptr<Watchdog>>> alive;
+  {
+    std::lock_guard lock(mutex());
+    for (const auto& engine : engines())
+      if (auto core = engine.core.lock()) alive.emplace_back(std::move(core), engine.watchdog.lock());
+  }
+  const ExitTime time(true);
+  for (const auto& [core, watchdog] : alive) {
+    const auto settle = [&](std::chrono::nanoseconds limit) { return core->settle(limit); };
+    try {
+      watchdog ? wait_and_tell(time.left(), *watchdog, settle) : settle(time.left());
+    } catch (...) {  // of the hook that was told
     }
   }
+}
+
+struct ExitWait {
+  ~ExitWait() { settle(); }
 };
 
 std::atomic<std::int64_t> exit_limit{std::int64_t{30} * 1'000'000'000}, exit_spent{0};  ///< nanoseconds
 std::atomic<bool> exiting{false};
 
 }  // namespace
+
+void settle_engines() {
+  if (!thread_state().operation) settle();
+}
 
 void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
   once_in_process([] {

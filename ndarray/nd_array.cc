@@ -8,6 +8,7 @@
 #include "sluice/ndarray/tensor_view.h"
 #include "sluice/ndarray/user_names.h"
 #include "sluice/resources/cuda/cuda.h"
+#include "sluice/resources/cuda/library.h"
 
 namespace sluice {
 namespace {
@@ -57,12 +58,16 @@ void detail::refuse_empty(std::string_view operation, const std::source_location
 
 void detail::check_device(std::string_view operation, Device device, const std::source_location& where) {
   const Engine& engine = default_engine();
-  if (device.index < engine.device_count(device.kind)) return;
+  const bool there = device.index < engine.device_count(device.kind);
+  // Cards are counted without CUDA, which is loaded here, and brings the kernels. It may say that they cannot be used.
+  if (there && (device.kind != DeviceKind::gpu || cuda::is_usable())) return;
+  std::string why;
   try {
-    engine.provider(device);
+    why = engine.provider(device)->unavailable();
   } catch (const UsageError& e) {
-    throw ArrayError(operation, where, e.what());
+    why = e.what();
   }
+  if (!why.empty()) throw ArrayError(operation, where, why);
 }
 
 std::int64_t NDArray::size(int axis, Where where) const {

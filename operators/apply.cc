@@ -192,6 +192,9 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
   const Kernel* kernel = op.kernel(runs_on.kind, signature, rank_limit);
   if (!kernel) [[unlikely]] {
     detail::check_device(op.name, runs_on, where);
+    kernel = op.kernel(runs_on.kind, signature, rank_limit);  // the device may have brought its kernels
+  }
+  if (!kernel) [[unlikely]] {
     // A kernel that changes its targets, or copies between devices, is not what a composition is.
     const bool plain = !options.updates.any() && !options.lane.given && options.pinned.kind == DeviceKind::cpu;
     if (!plain || !detail::composes(op, signature, runs_on)) refuse_kernel(op, signature, runs_on, where);
@@ -263,7 +266,9 @@ void apply_row(const Operator& op, std::span<const NDArray* const> inputs, const
 void detail::check_kernel(const Operator& row, const Signature& call, Device device,
                           const std::source_location& where) {
   if (!DryRun::current()) check_device(row.name, device, where);
-  if (!row.kernel(device.kind, call, rank_limit) && !may_compose(row)) refuse_kernel(row, call, device, where);
+  if (row.kernel(device.kind, call, rank_limit) || may_compose(row)) return;
+  check_device(row.name, device, where);
+  if (!row.kernel(device.kind, call, rank_limit)) refuse_kernel(row, call, device, where);
 }
 
 std::vector<NDArray> apply_all(const Operator& op, std::span<const NDArray* const> inputs, const Attributes& attributes,

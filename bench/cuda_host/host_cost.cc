@@ -3,7 +3,7 @@
 // the lane's are timed apart; ops are pushed in batches so that what the last batch used is there for the next, as in a
 // program that runs for a while.
 //
-//   bench_cuda_host [ROUNDS [OPS [BATCH]]]        [15 rounds, 100,000 ops, batches of 1,000]
+//   bench_cuda_host [ROUNDS [OPS [BATCH [lazy]]]]        [15 rounds, 100,000 ops, batches of 1,000]
 //
 // It counts what the heap is asked for, too.
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "sluice/resources/cuda/library.h"
@@ -95,7 +96,9 @@ double quantile(std::vector<double> x, double at) {
 int main(int count, char** words) {
   const int rounds = count > 1 ? std::atoi(words[1]) : 15, ops = count > 2 ? std::atoi(words[2]) : 100'000,
             batch = count > 3 ? std::atoi(words[3]) : 1000;
-  cuda::use_library(sluice_cuda_library);
+  // "lazy": the provider that programs have which load the backend at the first use of a card.
+  const bool lazy = count > 4 && words[4] == std::string_view("lazy");
+  cuda::use_library(sluice_cuda_library, lazy ? +[] { return 1; } : nullptr);
   EngineOptions options;
   options.mode = EngineMode::threaded;
   options.mode_given = true;

@@ -21,8 +21,8 @@ struct CudaOptions {
 };
 
 /// The machine's GPUs, kind DeviceKind::gpu: Engine engine({.providers = {cuda_devices()}}). The default engine has
-/// them by itself. If cuda_unavailable() says why there is none, the provider has no devices. Streams, and CUDA's own
-/// state on a card, are made at the first use of a device.
+/// them by itself. The driver's files say how many there are; CUDA is loaded, and its state on a card made, at the
+/// first use of a device, which throws what cuda_unavailable() says where CUDA cannot use it.
 ///
 /// While a trace is on (Engine::start_trace) each op is issued between two timed events of CUDA, so that the trace has
 /// the card's times of ops beside the host's. That slows ops down, small ones most. CUDA tells times to half a

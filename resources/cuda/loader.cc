@@ -1,38 +1,46 @@
-// Finds and loads the CUDA backend.
+// Finds the CUDA backend, and loads it when it is needed: when a program asks for it, or uses a card.
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 
 #include "sluice/engine/detail/forks.h"
+#include "sluice/engine/detail/settle_engines.h"
 #include "sluice/engine/environment.h"
 #include "sluice/engine/errors.h"
 #include "sluice/engine/order_observer.h"
+#include "sluice/resources/cuda/cards.h"
+#include "sluice/resources/cuda/lazy_provider.h"
 #include "sluice/resources/cuda/library.h"
+#include "sluice/resources/cuda/library_file.h"
 
 namespace sluice {
 namespace cuda {
 namespace {
 
 OpenLibrary linked_in = nullptr;
+int (*linked_in_cards)() = nullptr;
 
 const Library* told_of = nullptr;  ///< with the lock of the library, as is the next
 void (*tell)(const Library&) = nullptr;
 
-/// The library's file where it lies beside the program; else its name, for the system to look for.
-std::string library_file() {
-  const std::string name = "libsluice_cuda.so";
-  char program[4096];
-  const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
-  if (length > 0 && length < static_cast<ssize_t>(sizeof program)) {
-    const std::string path(program, static_cast<std::size_t>(length));
-    const std::string beside = path.substr(0, path.rfind('/') + 1) + name;
-    if (access(beside.c_str(), R_OK) == 0) return beside;
-  }
-  return name;
+enum class State : std::uint8_t { not_asked, unavailable, usable };
+constinit std::atomic<State> state{State::not_asked};  ///< of the library, as soon as that is known
+
+constinit std::atomic<pid_t> initialised_in{0};  ///< the process in which CUDA was initialised; 0: none
+
+void is_initialised() noexcept {
+  pid_t none = 0;
+  initialised_in.compare_exchange_strong(none, getpid());
+}
+/// CUDA was initialised in a process that this one is a forked child of.
+bool is_of_parent() noexcept {
+  const pid_t where = initialised_in.load();
+  return where != 0 && where != getpid();
 }
 
 struct Loaded {
@@ -48,8 +56,7 @@ Loaded load() {
   }
   OpenLibrary open = linked_in;
   if (!open) {
-    const char* const named = std::getenv("SLUICE_CUDA_LIBRARY");
-    const std::string file = named ? named : library_file();
+    const std::string file = library_file();
     void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
       const char* const why = dlerror();
@@ -62,13 +69,17 @@ Loaded load() {
       return result;
     }
   }
-  result.library = open({current_device_op, current_memory_uses});
+  result.library = open({current_device_op, current_memory_uses, working, working});
   if (result.library->version != kLibraryVersion) {
     result.why = "the CUDA backend is of another version of Sluice";
     result.library = nullptr;
-  } else if (const char* const why = result.library->unavailable()) {
+    return result;
+  }
+  is_initialised();
+  if (const char* const why = result.library->unavailable()) {
     result.why = why;
   } else {
+    std::atexit(detail::settle_engines);  // before what the library, and those it loads, do at exit
     const std::lock_guard lock(detail::process_lock(detail::ProcessLock::cuda_library));
     told_of = result.library;
     if (tell) tell(*told_of);
@@ -79,8 +90,16 @@ Loaded load() {
 const Loaded& loaded() {
   return detail::first_use([] {
     static const Loaded result = load();
+    state.store(result.why.empty() ? State::usable : State::unavailable, std::memory_order_release);
     return &result;
   });
+}
+
+/// As library(), but throws where there is no card to use.
+const Library& usable_library() {
+  const std::string& why = cuda_unavailable();
+  if (!why.empty()) throw UsageError("no CUDA device: " + why);
+  return *library();
 }
 
 /// No devices, and why.
@@ -88,7 +107,10 @@ class NoCards final : public Provider {
  public:
   DeviceKind kind() const override { return DeviceKind::gpu; }
   int devices() const override { return 0; }
-  std::string unavailable() const override { return "no CUDA device: " + cuda_unavailable(); }
+  std::string unavailable() const override {
+    const std::string& why = cuda_unavailable();
+    return "no CUDA device: " + (why.empty() ? "there was none when the engine was made" : why);
+  }
   std::unique_ptr<Stream> make_stream(int, LaneKind) override { return nullptr; }
   std::uint64_t progress() const noexcept override { return 0; }
   void await_progress(std::uint64_t, std::chrono::nanoseconds) noexcept override {}
@@ -118,11 +140,47 @@ void on_library(void (*f)(const Library& library)) {
 }
 
 const Library* library() { return loaded().library; }
-void use_library(OpenLibrary open) { linked_in = open; }
+bool is_usable() noexcept { return state.load(std::memory_order_acquire) == State::usable; }
+void use_library(OpenLibrary open, int (*cards)()) {
+  linked_in = open;
+  linked_in_cards = cards;
+}
 
+namespace {
+
+/// The cards to make lanes for while the library is not loaded; -1 where it has to be asked. In a forked child of a
+/// process that uses CUDA it is asked too, because it says why there are none.
+int cards_before_loading() {
+  if (is_of_parent()) return -1;
+  if (linked_in_cards) return linked_in_cards();
+  if (linked_in || state.load(std::memory_order_acquire) != State::not_asked) return -1;
+  if (!detail::switch_from_environment("SLUICE_CUDA", true)) return 0;
+  const CardCount found = count_cards({.visible = std::getenv("CUDA_VISIBLE_DEVICES")});
+  if (found.asked) is_initialised();
+  return found.cards > 0 && !library_is_there(library_file()) ? -1 : found.cards;
+}
+
+std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
+  const int cards = cards_before_loading();
+  if (cards > 0) {
+    return lazy_provider(cards * options.logical, options,
+                         [options] { return usable_library().make_provider(options); });
+  }
+  if (cards == 0 || !cuda_unavailable().empty()) return std::make_shared<NoCards>();
+  return library()->make_provider(options);
+}
+
+}  // namespace
 }  // namespace cuda
 
-const std::string& cuda_unavailable() { return cuda::loaded().why; }
+const std::string& cuda_unavailable() {
+  using cuda::is_of_parent, cuda::loaded;
+  const std::string& why = loaded().why;
+  if (!why.empty() || !is_of_parent()) return why;
+  return detail::first_use([] {
+    return new const std::string("the parent process used CUDA before the fork, and it does not survive one");
+  });
+}
 
 ProviderFactory cuda_devices(CudaOptions options) {
   if (options.logical < 0 || options.logical > 64) {
@@ -132,8 +190,7 @@ ProviderFactory cuda_devices(CudaOptions options) {
     CudaOptions chosen = options;
     if (chosen.logical == 0) chosen.logical = cuda::logical_gpus();
     chosen.nvtx |= detail::switch_from_environment("SLUICE_NVTX", false);
-    if (!cuda_unavailable().empty()) return std::make_shared<cuda::NoCards>();
-    return cuda::library()->make_provider(chosen);
+    return cuda::make_provider(chosen);
   };
 }
 

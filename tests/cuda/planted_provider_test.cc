@@ -8,6 +8,7 @@
 #include "sluice/ndarray/array_call.h"
 #include "sluice/operators/backends/cuda/libraries.h"
 #include "sluice/resources/cuda/backend/cuda_provider.h"
+#include "sluice/resources/cuda/lazy_provider.h"
 
 namespace sluice::testing {
 namespace {
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 template <class P>
 std::shared_ptr<Provider> make() {
   if (!cuda_unavailable().empty()) return nullptr;  // loads the backend's kernels
-  const cuda::Host host{current_device_op, current_memory_uses};
+  const cuda::Host host{current_device_op, current_memory_uses, cuda::working, cuda::working};
   return cuda_double::make_provider<P>(std::make_shared<CudaCore>(CudaOptions{.logical = 1}, 2, host));
 }
 

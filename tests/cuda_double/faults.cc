@@ -1,6 +1,9 @@
 // Planted faults.
 #include "double.h"
 
+#include <atomic>
+#include <cstdlib>
+
 namespace cuda_double {
 namespace {
 
@@ -45,9 +48,17 @@ void plan_late(int device, const World::Late& what) {
   world->planned.fetch_add(1);
 }
 
+std::atomic<bool> shut_down{false};
+
 }  // namespace
 
+void shut_down_at_exit() {
+  static const int registered = std::atexit([] { shut_down.store(true); });
+  static_cast<void>(registered);
+}
+
 void World::count(Fault kind) {
+  if (shut_down.load(std::memory_order_relaxed)) throw Refused{cudaErrorCudartUnloading};
   std::lock_guard lock(faults_mutex);
   cudaError_t error = counted(plans[index(Fault::any)], Fault::any);
   if (kind != Fault::any) {

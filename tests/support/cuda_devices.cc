@@ -2,6 +2,7 @@
 #include <cuda_double/cuda_double.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -15,6 +16,8 @@ void begin(int devices) {
   options.devices = devices;
   options.random_delay = std::chrono::microseconds(20);
   options.print_reports = false;
+  options.order_record =
+      std::getenv("SLUICE_TEST_LAZY") == nullptr;  // a lazy provider does not hand on what it is told
   cuda_double::reset(options);
 }
 

@@ -22,9 +22,7 @@ namespace sluice::cuda {
 class Issue {
  public:
   explicit Issue(Issuing& issuing)
-      : issuing_(issuing),
-        provider_(static_cast<CudaProvider&>(issuing.provider())),
-        stream_(static_cast<CudaStream&>(issuing.stream())) {}
+      : issuing_(issuing), provider_(working_provider(issuing.provider())), stream_(working_stream(issuing.stream())) {}
   explicit Issue(const ArrayContext& context) : Issue(context.issuing()) {}
 
   /// For calls other than launch().

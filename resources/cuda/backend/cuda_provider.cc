@@ -115,16 +115,7 @@ Reporter CudaProvider::reporter(int number) const {
 
 // ---- memory
 
-DeviceLimits CudaProvider::limits(int number) const {
-  DeviceLimits limits;
-  limits.memory = core_->at(number).budget;
-  limits.alignment = 256;
-  limits.threads_per_block = 1024;
-  limits.shared_memory = std::size_t{48} << 10;
-  limits.parameter_bytes = 4096;
-  limits.unconfirmed = 512;  // a card's queue of launches has some 1,000 places, and blocks when it is full
-  return limits;
-}
+DeviceLimits CudaProvider::limits(int number) const { return limits_of_cards(core_->at(number).budget); }
 
 cudaStream_t CudaProvider::stream_of(int number, Stream* stream) const {
   if (CudaStream* const own = cuda_stream(stream)) return own->stream();

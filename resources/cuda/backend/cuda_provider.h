@@ -50,6 +50,10 @@ class CudaProvider : public Provider {
   const std::shared_ptr<CudaCore> core_;
 };
 
+/// The provider, and the stream, that do the work of what a body was given (Host::provider). May throw.
+CudaProvider& working_provider(Provider& given);
+CudaStream& working_stream(Stream& given);
+
 /// The sentence for what a kernel found.
 std::string sentence(const KernelError& error);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "sluice/resources/cuda/backend/ends.h"
+
 namespace sluice::cuda {
 
 CudaStream* cuda_stream(Stream* stream) { return dynamic_cast<CudaStream*>(stream); }
@@ -20,6 +22,8 @@ std::vector<Passed> passed_points(std::span<const StreamEvent> events) {
 CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
+  const Ending ending;
+  if (!ending.allowed()) return;
   const OnCard on(card(), std::nothrow);
   cudaStreamSynchronize(stream);
   if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, nullptr);

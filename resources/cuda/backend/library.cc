@@ -82,6 +82,10 @@ std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
 }
 
 }  // namespace
+
+CudaProvider& working_provider(Provider& given) { return static_cast<CudaProvider&>(host.provider(given)); }
+CudaStream& working_stream(Stream& given) { return static_cast<CudaStream&>(host.stream(given)); }
+
 }  // namespace sluice::cuda
 
 extern "C" __attribute__((visibility("default"))) const sluice::cuda::Library* sluice_cuda_library(

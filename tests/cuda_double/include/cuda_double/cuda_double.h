@@ -43,6 +43,10 @@ Options default_options();
 /// before are invalid. Not while another thread uses the double.
 void reset(const Options& options = default_options());
 
+/// From the process's exit handlers on, those that were registered later having had their turn, every call answers
+/// cudaErrorCudartUnloading. To be called where the backend is loaded, as CUDA does.
+void shut_down_at_exit();
+
 /// Reports so far, one line each, at most 1,000: misuse, wrong accesses of kernels, accesses that nothing orders.
 std::vector<std::string> take_reports();
 
