@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/add_bias.h"
 #include "sluice/operators/backends/cuda/convolution_library.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/fold.h"
@@ -92,26 +93,6 @@ struct WeightGrad {
                  number(dy[((image * s.out_channels + o) * s.out_h + oy) * s.out_w + ox]);
         }
     dw[i] = T(static_cast<compute_of<T>>(sum));
-  }
-};
-
-/// y = y + bias of its channel, and with relu negative results become 0.
-template <class T>
-struct AddBias {
-  T* y;
-  const T* bias;
-  std::int64_t channels, plane;
-  bool relu;
-  template <class Visit>
-  void each_pointer(Visit visit) {
-    visit(y);
-    visit(bias);
-  }
-  __device__ void operator()(std::int64_t i) const {
-    compute_of<T> value = number(y[i]);
-    if (bias) value = value + number(bias[i / plane % channels]);
-    if (relu && value < compute_of<T>(0)) value = 0;
-    y[i] = T(value);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sluice/operators/attributes.h"
+#include "sluice/operators/backends/cuda/add_bias.h"
 #include "sluice/operators/backends/cuda/copy.h"
 #include "sluice/operators/backends/cuda/elementwise.h"
 #include "sluice/operators/backends/cuda/kernels.h"
@@ -242,25 +243,6 @@ bool multiply_by_library(const Issue& issue, const Product& p) {
   return true;
 }
 
-/// What an epilogue does, behind the product: adds the bias of each column, and with relu negative results become 0.
-template <class T>
-struct FinishAt {
-  T* y;
-  const T* bias;
-  std::int64_t n;
-  bool relu;
-  template <class Visit>
-  void each_pointer(Visit visit) {
-    visit(y);
-    visit(bias);
-  }
-  __device__ void operator()(std::int64_t i) const {
-    T value = y[i];
-    if (bias) value = functors::plus(value, bias[i % n]);
-    y[i] = relu && value < T(0) ? T(0) : value;
-  }
-};
-
 template <class T>
 void multiply(const Issue& issue, const Product& p) {
   if (p.m == 0 || p.n == 0) return;
@@ -274,7 +256,7 @@ void multiply(const Issue& issue, const Product& p) {
     bare.relu = false;
     if (p.k > 0 && (p.bias || p.relu) && multiply_by_library<T>(issue, bare)) {
       return for_index(issue, p.count * p.m * p.n,
-                       FinishAt<T>{static_cast<T*>(p.y), static_cast<const T*>(p.bias), p.n, p.relu});
+                       AddBias<T>{static_cast<T*>(p.y), static_cast<const T*>(p.bias), p.n, 1, p.relu});
     }
   }
   multiply_plainly<T>(issue, p);
