@@ -50,6 +50,28 @@ TEST(Products, LargeMatricesInAStackEqualEachAlone) {
   }
 }
 
+// Matrices whose rows begin a multiple of 2 KiB apart, and parts of such, are copied first. Whole numbers, so that sums
+// are exact in any order.
+TEST(Products, RowsThatBeginAMultipleOfPagesApart) {
+  for (const Dims& size : {Dims{48, 16, 512}, Dims{47, 16, 512}, Dims{64, 100, 1024}, Dims{65, 513, 1536},
+                           Dims{50, 512, 16}, Dims{130, 1024, 528}, Dims{200, 17, 2048}}) {
+    for (const std::int64_t left_out : {0, 3}) {
+      const std::int64_t m = size[0], k = size[1];
+      const NDArray a = counted({m, k}, DType::f32),
+                    b = counted({k, size[2]}, DType::f32)(all, slice(left_out, size[2]));
+      const NDArray wanted = matmul(a.to(DType::f64), b.to(DType::f64));
+      const auto expect = [&](const NDArray& y, const char* form) {
+        EXPECT_EQ(values_of(y), values_of(wanted)) << form << ' ' << to_string(size) << " but " << left_out;
+      };
+      expect(matmul(a, b), "NN");
+      const NDArray turned_a = a.transpose().contiguous(), turned_b = b.transpose().contiguous();
+      expect(matmul(turned_a, b, {.transpose_a = true}), "TN");
+      expect(matmul(a, turned_b, {.transpose_b = true}), "NT");
+      expect(matmul(turned_a, turned_b, {.transpose_a = true, .transpose_b = true}), "TT");
+    }
+  }
+}
+
 TEST(Products, BitsDoNotDependOnThreads) {
   const auto results = [](int threads) {
     Engine engine({.mode = EngineMode::threaded, .mode_given = true, .threads = threads});
@@ -57,7 +79,8 @@ TEST(Products, BitsDoNotDependOnThreads) {
     std::vector<std::vector<std::byte>> bytes;
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
       // Whole tiles, odd sizes, one row, and a long sum.
-      for (const Dims& size : {Dims{256, 256, 256}, Dims{301, 257, 133}, Dims{1, 1023, 900}, Dims{65, 9000, 70}}) {
+      for (const Dims& size :
+           {Dims{256, 256, 256}, Dims{301, 257, 133}, Dims{1, 1023, 900}, Dims{65, 9000, 70}, Dims{100, 129, 512}}) {
         RandomStream stream(5);
         const NDArray a = uniform({size[0], size[1]}, stream, -1, 1).to(dtype).with_grad();
         const NDArray b = uniform({size[1], size[2]}, stream, -1, 1).to(dtype).with_grad();

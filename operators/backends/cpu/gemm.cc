@@ -221,20 +221,33 @@ void in_blocks_of_k(int64_t m, int64_t n, int64_t k, float beta, float* c, int64
   for (int64_t i = 0; i < m * n; ++i) c[i / n * ldc + i % n] = static_cast<float>(totals[static_cast<std::size_t>(i)]);
 }
 
-/// oneDNN's AVX2 kernels read a transposed A, as for the gradient of a weight, at less than half of their speed
-/// (docs/performance/cpu-kernels.md).
+// What oneDNN's AVX2 kernels do at half of their speed, or less (docs/performance/cpu-kernels.md).
+constexpr int64_t kFewRows = 16, kMostCopied = int64_t{16} << 20;  // 64 MiB
+
+/// They read a transposed A, as for the gradient of a weight: it is turned.
 bool is_worth_turning(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t few = 16, most = int64_t{16} << 20;  // 64 MiB
-  return instruction_set_in_use() != InstructionSet::avx512 && m >= few && n >= few && k >= few && m * k <= most;
+  return instruction_set_in_use() != InstructionSet::avx512 && m >= kFewRows && n >= kFewRows && k >= kFewRows &&
+         m * k <= kMostCopied;
 }
 
-/// The transpose of x, rows x columns, as an array of its own.
-std::unique_ptr<float[]> turn(const float* x, int64_t rows, int64_t columns, int64_t step) {
-  auto made = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
+/// They walk down the rows of B, which share few places of the caches where they begin a multiple of 2 KiB apart.
+constexpr int64_t kColliding = 512;
+bool is_worth_spreading(int64_t m, int64_t n, int64_t k, int64_t ldb) {
+  return instruction_set_in_use() == InstructionSet::avx2 && ldb % kColliding == 0 && m >= 3 * kFewRows &&
+         n >= kFewRows && k >= kFewRows && k * n <= kMostCopied;
+}
+/// The distance of rows of n elements that do not collide.
+int64_t spread(int64_t n) { return n % kColliding == 0 ? n + 16 : n; }
+
+/// x, `rows` x `columns` with `down` and `right` between its elements, as rows of an array of its own that are
+/// spread(columns) apart.
+std::unique_ptr<float[]> copy_of(const float* x, int64_t rows, int64_t columns, int64_t down, int64_t right) {
+  const int64_t step = spread(columns);
+  auto made = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * step));
   const auto view = [&](const float* at, const Dims& strides) {
-    return TensorView{reinterpret_cast<std::byte*>(const_cast<float*>(at)), DType::f32, {columns, rows}, strides};
+    return TensorView{reinterpret_cast<std::byte*>(const_cast<float*>(at)), DType::f32, {rows, columns}, strides};
   };
-  strided_copy(view(x, {1, step}), view(made.get(), {rows, 1}));
+  strided_copy(view(x, {down, right}), view(made.get(), {step, 1}));
   return made;
 }
 
@@ -307,12 +320,17 @@ void gemm_here(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, doub
 
 void gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  std::unique_ptr<float[]> turned;
+  std::unique_ptr<float[]> turned, spread_out;
   if (trans_a && is_worth_turning(m, n, k)) {
-    turned = turn(a, k, m, lda);
+    turned = copy_of(a, m, k, 1, lda);
     trans_a = false;
     a = turned.get();
-    lda = k;
+    lda = spread(k);
+  }
+  if (!trans_b && is_worth_spreading(m, n, k, ldb)) {
+    spread_out = copy_of(b, k, n, ldb, 1);
+    b = spread_out.get();
+    ldb = spread(n);
   }
   in_parts(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc,
            [&](int64_t rows, int64_t columns, const float* pa, const float* pb, float* pc) {
