@@ -21,6 +21,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$torch" ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+step "packages"
+"$root/cmake/packages.sh" build bench
 work=$root/build/bench
 step "build"
 build_ours bench_collectives "$work.log"

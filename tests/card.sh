@@ -2,6 +2,8 @@
 # The checks that need a real card, in parts of at most 10 minutes each; about 30 minutes in all, with the build.
 #
 #   tests/card.sh [--again] [PART...]       all parts, or those that are named
+#   tests/card.sh --dry                     without a card: packs the programs with the double of CUDA (card_pack.sh), and
+#                                           runs what is carried to a card (card_run.sh --dry), in some 15 minutes
 #
 #   build      the CUDA backend for this card, its tests, the programs
 #   smoke      what card and driver it is, one operator, copies to and fro
@@ -19,11 +21,12 @@ cd "$root"
 source cmake/steps.sh
 all="build smoke rows pipeline sanitizer bench"
 
-again="" parts=()
+again="" dry="" parts=()
 for word in "$@"; do
   case $word in
-    --help | -h) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --again) again=yes ;;
+    --dry) dry=yes ;;
     *) if [[ " $all " != *" $word "* ]]; then echo "card.sh: unknown part '$word' (of: $all)" >&2; exit 2; fi
        parts+=("$word") ;;
   esac
@@ -31,6 +34,15 @@ done
 if [ ${#parts[@]} = 0 ]; then read -r -a parts <<<"$all"; fi
 
 out=$root/build/card
+if [ -n "$dry" ]; then
+  mkdir -p "$out"
+  tests/card_pack.sh "$out/double.txz" double || exit 1
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  tar xJf "$out/double.txz" -C "$folder"
+  OUT=$out/dry "$folder/card_run.sh" --dry
+  exit
+fi
 results=$out/results.jsonl
 programs=$root/build/cuda
 export SLUICE_CUDA_LIBRARY=$programs/libsluice_cuda.so

@@ -55,9 +55,9 @@ bool is_usable() noexcept;
 /// Calls f with the library as soon as it is loaded, or at once. For those who add kernels; one such function.
 /// Thread-safe.
 void on_library(void (*f)(const Library& library));
-/// For a program that has the backend linked in (the tests' double). To be called before the first use of CUDA.
-/// `cards` says how many cards there are, as count_cards() does for a library that lies in a file, and every engine gets
-/// a provider that asks the library later. Null: it is asked as soon as an engine is made.
+/// For a program that has the backend linked in (the tests' double). To be called before the first use of CUDA. `cards`
+/// says how many cards there are, as count_cards() does for a library that lies in a file; every engine then gets a
+/// provider that asks the library later. Null: it is asked as soon as an engine is made.
 void use_library(OpenLibrary open, int (*cards)() = nullptr);
 
 }  // namespace sluice::cuda

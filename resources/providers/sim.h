@@ -39,23 +39,23 @@ struct SimOptions {
 
 /// A provider of `count` simulated devices, kind DeviceKind::sim:
 ///  - Each stream is a queue with a thread of its own, which starts with the first command. Kernels are functions of
-///  the
-///    host (Stream::launch). Streams wait for streams of the same provider only; wait() is false for others.
+///    the host (Stream::launch). Streams wait for streams of the same provider only; wait() is false for others.
 ///  - An exception of a kernel is a late error of the op that launched it; a device keeps the last 256. The kernels
-///  after
-///    it run.
-///  - Memory is mapped twice. What allocate() returns faults on any access; kernels get at it through kernel_address().
-///    Copies go by the addresses: from and to the host, within a device, and between the provider's devices.
-///  - A thread that entered a device may launch on that device's streams alone: anything else throws UsageError and is
-///    reported. Threads that entered none are not checked.
-///  - A lost device drops the commands of its streams and passes no further point. Streams of other devices that wait
-///  for
-///    it go on; the engine poisons the results. A silent device does nothing until it is released, and streams of other
-///    devices that wait for it go on waiting.
-///  - The destructor of a stream finishes its commands. If a device of the provider is silent or lost, it drops those
-///  that
-///    have not begun, so that it always ends.
+///    after it run.
+///  - Memory is mapped twice. What allocate() returns faults on any access.
+///    Kernels get at it through kernel_address(), and copies go by the addresses:
+///    from and to the host, within a device, and between the provider's devices.
+///  - A thread that entered a device may launch on that device's streams alone: anything else throws UsageError
+///    and is reported. Threads that entered none are not checked.
+///  - A lost device drops the commands of its streams and passes no further point. Streams of other devices that
+///    wait for it go on; the engine poisons the results.
+///  - A silent device does nothing until it is released, and streams of other devices that wait for it go on
+///    waiting.
+///  - The destructor of a stream finishes its commands.
+///    If a device of the provider is silent or lost, it drops those that have not begun,
+///    so that it always ends.
 ///  - A trace has the times at which a stream worked for an op.
+///
 /// These devices test the protocol; they say nothing about the speed of a real device. Thread-safe.
 ProviderFactory sim_devices(int count = 1, SimOptions options = {});
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -32,5 +35,13 @@ class OnCard {
 };
 
 using OnCuda = OnCard;
+
+/// A size; with SLUICE_CARD_DRY=1, on the double, a smaller one, which a line says.
+inline std::int64_t size_or(std::int64_t full, std::int64_t dry) {
+  if (!std::getenv("SLUICE_CARD_DRY")) return full;
+  std::printf("cut: %s, %lld to %lld\n", ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+              static_cast<long long>(full), static_cast<long long>(dry));
+  return dry;
+}
 
 }  // namespace sluice

@@ -1,8 +1,11 @@
 // Sizes that only a card computes in time: large arrays, odd sizes and offsets, many matrices (tests/card.sh).
 #include <cmath>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "../support.h"
+#include "sluice/engine/bytes_in_words.h"
 
 namespace sluice {
 namespace {
@@ -30,16 +33,17 @@ double difference(const std::vector<NDArray>& inputs, const std::function<NDArra
 TEST(CudaSizes, SumsOfManyNumbersAreAsExactAsTheCpus) {
   const OnCuda on;
   const DeviceScope scope(gpu(0));
-  const std::int64_t n = std::int64_t{1} << 28;
-  const double want = static_cast<double>(0.1F) * static_cast<double>(n);
-  EXPECT_NEAR(sum(full({n}, 0.1)).item<float>(), want, 3e-7 * want);
-  EXPECT_NEAR(sum(full({1 << 14, 1 << 14}, 0.1), {0})(5).item<float>(), want / (1 << 14), 3e-7 * want / (1 << 14));
+  const std::int64_t side = size_or(1 << 14, 1 << 10), n = side * side;
+  const double column = static_cast<double>(0.1F) * static_cast<double>(side),
+               total = column * static_cast<double>(side);
+  EXPECT_NEAR(sum(full({n}, 0.1)).item<float>(), total, 3e-7 * total);
+  EXPECT_NEAR(sum(full({side, side}, 0.1), {0})(5).item<float>(), column, 3e-7 * column);
 }
 
 TEST(CudaSizes, MoreThan32BitsOfElements) {
   const OnCuda on;
   const DeviceScope scope(gpu(0));
-  const std::int64_t n = (std::int64_t{1} << 31) + 90;
+  const std::int64_t n = size_or((std::int64_t{1} << 31) + 90, (1 << 20) + 90);
   NDArray x = zeros({n}, DType::u8);
   x(slice(n - 3, n)).fill(7);
   const NDArray y = x.copy();
@@ -51,10 +55,10 @@ TEST(CudaSizes, MoreThan32BitsOfElements) {
 
 /// All of a card's memory in small blocks, and when they are gone most of it in one.
 TEST(CudaSizes, MemoryComesBackInOnePiece) {
-  OnCuda on;
+  const std::int64_t full_block = 1 << 28, block = size_or(full_block, 1 << 20);
+  OnCuda on({.memory = static_cast<std::size_t>(block == full_block ? 0 : 32 * block)});
   on.engine().on_unobserved_error([](const ErrorRoot&) {});
   const DeviceScope scope(gpu(0));
-  const std::int64_t block = std::int64_t{1} << 28;
   std::vector<NDArray> blocks;
   try {
     for (;;) {
@@ -62,13 +66,15 @@ TEST(CudaSizes, MemoryComesBackInOnePiece) {
       blocks.back().wait();
     }
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("has no 256.00 MiB left"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("has no " + bytes_in_words(static_cast<double>(block)) + " left"),
+              std::string::npos)
+        << e.what();
   }
   const auto count = static_cast<std::int64_t>(blocks.size());
   blocks.clear();
   on.engine().wait_all();
   const NDArray large = zeros({count * block * 4 / 5}, DType::u8);
-  EXPECT_EQ(large(-1).item<std::uint8_t>(), 0) << count << " blocks of 256 MiB";
+  EXPECT_EQ(large(-1).item<std::uint8_t>(), 0) << count << " blocks of " << block << " bytes";
 }
 
 TEST(CudaSizes, ManySmallMatrices) {
@@ -81,12 +87,13 @@ TEST(CudaSizes, ManySmallMatrices) {
 
 TEST(CudaSizes, OddMatricesAtOddOffsets) {
   const OnCuda on;
+  const std::int64_t rows = size_or(4098, 130);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const double tolerance = dtype == DType::f32 ? 2e-6 : dtype == DType::f16 ? 2e-3 : 1e-2;
-    const std::vector<NDArray> inputs{numbers({4098, 1026}, dtype, 1), numbers({131, 1027}, dtype, 2),
+    const std::vector<NDArray> inputs{numbers({rows, 1026}, dtype, 1), numbers({131, 1027}, dtype, 2),
                                       numbers({133}, dtype, 3)};
-    const auto parts = [](const auto& x) {
-      return std::vector{x[0](slice(1, 4098), slice(1, 1026)), x[1](slice(0, 130), slice(2, 1027)),
+    const auto parts = [rows](const auto& x) {
+      return std::vector{x[0](slice(1, rows), slice(1, 1026)), x[1](slice(0, 130), slice(2, 1027)),
                          x[2](slice(3, 133))};
     };
     const auto with = [&](const char* what, const std::function<NDArray(const std::vector<NDArray>&)>& f) {
@@ -104,10 +111,11 @@ TEST(CudaSizes, OddMatricesAtOddOffsets) {
 
 TEST(CudaSizes, RowsOfWords) {
   const OnCuda on;
-  const std::vector<NDArray> inputs{numbers({64, 50257}, DType::f32, 1)};
+  const std::vector<NDArray> inputs{numbers({size_or(64, 8), 50257}, DType::f32, 1)};
   EXPECT_LE(difference(inputs, [](const auto& x) { return softmax(x[0]); }), 2e-6);
-  EXPECT_LE(difference(inputs, [](const auto& x) { return cross_entropy(x[0], arange(0, 64).to(x[0].device())); }),
-            2e-6);
+  EXPECT_LE(
+      difference(inputs, [](const auto& x) { return cross_entropy(x[0], arange(0, x[0].size(0)).to(x[0].device())); }),
+      2e-6);
   EXPECT_LE(difference({numbers({64, 10}, DType::f32, 1)}, [](const auto& x) { return log_softmax(x[0]); }), 2e-6);
 }
 
