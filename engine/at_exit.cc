@@ -91,6 +91,11 @@ void settle_engines() {
   if (!thread_state().operation) settle();
 }
 
+void settle_engines_at_exit() {
+  std::atexit(settle_engines);
+  ::on_exit(leave_from_a_body, nullptr);
+}
+
 void settle_at_exit(const std::weak_ptr<CoreBase>& core) {
   once_in_process([] {
     engines();

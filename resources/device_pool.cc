@@ -277,6 +277,8 @@ void DevicePool::fail(Kind kind, std::size_t bytes) const {
   } catch (const std::exception& e) {
     throw std::runtime_error(to_string(device_) + " was lost: " + e.what());
   }
+  // A card that was counted, and that CUDA cannot use (resources/cuda/lazy_provider.h).
+  if (const std::string why = provider_->unavailable(); !why.empty()) throw UsageError(why);
   const PoolStats now = stats(kind);
   throw OutOfMemory(to_string(device_) + " has no " + bytes_in_words(bytes) +
                     (kind == pinned_memory ? " of pinned host memory left: " : " left: ") + bytes_in_words(now.in_use) +

@@ -4,8 +4,11 @@
 namespace sluice::detail {
 
 /// Waits until what is ready or running in each engine of the process is over, for the time that the end of a process
-/// may take; what takes a second is told. At once where the caller is in an op's body. For exit handlers: they run
-/// before those of libraries that were loaded before them.
+/// may take; what takes a second is told. Not for ops that wait for a Completion or a borrow. At once where the caller
+/// is in an op's body.
 void settle_engines();
+/// Lets the end of the process do that before the exit handlers that were registered so far: those of a library that
+/// was loaded. A body that calls exit() ends the process there.
+void settle_engines_at_exit();
 
 }  // namespace sluice::detail

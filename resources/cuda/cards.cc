@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -31,18 +32,22 @@ std::optional<std::vector<fs::path>> entries(const fs::path& directory) {
   return found;
 }
 
-/// "Device Minor: 	 0" of a card's file.
+constexpr int kExcluded = -1;
+
+/// "Device Minor: 	 0" of a card's file; kExcluded where it says that the driver leaves the card out.
 std::optional<int> minor_of(const fs::path& card) {
   std::ifstream file(card / "information");
+  std::optional<int> found;
   for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("GPU Excluded:") && line.find("Yes") != std::string::npos) return kExcluded;
     if (!line.starts_with("Device Minor:")) continue;
     const std::size_t at = line.find_first_of("0123456789");
     int minor = 0;
     if (at == std::string::npos) return std::nullopt;
     if (std::from_chars(line.data() + at, line.data() + line.size(), minor).ec != std::errc()) return std::nullopt;
-    return minor;
+    found = minor;
   }
-  return std::nullopt;
+  return found;
 }
 
 /// A card in parts has a folder for each: the driver counts the parts in its own way.
@@ -67,11 +72,15 @@ std::optional<int> by_files(const CardSources& from) {
   for (const fs::path& card : *cards) {
     const std::optional<int> minor = minor_of(card);
     if (!minor) return std::nullopt;
+    if (*minor == kExcluded) continue;
     // Where it is not there the driver may make it when it is asked; or this is a container that was not given it, for
     // the files are the machine's there too.
     const std::string device = from.devices + "/nvidia" + std::to_string(*minor);
-    if (access(device.c_str(), F_OK) != 0) return std::nullopt;
-    if (access(device.c_str(), R_OK | W_OK) == 0) ++count;
+    if (access(device.c_str(), R_OK | W_OK) == 0) {
+      ++count;
+    } else if (errno == ENOENT) {
+      return std::nullopt;
+    }
   }
   return count;
 }

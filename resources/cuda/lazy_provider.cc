@@ -8,7 +8,9 @@
 #include <thread>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
+#include "sluice/engine/errors.h"
 #include "sluice/resources/cuda/library.h"
 
 namespace sluice::cuda {
@@ -29,36 +31,46 @@ class Cards {
     const std::lock_guard lock(mutex_);
     if (why_) std::rethrow_exception(why_);
     if (!owner_) {
+      std::shared_ptr<Provider> made;
       try {
-        owner_ = make_();
-        const int there = owner_->devices();
-        if (there < count_) {
-          missing_ = std::make_exception_ptr(
-              std::runtime_error("CUDA has " + std::to_string(there) + (there == 1 ? " device" : " devices") +
-                                 " here, and the driver's files name " + std::to_string(count_)));
-        }
-        there_.store(there, std::memory_order_relaxed);
-      } catch (...) {
-        owner_.reset();
-        why_ = std::current_exception();
+        made = make_();
+      } catch (const UsageError&) {
+        why_ = std::current_exception();  // for good; what passes, as want of memory, is tried again
         throw;
       }
+      const int there = made->devices();
+      if (there < count_) {
+        missing_ = std::make_exception_ptr(
+            std::runtime_error("CUDA has " + std::to_string(there) + (there == 1 ? " device" : " devices") +
+                               " here, and the driver's files name " + std::to_string(count_)));
+      }
+      there_.store(there, std::memory_order_relaxed);
+      owner_ = std::move(made);
       made_.store(owner_.get(), std::memory_order_release);
     }
     return *owner_;
   }
   Provider& start(int device) {
     Provider& provider = start();
-    if (device >= there_.load(std::memory_order_relaxed)) std::rethrow_exception(missing_);
-    return provider;
+    if (device < there_.load(std::memory_order_relaxed)) return provider;
+    if (!wanted_[static_cast<std::size_t>(device)].exchange(true, std::memory_order_acq_rel)) ++missing_wanted_;
+    std::rethrow_exception(missing_);
   }
-  Provider* try_to_start() noexcept try { return &start(); } catch (...) {
+  /// Null where it cannot be.
+  Provider* try_to_start(int device) noexcept try { return &start(device); } catch (...) {
     return nullptr;
   }
 
-  /// Devices that turned out not to be there.
-  int missing() const noexcept { return made() ? std::max(0, count_ - there_.load(std::memory_order_relaxed)) : 0; }
-  bool is_missing(int device) const noexcept { return device >= count_ - missing(); }
+  /// As made(), where that has the device.
+  Provider* made(int device) const noexcept {
+    Provider* const known = made();
+    return known && device < there_.load(std::memory_order_relaxed) ? known : nullptr;
+  }
+  /// Devices that were used and turned out not to be there. Others are nobody's concern.
+  int missing() const noexcept { return missing_wanted_.load(std::memory_order_acquire); }
+  bool is_missing(int device) const noexcept {
+    return wanted_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  }
   std::exception_ptr why_missing() const noexcept { return missing_; }
 
   int count() const { return count_; }
@@ -70,7 +82,8 @@ class Cards {
   std::mutex mutex_;
   std::shared_ptr<Provider> owner_;
   std::exception_ptr why_, missing_;
-  std::atomic<int> there_{0};
+  std::atomic<int> there_{0}, missing_wanted_{0};
+  std::vector<std::atomic<bool>> wanted_ = std::vector<std::atomic<bool>>(static_cast<std::size_t>(count_));
   std::atomic<Provider*> made_{nullptr};
 };
 
@@ -154,7 +167,7 @@ class LazyProvider final : public Provider {
     return std::make_unique<LazyStream>(cards_, device, lane);
   }
   void enter(int device) noexcept override {
-    if (Provider* const p = cards_->try_to_start(); p && !cards_->is_missing(device)) p->enter(device);
+    if (Provider* const p = cards_->try_to_start(device)) p->enter(device);
   }
 
   std::uint64_t progress() const noexcept override {
@@ -163,13 +176,15 @@ class LazyProvider final : public Provider {
            (p ? p->progress() : 0);
   }
   void await_progress(std::uint64_t seen, std::chrono::nanoseconds limit) noexcept override {
-    constexpr std::chrono::nanoseconds kStep = std::chrono::microseconds(200);  // what is idle wakes nobody
     if (progress() != seen) return;
     Provider* const p = cards_->made();
-    if (!p) return std::this_thread::sleep_for(std::min(limit, kStep));
+    if (!p)
+      return std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::microseconds(200)));
+    // All of the time, because a card is looked after in the middle of a wait. What is idle wakes nobody, and need not:
+    // the thread that records such a point finds it passed.
     const std::uint64_t others =
         cards_->idle.load(std::memory_order_acquire) + static_cast<std::uint64_t>(cards_->missing());
-    p->await_progress(seen - others, std::min(limit, kStep));
+    p->await_progress(seen - others, limit);
   }
 
   bool wants_ranges() const noexcept override { return options_.nvtx; }
@@ -181,27 +196,27 @@ class LazyProvider final : public Provider {
   }
 
   std::uint64_t errors(int device) const noexcept override {
-    const Provider* const p = cards_->made();
-    if (p && cards_->is_missing(device)) return 1;
+    if (cards_->is_missing(device)) return 1;
+    const Provider* const p = cards_->made(device);
     return p ? p->errors(device) : 0;
   }
   std::vector<LateError> late_errors(int device, std::uint64_t from) override {
-    Provider* const p = cards_->made();
-    if (p && cards_->is_missing(device)) return {{{}, cards_->why_missing(), false}};
+    if (cards_->is_missing(device) && from == 0) return {{{}, cards_->why_missing(), false}};
+    Provider* const p = cards_->made(device);
     return p ? p->late_errors(device, from) : std::vector<LateError>();
   }
   std::exception_ptr lost(int device) const noexcept override {
-    const Provider* const p = cards_->made();
-    if (p && cards_->is_missing(device)) return cards_->why_missing();
+    if (cards_->is_missing(device)) return cards_->why_missing();
+    const Provider* const p = cards_->made(device);
     return p ? p->lost(device) : nullptr;
   }
   void give_up(int device) noexcept override {
-    if (Provider* const p = cards_->made(); p && !cards_->is_missing(device)) p->give_up(device);
+    if (Provider* const p = cards_->made(device)) p->give_up(device);
   }
 
   DeviceLimits limits(int device) const override {
-    const Provider* const p = cards_->made();
-    return p && !cards_->is_missing(device) ? p->limits(device) : limits_of_cards(options_.memory);
+    const Provider* const p = cards_->made(device);
+    return p ? p->limits(device) : limits_of_cards(options_.memory);
   }
   void* allocate(int device, std::size_t bytes, Stream* stream) noexcept override try {
     Provider& provider = cards_->start(device);
@@ -216,7 +231,7 @@ class LazyProvider final : public Provider {
     cards_->made()->free(device, block, bytes, nullptr);
   }
   void* allocate_pinned(std::size_t bytes) noexcept override {
-    Provider* const p = cards_->try_to_start();
+    Provider* const p = cards_->try_to_start(0);
     return p ? p->allocate_pinned(bytes) : nullptr;
   }
   void free_pinned(void* block, std::size_t bytes) noexcept override {

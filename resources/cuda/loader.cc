@@ -75,11 +75,11 @@ Loaded load() {
     result.library = nullptr;
     return result;
   }
-  is_initialised();
   if (const char* const why = result.library->unavailable()) {
     result.why = why;
   } else {
-    std::atexit(detail::settle_engines);  // before what the library, and those it loads, do at exit
+    is_initialised();
+    detail::settle_engines_at_exit();  // before what the library, and those it loads, do there
     const std::lock_guard lock(detail::process_lock(detail::ProcessLock::cuda_library));
     told_of = result.library;
     if (tell) tell(*told_of);
@@ -155,8 +155,9 @@ int cards_before_loading() {
   if (linked_in_cards) return linked_in_cards();
   if (linked_in || state.load(std::memory_order_acquire) != State::not_asked) return -1;
   if (!detail::switch_from_environment("SLUICE_CUDA", true)) return 0;
+  const detail::InFirstUse in_use;  // no fork falls between what the driver does and the note of it
   const CardCount found = count_cards({.visible = std::getenv("CUDA_VISIBLE_DEVICES")});
-  if (found.asked) is_initialised();
+  if (found.asked && found.cards > 0) is_initialised();
   return found.cards > 0 && !library_is_there(library_file()) ? -1 : found.cards;
 }
 
@@ -174,9 +175,7 @@ std::shared_ptr<Provider> make_provider(const CudaOptions& options) {
 }  // namespace cuda
 
 const std::string& cuda_unavailable() {
-  using cuda::is_of_parent, cuda::loaded;
-  const std::string& why = loaded().why;
-  if (!why.empty() || !is_of_parent()) return why;
+  if (!cuda::is_of_parent()) return cuda::loaded().why;
   return detail::first_use([] {
     return new const std::string("the parent process used CUDA before the fork, and it does not survive one");
   });

@@ -232,6 +232,22 @@ TEST(LazyCuda, ACardThatAnswersNoMoreIsGivenUp) {
   EXPECT_THAT(refusal([&] { x.wait(); }), HasSubstr("gpu(0) was lost: it has not answered for 200 ms"));
 }
 
+/// Nobody calls CUDA after the card has failed, but for who looks whether it still works.
+TEST(LazyCuda, ACardThatFailsIsFoundByLooking) {
+  Cards on({.devices = 1, .delay = milliseconds(2)});
+  on.engine().on_unobserved_error([](const ErrorRoot&) {});
+  const NDArray x = ones({3}).to(gpu(0));
+  x.wait();
+  cuda_double::fail_sticky(0, cudaErrorIllegalAddress, 5);
+  NDArray y = x;
+  for (int i = 0; i < 6; ++i) y = y + 1;
+  const NDArray behind = y.to(cpu(0)) + 1;
+  EXPECT_THAT(refusal([&] {
+                if (!on.engine().wait_for(behind, std::chrono::seconds(20))) throw std::runtime_error("it still waits");
+              }),
+              HasSubstr("an illegal memory access"));
+}
+
 TEST(LazyCuda, ATraceHasTheCardsTimes) {
   Cards on({.devices = 1, .delay = std::chrono::microseconds(200)});
   on.engine().start_trace();
@@ -254,6 +270,19 @@ TEST(LazyCuda, ADeviceThatWasCountedAndIsNotThere) {
   EXPECT_EQ(sum(ones({5}).to(gpu(0)) + 1).item<float>(), 10);
 }
 
+/// A device that nobody uses is nobody's error.
+TEST(LazyCuda, ADeviceThatIsNotThereAndIsNotUsed) {
+  int errors = 0;
+  {
+    Cards on({.devices = 1}, {}, 2);
+    on.engine().on_unobserved_error([&errors](const ErrorRoot&) { ++errors; });
+    NDArray x = ones({5}).to(gpu(0));
+    for (int i = 0; i < 100; ++i) x = x + 1;
+    EXPECT_EQ(sum(x).item<float>(), 505);
+  }
+  EXPECT_EQ(errors, 0);
+}
+
 /// Where CUDA cannot be used every use says why, with the operator and its line, and the CPU works.
 void uses_cards_that_cannot_be_used() {
   {
@@ -272,6 +301,10 @@ void uses_cards_that_cannot_be_used() {
     const Variable v = on.engine().variable();
     on.engine().push([](Context& c) { c.stream()->native(); }, {update(v)}, {.on = gpu(0), .name = "own"});
     EXPECT_THAT(refusal([&] { on.engine().wait(v); }), AllOf(HasSubstr("[own] "), says));
+    const NDArray there = empty({4}, DType::f32, gpu(0));  // no operator has looked at its device
+    push_op([](ArrayContext& c) { c.provider().fill(c.output().data, std::byte{0}, 16, &c.stream()); }, {}, {there},
+            {.name = "fills"});
+    EXPECT_THAT(refusal([&] { there.wait(); }), AllOf(HasSubstr("[fills] "), says));
     EXPECT_EQ(sum(ones({3}) + 1).item<float>(), 6);
   }
   end_well();

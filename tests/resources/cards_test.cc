@@ -99,6 +99,14 @@ TEST_F(CountCards, ACardInPartsIsTheDriversMatter) {
   expect(7, true);
 }
 
+TEST_F(CountCards, ACardThatTheDriverLeavesOut) {
+  card(0);
+  card(1);
+  std::ofstream(root_ / "driver/gpus/0000:00:00.0/information", std::ios::app) << "GPU Excluded:\t No\n";
+  std::ofstream(root_ / "driver/gpus/0000:01:00.0/information", std::ios::app) << "GPU Excluded:\t Yes\n";
+  expect(1, false);
+}
+
 TEST_F(CountCards, FilesThatDoNotTell) {
   card(0);
   std::ofstream(root_ / "driver/gpus/0000:00:00.0/information") << "Model: \t\t Unknown\n";

@@ -22,10 +22,12 @@ std::vector<Passed> passed_points(std::span<const StreamEvent> events) {
 CudaStream::~CudaStream() {
   const cudaStream_t stream = stream_.load();
   if (!stream || core_->at(device_).lost.load()) return;  // nothing can be done on a card that is lost
-  const Ending ending;
-  if (!ending.allowed()) return;
+  // A card that does not answer keeps the end of the process waiting for nobody else's handles.
+  if (!Ending().allowed()) return;
   const OnCard on(card(), std::nothrow);
   cudaStreamSynchronize(stream);
+  const Ending ending;
+  if (!ending.allowed()) return;
   if (lane_ == LaneKind::compute) set_stream(*core_->at(device_).libraries, nullptr);
   cudaStreamSynchronize(stream);
   for (const Point& p : points_) cudaEventDestroy(p.event);
