@@ -221,16 +221,16 @@ void in_blocks_of_k(int64_t m, int64_t n, int64_t k, float beta, float* c, int64
   for (int64_t i = 0; i < m * n; ++i) c[i / n * ldc + i % n] = static_cast<float>(totals[static_cast<std::size_t>(i)]);
 }
 
-// What oneDNN's AVX2 kernels do at half of their speed, or less (docs/performance/cpu-kernels.md).
+// Operands with which oneDNN's AVX2 kernels run at half of their speed, or less (docs/performance/cpu-kernels.md).
 constexpr int64_t kFewRows = 16, kMostCopied = int64_t{16} << 20;  // 64 MiB
 
-/// They read a transposed A, as for the gradient of a weight: it is turned.
+/// A transposed A, as for the gradient of a weight: it is turned first.
 bool is_worth_turning(int64_t m, int64_t n, int64_t k) {
   return instruction_set_in_use() != InstructionSet::avx512 && m >= kFewRows && n >= kFewRows && k >= kFewRows &&
          m * k <= kMostCopied;
 }
 
-/// They walk down the rows of B, which share few places of the caches where they begin a multiple of 2 KiB apart.
+/// Rows of B that begin a multiple of 2 KiB apart, which share few places of the caches: B is copied first.
 constexpr int64_t kColliding = 512;
 bool is_worth_spreading(int64_t m, int64_t n, int64_t k, int64_t ldb) {
   return instruction_set_in_use() == InstructionSet::avx2 && ldb % kColliding == 0 && m >= 3 * kFewRows &&
